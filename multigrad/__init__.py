@@ -64,19 +64,17 @@ if TYPE_CHECKING:
     from .look.source import lower, show, source
     from .lowering.forwards import activations
     from .models import attribution
-    from .models.attach import attach
+    from .models.attach import attach, quantize
     from .models.attribution import composites
     from .models.override import override
-    from .models.quantize import quantize
     from .rules import estimators, schedule
     from .rules.bridging.opaque import opaque
     from .rules.context import use
     from .rules.in_force.activation import activation
     from .rules.in_force.gradients import apply_to_gradients
     from .rules.in_force.jit import jit
-    from .rules.in_force.jvp import jvp
     from .rules.in_force.transpose import linear_transpose
-    from .rules.in_force.vjp import vjp
+    from .rules.in_force.vjp import jvp, vjp
     from .rules.model.rule import Rule
     from .rules.registry import compose, get, register, rules, unregister
     from .rules.saving.files import from_dict, load, save
@@ -170,17 +168,15 @@ _ROOMS = {
         "look.plotting.figure": "heatmap plot",
         "look.source": "lower show source",
         "lowering.forwards": "activations",
-        "models.attach": "attach",
+        "models.attach": "attach quantize",
         "models.override": "override",
-        "models.quantize": "quantize",
         "rules.bridging.opaque": "opaque",
         "rules.context": "use",
         "rules.in_force.activation": "activation",
         "rules.in_force.gradients": "apply_to_gradients",
         "rules.in_force.jit": "jit",
-        "rules.in_force.jvp": "jvp",
         "rules.in_force.transpose": "linear_transpose",
-        "rules.in_force.vjp": "vjp",
+        "rules.in_force.vjp": "jvp vjp",
         "rules.model.rule": "Rule",
         "rules.registry": "compose get register rules unregister",
         "rules.saving.files": "from_dict load save",

@@ -12,7 +12,7 @@ from multigrad.errors import RuleError
 from multigrad.graph.support.params import FixedParams
 from multigrad.lowering.names import ActivationName
 from multigrad.rules.in_force.activation import Activation as AnyActivation
-from multigrad.rules.model.misplaced import refuse_misplaced
+from multigrad.rules.model.acting import refuse_misplaced
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.schedule import Schedule
 

@@ -6,9 +6,6 @@ Importing this room imports Keras and registers them at once, so that loading a 
 May import the rooms up to `audit`; docs/architecture.md has their order.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -2,9 +2,6 @@
 retrace.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import math
@@ -18,8 +15,8 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..rules.schedule import Schedule
 from .layer import Activation
 from .params import RuleParams
-from .stack import put_first
 from .steps import FITTED, assign_number, read_array
+from .tracing import put_first
 
 
 class Anneal(keras.callbacks.Callback):
@@ -106,12 +103,10 @@ class Anneal(keras.callbacks.Callback):
             self._variables = find_variables(self.model, self.param, self.layers)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the param for an epoch."""
         if self.per == "epoch" and self.schedule is not None:
             self._assign(self.schedule, epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Step the schedules."""
         if self.per == "epoch":
             self._step(1)
 
@@ -166,11 +161,7 @@ class Anneal(keras.callbacks.Callback):
 
 
 def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
-    """Return the params in a model by who has them, of the layers of these names.
-
-    Raises:
-        RuleError: there is no such layer.
-    """
+    """Return the params in a model by who has them, of the layers of these names."""
     holders = dict(find_params(model))
     if names is None:
         return holders
@@ -185,11 +176,7 @@ def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
 
 
 def find_schedules(model: Any, param: str | None, names: list[str] | None) -> list[Schedule]:
-    """Return the schedules that a param in a model was given as, each once; None: any param.
-
-    Raises:
-        RuleError: there are none.
-    """
+    """Return the schedules that a param in a model was given as, each once; None: any param."""
     found: dict[int, Schedule] = {}
     for params in find_holders(model, names).values():
         for name, schedule in params.schedules.items():
@@ -207,10 +194,6 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
 def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:
     """Return the Variables of that param in a model, in the layers of these names, with the params
     that they are among.
-
-    Raises:
-        RuleError: there are none.
-        RuleTypeError: it is part of a rule's code.
     """
     holders = find_holders(model, names)
     having = {name: params for name, params in holders.items() if param in params}

@@ -4,9 +4,6 @@ one.
 It may be exchanged at any time, and then what was compiled with it is compiled anew.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import weakref
@@ -18,7 +15,7 @@ import keras
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
-from ..rules.model.misplaced import refuse_misplaced
+from ..rules.model.acting import refuse_misplaced
 from .config import read_backend
 from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
@@ -78,9 +75,7 @@ class HoldingLayer(keras.layers.Layer):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Renew what was compiled, once another object is held; after an error that is held which
-        was.
-        """
+        """Renew what was compiled once another object is held; an error brings the old one back."""
         before, supports_jit = self._held, self.supports_jit
         try:
             yield
@@ -129,19 +124,13 @@ class HoldingLayer(keras.layers.Layer):
         return self._call_elsewhere(*args, **kwargs)
 
     def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs on Keras's own backend: a file must run where no other framework
-        is.
-        """
+        """Return the outputs on Keras's own backend: a file must run where no other is."""
         return self._call_here(*args, **kwargs)
 
     # --- saving -----------------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer as data.
-
-        Raises:
-            MultigradError: what it holds cannot be saved.
-        """
+        """Return the layer as data."""
         return {**super().get_config(), **self._describe(), "backend": self.backend}
 
     @classmethod
@@ -160,11 +149,7 @@ class HoldingLayer(keras.layers.Layer):
 
 @contextmanager
 def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Tell a rule's param among Keras's options, where Keras knows no such option.
-
-    Raises:
-        RuleTypeError: it knows none of that name.
-    """
+    """Tell a rule's param among Keras's options, where Keras knows no such option."""
     try:
         yield
     except ValueError as error:
@@ -175,9 +160,7 @@ def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator
 
 
 def list_leaves(given: Any) -> list[Any]:
-    """Return what nested arguments hold; plain Python, which compilers read, as they do not read
-    Keras's own.
-    """
+    """Return what nested arguments hold, in Python that compilers can read, unlike Keras's own."""
     if isinstance(given, dict):
         given = list(given.values())
     if not isinstance(given, tuple | list):

@@ -34,9 +34,6 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
 
     Args:
         settled: the layer's params that are part of the rule's code: they are part of its graph.
-
-    Raises:
-        RuleError: it, or a part of it, cannot be captured, and is registered under no name.
     """
     if rule is None:
         return None
@@ -117,24 +114,11 @@ def _as_json(name: str, value: Any) -> Any:
     return number
 
 
-def read_rule(data: RuleData) -> str | Rule | None:
-    """Return the rule that `describe_rule` described, or its name.
-
-    Raises:
-        RuleError: it was saved by name, and the name stands for no rule here.
-        FormatError: the data has another form.
-    """
-    return None if data is None else _read_rule(data)
-
-
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
     """Return the rule and the params of a layer; what the rule's graph has settled is no param any
     more.
-
-    Raises:
-        RuleError, FormatError: as `read_rule`.
     """
-    found, given = read_rule(rule), read_params(params)
+    found, given = None if rule is None else _read_rule(rule), read_params(params)
     if isinstance(found, Rule):
         given = {name: value for name, value in given.items() if name not in found.bound}
     return found, given
@@ -200,9 +184,7 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
 
 
 def without_texts(data: Any) -> Any:
-    """Return a document without what does not act on a gradient: a rule's name, docstring, place of
-    code, and ranges.
-    """
+    """Return a document without names, docstrings, places of code and ranges: none acts."""
     if isinstance(data, Mapping):
         texts = ("doc", "at", "name") if "first_order" in data else ("at", "range")
         return {k: without_texts(v) for k, v in data.items() if k not in texts}
@@ -218,12 +200,7 @@ def find_rule(name: str) -> Rule:
 
 
 def read_backend(layer: str, name: Any) -> str | None:
-    """Return the backend that a saved layer runs in; None, with a warning, where it is not
-    installed here.
-
-    Raises:
-        FormatError: it is no backend's name.
-    """
+    """Return a saved layer's backend; None, with a warning, where it is not installed."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in entry_points():
@@ -244,11 +221,7 @@ def read_backend(layer: str, name: Any) -> str | None:
 
 
 def read_params(data: Any) -> dict[str, Any]:
-    """Return params from JSON values; a rule's static params may be tuples, never lists.
-
-    Raises:
-        FormatError: they are not values by name.
-    """
+    """Return params from JSON values; a rule's static params may be tuples, never lists."""
     if data is not None and not isinstance(data, Mapping):
         raise FormatError(f"a saved rule's params are values by name, got {str(data)[:200]}")
     return {name: _from_json(value) for name, value in (data or {}).items()}

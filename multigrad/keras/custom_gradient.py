@@ -6,9 +6,6 @@ random draws where the framework has no generator, and compiled steps that follo
 or the backend is assigned.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import inspect
@@ -30,8 +27,15 @@ from ..graph.support.data import dataclass
 from ..lowering.input_checks import find_lacking
 from ..rules.bridging import call_function
 from .base import HoldingLayer, list_leaves
-from .function import describe_function, read_function
-from .symbolic import imitate_outputs, infer_outputs, knows_lengths, probe_outputs, run_captured
+from .function import (
+    describe_function,
+    imitate_outputs,
+    infer_outputs,
+    knows_lengths,
+    probe_outputs,
+    read_function,
+    run_captured,
+)
 from .tracing import BACKEND, opaque, refuse_xla
 
 Tensor = Any
@@ -120,7 +124,6 @@ class CustomGradient(HoldingLayer):
         return outputs
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the Function's outputs for tensors of Keras's backend."""
         return self._run(*args, **kwargs)
 
     def _call_symbolically(self, *args: Any, **kwargs: Any) -> Any:
@@ -138,11 +141,7 @@ class CustomGradient(HoldingLayer):
         return self._drawing(*args, **kwargs)
 
     def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs on Keras's own backend: a file must run where no other framework is.
-
-        Raises:
-            TraceError: only the other framework can run the Function.
-        """
+        """Return the outputs on Keras's own backend: a file must run where no other is."""
         try:
             return run_captured(self._drawing, args, kwargs)
         except NotCaptured as error:
@@ -158,7 +157,6 @@ class CustomGradient(HoldingLayer):
         return call_function(self._drawing, args, kwargs, guest)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs' shapes and dtypes."""
         guest = self._held.guest
         if guest is None:
             return infer_outputs(self._drawing, args, kwargs)
@@ -209,7 +207,6 @@ class CallSignature:
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The Function's parameters."""
         known = self.function.parameters
         return {} if known is None else known.parameters
 
@@ -249,11 +246,7 @@ class Bound:
 
 
 def check_function(layer: str, function: Any) -> None:
-    """Refuse what is not a Function, with what to write.
-
-    Raises:
-        RuleTypeError: it is none.
-    """
+    """Refuse what is not a Function, with what to write."""
     if isinstance(function, Function):
         return
     given = getattr(function, "__name__", None) or type(function).__name__

@@ -4,23 +4,135 @@ A call on symbolic tensors becomes an operation of the model, which holds the Fu
 that a model that was saved loads without its source.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
-from ..errors import FormatError, MultigradError, RuleError
+# Keras (3.15) has no public name for it.
+from keras.src.backend import compute_output_spec
+
+from ..backend.guest import Kind, kind_of
+from ..errors import FormatError, MultigradError, RuleError, TraceError
+from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.function import Function, take_placeholders
+from ..functions.recipes.examples import capture_example
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.types import dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
+from ..rules.bridging import call_function
+from ..rules.bridging.functions import infer_kinds
 from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.saving.files import from_dict
-from .symbolic import infer_outputs
 from .tracing import BACKEND
+
+# --- what a Function gives for the symbolic tensors of a model under construction -----------------
+# It is traced by Keras, as Keras's own operations are; where only another framework can run it, it
+# is tried there.
+Tensor = Any
+FOUND = object()
+
+
+def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return symbolic outputs by a call in a trace of Keras's; numbers and words stay."""
+    leaves, tree = flatten(args, kwargs)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
+    seen: list[Any] = []
+
+    def run_tensors(*tensors: Tensor) -> list[Tensor]:
+        args, kwargs = optree.tree_unflatten(tree, replace_at(leaves, places, tensors))
+        flat, nesting = optree.tree_flatten(run(*args, **kwargs), none_is_leaf=True)
+        outputs = [leaf for leaf in flat if owner_of(leaf) is not None]
+        seen[:] = nesting, [leaf if owner_of(leaf) is None else FOUND for leaf in flat]
+        return outputs
+
+    specs: Any = compute_output_spec(run_tensors, *[leaves[i] for i in places])
+    found, (nesting, flat) = iter(specs), seen
+    return optree.tree_unflatten(nesting, [next(found) if leaf is FOUND else leaf for leaf in flat])
+
+
+def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a Function's outputs on the tensors' own framework, by what was captured of it.
+
+    Raises:
+        NotCaptured: it cannot be captured, or must not be.
+    """
+    if function.native is True:
+        raise NotCaptured(TraceError(f"function {function.name!r} runs as written (native=True)"))
+    capture_example(function, *args, **kwargs)
+    return function(*args, **kwargs)
+
+
+def probe_outputs(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], guest: str
+) -> Any:
+    """Return symbolic outputs of what only another framework can run, by a run on zeros."""
+    leaves, tree = flatten(args, kwargs)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
+    dtypes = [as_numpy_dtype(leaves[i].dtype) for i in places]
+    known = [keras.ops.convert_to_numpy(x) if keras.ops.is_tensor(x) else x for x in leaves]
+    seen: list[Any] = []
+
+    def attempt(shapes: Sequence[Sequence[int]]) -> list[Kind]:
+        zeros = list(map(np.zeros, shapes, dtypes))
+        args, kwargs = optree.tree_unflatten(tree, replace_at(known, places, zeros))
+        outputs = call_function(function, args, kwargs, guest)
+        flat, nesting = optree.tree_flatten(outputs, none_is_leaf=True)
+        seen[:] = nesting, flat
+        return [kind_of(y) for y in flat if owner_of(y) is not None]
+
+    kinds = iter(infer_kinds([tuple(leaves[i].shape) for i in places], attempt))
+    nesting, flat = seen
+
+    def make(y: Any) -> Any:
+        if owner_of(y) is None:
+            return y
+        shape, dtype = next(kinds)
+        return keras.KerasTensor(shape, dtype=dtype)
+
+    return optree.tree_unflatten(nesting, list(map(make, flat)))
+
+
+def imitate_outputs(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], guest: str
+) -> Any:
+    """Return zeros like the outputs of what only another framework can run, in a trace that knows
+    lengths by name (jax).
+    """
+    leaves, tree = flatten(args, kwargs)
+    leaves = [unwrap(leaf) for leaf in leaves]
+    shapes = [tuple(leaf.shape) for leaf in leaves if owner_of(leaf) is not None]
+    named = next(n for shape in shapes for n in shape if not isinstance(n, int))
+    args, kwargs = optree.tree_unflatten(tree, [_forget_names(leaf) for leaf in leaves])
+    flat, nesting = optree.tree_flatten(
+        probe_outputs(function, args, kwargs, guest), none_is_leaf=True
+    )
+
+    def make(y: Any) -> Any:
+        if not isinstance(y, keras.KerasTensor):
+            return y
+        return keras.ops.zeros([named if n is None else n for n in y.shape], y.dtype)
+
+    return optree.tree_unflatten(nesting, list(map(make, flat)))
+
+
+def knows_lengths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether each length of each tensor is a number, or nothing."""
+    tensors = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
+    shapes = [tuple(x.shape) for x in tensors if owner_of(x) is not None]
+    return all(n is None or isinstance(n, int) for shape in shapes for n in shape)
+
+
+def _forget_names(leaf: Any) -> Any:
+    if owner_of(leaf) is None:
+        return leaf
+    shape = [n if isinstance(n, int) else None for n in leaf.shape]
+    return keras.KerasTensor(shape, dtype=dtype_name(leaf.dtype))
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
@@ -46,11 +158,9 @@ class FunctionOperation(keras.Operation):
         self._run = function if keyed else function._drawing(self._refuse_draw)
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the Function's outputs."""
         return self._run(*args, **kwargs)
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs' shapes and dtypes."""
         return infer_outputs(self._run, args, kwargs)
 
     def _refuse_draw(self) -> Any:
@@ -61,11 +171,7 @@ class FunctionOperation(keras.Operation):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Return the operation as data.
-
-        Raises:
-            MultigradError: the Function runs as it is, so there is nothing to be saved.
-        """
+        """Return the operation as data."""
         return {
             "name": self.name,
             "function": describe_function(f"operation {self.name!r}", self.function),
@@ -73,24 +179,14 @@ class FunctionOperation(keras.Operation):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FunctionOperation:
-        """Return the operation that a config describes.
-
-        Raises:
-            FormatError: its Function is malformed.
-        """
+        """Return the operation that a config describes."""
         name = config.get("name")
         return cls(read_function(f"operation {name!r}", config.get("function")), name=name)
 
 
 # --- as data --------------------------------------------------------------------------------------
-
-
 def describe_function(owner: str, function: Function) -> dict[str, Any]:
-    """Return the Function of a layer or an operation as data: the forms in which it was captured.
-
-    Raises:
-        MultigradError: it cannot be captured, or a document cannot hold it.
-    """
+    """Return the Function of a layer or an operation as data: what was captured of it."""
     try:
         return function.to_dict()
     except MultigradError as error:
@@ -98,11 +194,7 @@ def describe_function(owner: str, function: Function) -> dict[str, Any]:
 
 
 def read_function(owner: str, data: Any) -> Function:
-    """Return the Function that `describe_function` described.
-
-    Raises:
-        FormatError: the data are malformed.
-    """
+    """Return the Function that `describe_function` described."""
     try:
         function = from_dict(data)
     except FormatError as error:
@@ -115,11 +207,7 @@ def read_function(owner: str, data: Any) -> Function:
 
 
 def describe_forward(owner: str, forward: Forward) -> Any:
-    """Return the forward of a layer as data: a name, or the Function of code in its place.
-
-    Raises:
-        MultigradError: it cannot be captured, or a document cannot hold it.
-    """
+    """Return the forward of a layer as data: a name, or the Function of code in its place."""
     if isinstance(forward, ForwardOfCode):
         try:
             function = forward.saved()
@@ -129,17 +217,7 @@ def describe_forward(owner: str, forward: Forward) -> Any:
     return forward.name
 
 
-def read_forward(owner: str, data: Any) -> Any:
-    """Return what `describe_forward` described.
-
-    Raises:
-        FormatError: the data are malformed.
-    """
-    return data if isinstance(data, str) else read_function(owner, data)
-
-
 def call_symbolic(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add a call of a Function to the model under construction."""
     return FunctionOperation(function)(*args, **kwargs)
 
 

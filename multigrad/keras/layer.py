@@ -6,9 +6,6 @@ where the framework has no generator, and compiled steps that follow when the ru
 assigned.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,18 +23,17 @@ from ..lowering.names import ActivationName
 from ..rules.bridging import call_activation
 from ..rules.context import RuleInForce
 from ..rules.in_force.activation import Activation as AnyActivation
+from ..rules.model.binding import bind_addressed
 from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
-from ..rules.model.parts import bind_addressed
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.registry import resolve
 from ..trace.scope.draws import Draws
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
 from .config import describe_params, describe_rule, read_both
-from .function import describe_forward, read_forward
+from .function import describe_forward, infer_outputs, read_function
 from .params import COUNT, Params, spread_defaults, unchanged_on_failure
 from .steps import fetch_state
-from .symbolic import infer_outputs
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
@@ -216,13 +212,10 @@ class Activation(HoldingLayer):
     # --- calls ------------------------------------------------------------------------------------
 
     def call(self, inputs: Tensor) -> Tensor:
-        """Return the activation of the inputs."""
         return self._run(inputs)
 
     def _call_symbolically(self, inputs: Tensor) -> Tensor:
-        """Return the inputs, whose shape and dtype the output has; of a function without a rule,
-        what it gives.
-        """
+        """Return the inputs, which the output is like; without a rule, what a function gives."""
         bound_rule = bound_rule_of(self._activation)
         if bound_rule is not None:
             check_float(inputs, bound_rule.specialization.rule)
@@ -267,9 +260,7 @@ class Activation(HoldingLayer):
         return run_inference(lambda x: call_activation(forward, None, x, where), inputs)
 
     def _in_force(self, values: tuple[Any, ...]) -> Any:
-        """Return the rule that acts; one without a key draws from the layer's own generator, if it
-        has one.
-        """
+        """Return the rule that acts; without a key it draws from the layer's own generator."""
         activation = self._activation
         in_force = activation.with_values(values) if values else activation.in_force()
         if in_force is None or in_force.counter is not None or self.seed_generator is None:
@@ -320,11 +311,11 @@ class Activation(HoldingLayer):
             rule, params = read_both(config["rule"], config["params"])
         except MultigradError as error:
             raise type(error)(f"{layer}: {error}") from error
-        forward = read_forward(layer, config["forward"])
+        forward = config["forward"]
+        forward = forward if isinstance(forward, str) else read_function(layer, forward)
         return {"forward": forward, "rule": rule, "params": params}
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the params by name."""
         self._params.save(store)
 
     def load_own_variables(self, store: Any) -> None:

@@ -5,9 +5,6 @@ is the one place that the train steps of all three Keras backends pass. What bel
 (rates, counts, clipping, averages) stays with the inner optimizer.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +17,8 @@ from ..backend.finding.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from ..rules.context import normalize_key
 from ..rules.in_force.gradients import GradientRule
+from ..rules.model.acting import refuse_misplaced
 from ..rules.model.bare import apply_rule
-from ..rules.model.misplaced import refuse_misplaced
 from ..rules.model.rule import Rule
 from ..rules.registry import resolve
 from ..trace.scope.moving import Moving, settle
@@ -195,7 +192,6 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter
@@ -204,11 +200,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's."""
         return self.inner_optimizer.iterations
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Build the inner optimizer."""
         self.inner_optimizer.build(variables)
         self.built = True
 
@@ -252,11 +246,9 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         return [apply_rule(in_force, None, grad, None) for grad in grads]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
-        """Let the inner optimizer set the model's final values."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Tell the inner optimizer which variables do not decay."""
         self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
 
     def set_weights(self, weights: Sequence[Any]) -> None:
@@ -276,15 +268,10 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         self._params.save(store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Load the rule's numbers."""
         self._params.load(store)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the optimizer as data, with the rule's numbers as they are now.
-
-        Raises:
-            RuleError: the rule cannot be saved.
-        """
+        """Return the optimizer as data, with the rule's numbers as they are now."""
         self._params.catch_up()
         numbers = {name: _plain(variable) for name, variable in self._params.variables.items()}
         numbers.update(self._params.schedules)
@@ -300,11 +287,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> RuledOptimizer:
-        """Return the optimizer that a config describes.
-
-        Raises:
-            RuleError: the rule is not known here.
-        """
+        """Return the optimizer that a config describes."""
         inner = keras.saving.deserialize_keras_object(
             config["inner_optimizer"], custom_objects=custom_objects
         )
@@ -376,9 +359,6 @@ SUM = "_all_reduce_sum_gradients"  # of Keras's optimizers on TensorFlow (3.15)
 def take_over_reduction(optimizer: Any) -> bool:
     """Let an optimizer, and those in it, take gradients that are summed over the replicas already;
     return whether there is anything to sum.
-
-    Raises:
-        RuleError: this Keras has no such place.
     """
     if BACKEND != "tensorflow":
         return False

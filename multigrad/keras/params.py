@@ -5,16 +5,13 @@ Python code looks at (a count, a word, a number that it branches on) is part of 
 and stays what it is.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,11 +21,65 @@ from ..graph.support.params import as_number
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.schedule import Schedule
 from ..trace.scope.moving import Moving, settle
-from . import counts
-from .counts import CountVariable
 from .steps import assign_number, is_taken, read_array, read_value
-from .tracing import HOST
+from .tracing import BACKEND, HOST
 
+# --- how far schedules are, as Variables ----------------------------------------------------------
+# A schedule's number is a Variable; so is its step, and whatever brings Variables back brings it
+# back: `tf.train.Checkpoint`, Orbax and state trees, torch's state dicts. Nothing tells of that, so
+# the step is looked at before the schedule moves on and before it is saved.
+COUNT_VARIABLE = "_count"  # how the name of such a Variable ends
+
+
+class CountVariable:
+    """The step of one schedule.
+
+    Attributes:
+        variable: the Variable.
+        count: what is known to be there.
+    """
+
+    __slots__ = ("count", "seen", "variable")
+
+    def __init__(self, variable: Any, count: int) -> None:
+        self.variable = variable
+        self.count = count
+        self.seen = note_value(variable)
+
+    def put(self, count: int, models: Iterable[Any]) -> None:
+        """Put a step there."""
+        assign_number(self.variable, count, models)
+        self.count = count
+        self.seen = note_value(self.variable)
+
+    def brought(self) -> int | None:
+        """Return the step that somebody else has put there, once; None: nobody has."""
+        if is_taken(self.variable):  # by a step of fit, which hands it on as it is
+            return None
+        now = note_value(self.variable)
+        if now is not None and self.seen is not None and all(map(_is, now, self.seen)):
+            return None
+        self.seen = now
+        before = self.count
+        self.count = int(read_array(self.variable))
+        return None if self.count == before else self.count
+
+
+def note_value(variable: Any) -> tuple[Any, ...] | None:
+    """Return what is another object once the Variable has another value, without a look at the
+    device; None where the framework does not tell.
+    """
+    value = getattr(variable, "_value", None)
+    if value is None or BACKEND == "tensorflow":
+        return None
+    return value, getattr(value, "_version", None)
+
+
+def _is(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) is int and a == b)
+
+
+# --- params ---------------------------------------------------------------------------------------
 Tensor = Any
 COUNT = ":count"  # how the name of a schedule's count ends in a file
 AddVariable = Callable[[str, float, str], Any]  # by name, number and dtype
@@ -64,15 +115,11 @@ class RuleParams(Mapping[str, Any]):
 
     def state(self) -> dict[str, Any]:
         """Return all Variables by name: the numbers, then how far their schedules are."""
-        steps = {name + counts.COUNT: each.variable for name, each in self.counts.items()}
+        steps = {name + COUNT_VARIABLE: each.variable for name, each in self.counts.items()}
         return {**self.variables, **steps}
 
     def follow(self, schedules: Mapping[str, Moving]) -> None:
-        """Let Variables follow these schedules from now on, and no others.
-
-        Raises:
-            RuleTypeError: the rule's code looks at the number.
-        """
+        """Let Variables follow these schedules from now on, and no others."""
         for schedule in self.schedules.values():
             schedule.unfollow(self)
         self.schedules = {}
@@ -86,7 +133,7 @@ class RuleParams(Mapping[str, Any]):
             if name in self.counts:
                 self.counts[name].put(count, self._models())
             else:
-                made = self._add_variable(name + counts.COUNT, count, "int32")
+                made = self._add_variable(name + COUNT_VARIABLE, count, "int32")
                 self.counts[name] = CountVariable(made, count)
             self.schedules[name] = schedule
             schedule.follow(self)
@@ -118,11 +165,7 @@ class RuleParams(Mapping[str, Any]):
         """Forget a Variable."""
 
     def check(self, name: str, number: float) -> None:
-        """Check a number that a Variable is to hold, beside those that are fixed.
-
-        Raises:
-            RuleValueError: the rule does not take it.
-        """
+        """Check a number that a Variable is to hold, beside those that are fixed."""
         bound_rule = self._look_up()
         if bound_rule is None:
             return
@@ -142,7 +185,6 @@ class RuleParams(Mapping[str, Any]):
             )
 
     def _models(self) -> Iterable[Any]:
-        """Return models that may have taken the Variables for a step."""
         return ()
 
     def __getitem__(self, name: str) -> Any:
@@ -181,15 +223,6 @@ class RuleParams(Mapping[str, Any]):
             self.variables[name].assign(store[name])
 
 
-class Owner(Protocol):
-    """Whose params they are: a layer, which takes them anew when they are assigned."""
-
-    name: str
-    params: Any
-    _traced_for: Any
-    _untrack_variable: Callable[[Any], None]
-
-
 class Params(RuleParams):
     """The params of a layer's own rule by name.
 
@@ -201,7 +234,7 @@ class Params(RuleParams):
 
     def __init__(
         self,
-        layer: Owner,
+        layer: Any,
         given: Mapping[str, Any],
         rule: Rule | None,
         bound_rule: BoundRule | None,
@@ -259,9 +292,7 @@ class Params(RuleParams):
         self.follow({name: v for name, v in values.items() if isinstance(v, Moving)})
 
     def numbers(self) -> dict[str, Any]:
-        """Return the params as they are now, the Variables as the numbers that they were given
-        where they hold them.
-        """
+        """Return the params now: of a Variable the number that it was given, if it holds that."""
         self.catch_up()
         known = {**self._defaults, **self.given}
         found = {

@@ -5,9 +5,6 @@ While the layer within is called, each of its quantized weights gives the quanti
 itself, on the thread that calls; it is trained, saved and read as it is elsewhere.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import threading
@@ -137,21 +134,17 @@ class Quantizer(keras.layers.Layer):
 
     @keeping_weights
     def call(self, inputs: Tensor) -> Tensor:
-        """Return the inputs quantized."""
         return self.apply_to(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Return the shape of the outputs: that of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer as data."""
         own = {"how": describe(self.name, self.how), "bits": self.bits, "axis": self.axis}
         return {**super().get_config(), **own, "of": self.of}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Return the layer that a config describes."""
         return cls(**{**config, "how": read(config, "how")})
 
 
@@ -262,7 +255,6 @@ class Quantized(keras.layers.Wrapper):
 
     @keeping_weights
     def call(self, inputs: Tensor, **options: Any) -> Any:
-        """Return the outputs of the layer within, with weights and inputs quantized."""
         if in_symbolic_scope():
             return self.layer(inputs, **options)
         if self.inputs_quantizer is not None:
@@ -277,17 +269,14 @@ class Quantized(keras.layers.Wrapper):
             ACTING.tensors = before
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> Any:
-        """Return the mask of the outputs: that of the layer within."""
         return self.layer.compute_mask(inputs, previous_mask)
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer as data."""
         own = {of: describe(self.name, how) for of, how in self.how.items()}
         return {**super().get_config(), **own, "bits": self.bits, "axis": self.axis}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        """Return the layer that a config describes."""
         own = {of: read(config, of) for of in ("weights", "activations")}
         return super().from_config({**config, **own}, custom_objects)
 
@@ -316,14 +305,12 @@ class QuantizedKind(Quantized):
         self.trainable = layer.trainable
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer as data: the options of the kind, and how it is quantized."""
         config = super().get_config()
         del config["layer"]
         return {**self.layer.get_config(), **config}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        """Return the layer that a config describes."""
         own = {of: read(config, of) for of in ("weights", "activations")}
         return cls(**{**config, **own})
 
@@ -389,11 +376,7 @@ def describe(layer: str, how: Description | None) -> Any:
 
 
 def read(config: Mapping[str, Any], word: str) -> Description | None:
-    """Return what `describe` described.
-
-    Raises:
-        FormatError: it is malformed.
-    """
+    """Return what `describe` described."""
     how = config.get(word)
     if isinstance(how, Mapping) and "function" in how:
         return read_function(f"layer {config.get('name')!r}", how["function"])
@@ -401,11 +384,7 @@ def read(config: Mapping[str, Any], word: str) -> Description | None:
 
 
 def refuse_recomputed(name: str, layer: Any) -> None:
-    """Refuse layers that are computed again in backward by themselves, where nothing is quantized.
-
-    Raises:
-        RuleTypeError: there is one.
-    """
+    """Refuse layers that are computed again in backward by themselves, nothing quantized."""
     for each in layer._flatten_layers():
         mode = getattr(each._remat_mode, "mode", None)
         if mode is not None:

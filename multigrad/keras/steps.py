@@ -5,9 +5,6 @@ TensorFlow's graphs can only be made anew, so a layer notes for which models it 
 that nobody makes anew raises StaleTraceError.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import contextvars
@@ -20,8 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .stack import find_state, running
-from .tracing import HOST
+from .tracing import HOST, find_state, running
 
 Tensor = Any
 STEPS = ("train", "test", "predict")
@@ -31,9 +27,8 @@ NOTES_MODELS = HOST.compiler.on_read is not None
 
 def note_models(models: weakref.WeakSet[Any], x: Tensor) -> None:
     """Add the models whose steps are being traced around this call."""
-    if not NOTES_MODELS or not HOST.tensors.is_traced(x):
-        return
-    models.update(model for model, _ in running("_step"))
+    if HOST.tensors.is_traced(x):
+        models.update(model for model, _ in running("_step"))
 
 
 def fetch_state(models: Iterable[Any]) -> None:
@@ -77,7 +72,6 @@ def read_array(variable: Any) -> Any:
 
 
 def is_taken(variable: Any) -> bool:
-    """Return whether a training step has taken a Variable's value."""
     return getattr(variable, "_value", variable) is None
 
 

@@ -5,36 +5,24 @@ and `predict` beside the train step. No gradient is taken in either, so no rule 
 may go stale.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import keras
 
 # Keras (3.15) has no public name for it.
-from keras.src.backend.common.symbolic_scope import in_symbolic_scope
+from keras.src.backend.common import symbolic_scope
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 from ..errors import GradientError, StaleTraceError, UnsupportedOp
-from .stack import is_within, running
 
 Tensor = Any
-__all__ = [
-    "BACKEND",
-    "HOST",
-    "in_symbolic_scope",
-    "is_exporting",
-    "is_inference_trace",
-    "opaque",
-    "refuse_scan",
-    "refuse_xla",
-    "run_inference",
-]
+in_symbolic_scope = symbolic_scope.in_symbolic_scope
 BACKEND: str = keras.config.backend()  # Keras fixes it when it is imported
 HOST: Backend = load_backend(BACKEND)
 EXPORTERS = ("keras.src.export", "tensorflow.python.saved_model")
@@ -55,18 +43,13 @@ def is_inference_trace() -> bool:
     if BACKEND != "tensorflow":
         return False
     import tensorflow as tf
+    from tensorflow.python.eager import record
 
-    if tf.executing_eagerly() or is_tape_active():
+    # Where a GradientTape records, a step of the user's own may take gradients.
+    if tf.executing_eagerly() or record.could_possibly_record():
         return False
     # No argument would tell: `training=False` is also what users pass in functions of their own.
     return any(frame.f_code.co_name in INFERENCE_STEPS for _, frame in running(*INFERENCE_STEPS))
-
-
-def is_tape_active() -> bool:
-    """Return whether a GradientTape records: a step of the user's own may take gradients."""
-    from tensorflow.python.eager import record
-
-    return record.could_possibly_record()
 
 
 def is_exporting(x: Tensor) -> bool:
@@ -81,9 +64,6 @@ def refuse_xla(layer: Any) -> None:
     framework.
 
     Keras (3.15) itself would warn, and compile nothing in the whole model.
-
-    Raises:
-        UnsupportedOp: Keras runs on TensorFlow, whose XLA cannot call another framework.
     """
     if layer.supports_jit:
         return
@@ -95,7 +75,6 @@ def refuse_xla(layer: Any) -> None:
 
 
 def asks_for_xla(model: Any) -> bool:
-    """Return whether a model was compiled with `jit_compile=True`."""
     # What `compile` was given: `model.jit_compile` is what became of it, and `get_compile_config`
     # reads all Variables.
     compiled = getattr(model, "_compile_config", None)
@@ -103,12 +82,7 @@ def asks_for_xla(model: Any) -> bool:
 
 
 def refuse_scan(what: str) -> None:
-    """Raise where a recurrent layer scans on jax: a draw would take the generator's state out of
-    the loop.
-
-    Raises:
-        GradientError: it does.
-    """
+    """Raise where a recurrent layer scans on jax, which would leak the generator's state."""
     if is_within("keras.src.backend.jax.rnn", "_step"):
         raise GradientError(
             f"{what} draws random numbers in a recurrent layer, whose steps jax runs as a loop in "
@@ -128,8 +102,59 @@ def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def refuse_gradient(grad_out: Tensor) -> Tensor:
-    """Raise: the trace was made for `evaluate` or `predict`."""
     raise StaleTraceError(
         "a gradient is taken through a test_step or predict_step that was traced without a "
         "GradientTape, so under no rule: take it inside the step, or call the model itself"
+    )
+
+
+# --- who called -----------------------------------------------------------------------------------
+# Keras (3.15) hands a layer neither the step nor the model nor the loop that it is called in. So
+# these are looked for on the stack, where a compiler traces or an error passes: not in a compiled
+# step.
+def around() -> Iterator[FrameType]:
+    """Yield the frames of what runs around a call, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running(*endings: str) -> Iterator[tuple[Any, FrameType]]:
+    """Yield the models with such a method running around a call, and the methods' frames."""
+    for frame in around():
+        if frame.f_code.co_name.endswith(endings or ("",)):
+            model = frame.f_locals.get("self")
+            if isinstance(model, keras.Model):
+                yield model, frame
+
+
+def find_state(model: Any) -> tuple[Any, ...]:
+    """Return what the `fit` of a model on jax, which runs around this call, has taken of it."""
+    for frame in around():
+        if frame.f_code.co_name == "fit":
+            names = frame.f_locals
+            if names.get("self") is model and "state" in names:
+                return names["state"]
+    return ()
+
+
+def put_first(callback: Any) -> None:
+    """Put a callback before the others of the `fit` that begins around this call."""
+    for frame in around():
+        group: Any = frame.f_locals.get("self")
+        if isinstance(group, keras.callbacks.CallbackList):
+            # Those that have begun stay so: the loop over the list is past them.
+            if callback in group.callbacks:
+                group.callbacks.remove(callback)
+                group.callbacks.insert(0, callback)
+            return
+
+
+def is_within(module: str | tuple[str, ...], function: str = "") -> bool:
+    """Return whether code of such a module, or that function of it, runs around a call."""
+    return any(
+        frame.f_globals.get("__name__", "").startswith(module)
+        and function in ("", frame.f_code.co_name)
+        for frame in around()
     )

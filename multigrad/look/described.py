@@ -29,7 +29,7 @@ from ..graph.passes.facts import Shapes
 from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
-from ..rules.model.likeness import near_names, plain
+from ..rules.model.names import near_names, plain
 from ..rules.model.rule import Rule
 from ..rules.registry import get, rules
 from ..trace.derived.shards import over_shards

@@ -28,8 +28,8 @@ from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..lowering.names import ActivationName
 from ..rules.in_force.activation import Activation
+from ..rules.model.binding import chain_of
 from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
-from ..rules.model.parts import chain_of
 from ..rules.model.rule import BoundRule, Rule, read_number
 from ..rules.model.under import RuleUnder
 from ..rules.registry import resolve

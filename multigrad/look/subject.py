@@ -27,6 +27,7 @@ from ..functions.calls.arguments import (
     flatten,
     owner_of,
     positional_names,
+    replace_at,
     signature_of,
     unwrap,
 )
@@ -164,10 +165,7 @@ class Inputs:
 
     def nest(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         """Return the inputs with other tensors."""
-        given = list(self.leaves)
-        for i, tensor in zip(self.places, tensors, strict=True):
-            given[i] = tensor
-        return optree.tree_unflatten(self.tree, given)
+        return optree.tree_unflatten(self.tree, replace_at(self.leaves, self.places, tensors))
 
 
 def is_float_array(array: Array) -> bool:

@@ -7,20 +7,385 @@ name now, and what is said of a selector that nothing was met for stands here, o
 from __future__ import annotations
 
 import difflib
+import inspect
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from ..errors import RuleTypeError, RuleValueError
+from ..errors import GradientError, RuleTypeError, RuleValueError, suggest
+from ..functions.calls.arguments import BoundFunction
+from ..functions.custom_gradient import custom_gradient
+from ..functions.function import Function as AnyFunction
+from ..lowering.input_checks import shapes_agree
+from ..rules.model.names import epoch
+from ..rules.model.rule import Rule, resolve
+from ..trace.scope.moving import is_of_then
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .handle import Row, named
-from .over import over
-from .selectors import Choice, Function, Layer, OperationChoice, shown
+
+# --- which layers and operations are meant --------------------------------------------------------
+WILDCARDS = frozenset("*?[")
+MOST_NAMES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of a model, under all of its names: one that is shared or repeated has several.
+
+    Attributes:
+        names: dotted names from the model down; that of the model itself is "".
+        layer: the framework's object.
+        is_leaf: whether it holds no layers itself.
+    """
+
+    names: tuple[str, ...]
+    layer: Any
+    is_leaf: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function that a layer holds as an attribute, as an activation is one.
+
+    Attributes:
+        layer: the framework's object that holds it.
+        attribute: its name there.
+        function: what stands there.
+    """
+
+    layer: Any
+    attribute: str
+    function: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A layer with the rule for it, and the selector that said so."""
+
+    layer: Layer
+    rule: Any
+    selector: Any
+
+
+@dataclass(frozen=True, slots=True)
+class OperationChoice:
+    """An operation, as its framework identifies it, with the rule for it."""
+
+    operation: Any
+    rule: Any
+    selector: Any
+
+
+# What a framework knows of its operations: the one that a selector means, or None; and their names.
+FindOperation = Callable[[Any], Any]
+
+
+def choose(
+    rules: Mapping[Any, Any],
+    layers: Sequence[Layer],
+    find_operation: FindOperation,
+    operation_names: Iterable[str],
+    functions: Sequence[Layer] = (),
+) -> tuple[list[Choice], list[OperationChoice]]:
+    """Return what each selector means.
+
+    A string is an operation where the framework has one of that name, else a pattern for layers'
+    names, in which `*` stands for any characters, dots among them. A pattern with wildcards chooses
+    layers that hold no others, where it fits any of them. A type chooses its instances; a function
+    of the framework is an operation; any other function is a predicate, of the layer or of its name
+    and the layer. A layer itself is that one. A tuple is all that its parts are.
+
+    Args:
+        functions: what layers hold as attributes, each a `Layer` of a `Function`: a name that ends
+            in the attribute's means it, where no layer has that name.
+
+    Raises:
+        RuleValueError: a selector matches nothing, or a layer is meant twice, by itself or with the
+            one that holds it.
+        RuleTypeError: it is none of these, a rule is None, or `rules` is no mapping.
+    """
+    if not isinstance(rules, Mapping) or not rules:
+        raise RuleTypeError(
+            f"expected {{selector: rule}} with at least one of them, got {rules!r:.60}"
+        )
+    choices: list[Choice] = []
+    operations: list[OperationChoice] = []
+    for selector, rule in rules.items():
+        check_row(selector, rule)
+        for part in selector if isinstance(selector, tuple) else (selector,):
+            operation = None if isinstance(part, type) else find_operation(part)
+            if operation is not None:
+                operations.append(OperationChoice(operation, rule, part))
+                continue
+            found = match(part, layers) or match_functions(part, functions)
+            if not found:
+                raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
+            choices += [Choice(layer, rule, part) for layer in found]
+    return _once(choices), _once_each(operations)
+
+
+def check_row(selector: Any, rule: Any) -> None:
+    """Check that a selector has parts, and a rule."""
+    if isinstance(selector, tuple) and not selector:
+        raise RuleValueError(
+            f"selector () means nothing, so rule {rule!r:.60} would act nowhere: leave it out, or "
+            "give the tuple names, types or operations"
+        )
+    if rule is None:
+        raise RuleTypeError(
+            f"selector {selector!r:.60} has None instead of a rule: leave it out, which keeps "
+            "the gradient as it is, or give a name, a Rule or a function"
+        )
+
+
+def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
+    """Return the functions that layers hold which a selector means: one by its own name."""
+    if not isinstance(selector, str):
+        return []
+    last = selector.rpartition(".")[2]
+    return [
+        each
+        for each in functions
+        if each.layer.attribute == last and any(fnmatchcase(n, selector) for n in each.names)
+    ]
+
+
+def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers that a selector means; none where none fits."""
+    if isinstance(selector, str):
+        found = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
+        leaves = [each for each in found if each.is_leaf]
+        return leaves if leaves and WILDCARDS & set(selector) else found
+    if isinstance(selector, type):
+        return [each for each in layers if isinstance(each.layer, selector)]
+    own = [each for each in layers if each.layer is selector]
+    if own:
+        return own
+    if _is_like(selector, layers):
+        raise RuleValueError(
+            f"selector {type(selector).__name__} is a layer, and none of this model's: select "
+            "those by a name, a type, a predicate, or one of them itself"
+        )
+    if callable(selector):
+        takes_name = _takes_two(selector)
+        return [
+            each
+            for each in layers
+            if (
+                any(selector(name, each.layer) for name in each.names)
+                if takes_name
+                else selector(each.layer)
+            )
+        ]
+    raise RuleTypeError(
+        f"{selector!r:.60} selects nothing: expected a name or pattern, a type, a predicate or an "
+        "operation"
+    )
+
+
+def _is_like(selector: Any, layers: Sequence[Layer]) -> bool:
+    """Return whether a selector is of a class that all layers have in common."""
+    kinds = [set(type(each.layer).__mro__) for each in layers]
+    common = set.intersection(*kinds) - {object} if kinds else set()
+    return isinstance(selector, tuple(common))
+
+
+def _takes_two(predicate: Callable[..., Any]) -> bool:
+    try:
+        rows = inspect.signature(predicate).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    needed = [
+        row
+        for row in rows
+        if row.kind in (row.POSITIONAL_ONLY, row.POSITIONAL_OR_KEYWORD) and row.default is row.empty
+    ]
+    return len(needed) == 2
+
+
+def _once(choices: Sequence[Choice]) -> list[Choice]:
+    """Return each layer once."""
+    by_layer: dict[int, Choice] = {}
+    for choice in choices:
+        if isinstance(choice.layer.layer, Function) and is_layer_rule(choice.rule):
+            raise RuleTypeError(
+                f"rule {named(choice.rule)!r} reads what layers hold, and "
+                f"{choice.layer.names[0]!r} is a function: select the layer that holds it"
+            )
+        known = by_layer.setdefault(id(choice.layer.layer), choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"layer {choice.layer.names[0]!r} is selected twice: {known.selector!r} gives it "
+                f"{known.rule!r}, {choice.selector!r} gives it {choice.rule!r}"
+            )
+    found = list(by_layer.values())
+    outer = {name: choice for choice in found for name in choice.layer.names if name}
+    for choice in found:
+        for name in choice.layer.names:
+            parts = name.split(".")
+            for n in range(1, len(parts)):
+                holder = outer.get(".".join(parts[:n]))
+                if holder is not None:
+                    raise RuleValueError(
+                        f"layer {name!r} ({choice.selector!r}) lies inside layer "
+                        f"{'.'.join(parts[:n])!r} ({holder.selector!r}), whose rule takes the "
+                        "place of all gradients within; select one of them"
+                    )
+    return found
+
+
+def _once_each(choices: Sequence[OperationChoice]) -> list[OperationChoice]:
+    """Return each operation once."""
+    found: dict[Any, OperationChoice] = {}
+    for choice in choices:
+        known = found.setdefault(choice.operation, choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"operation {choice.operation!r} is selected twice: {shown(known.selector)!r} "
+                f"gives it {named(known.rule)!r}, {shown(choice.selector)!r} gives it "
+                f"{named(choice.rule)!r}"
+            )
+    return list(found.values())
+
+
+def shown(selector: Any) -> str:
+    return getattr(selector, "__name__", None) or str(selector)
+
+
+def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[str]) -> str:
+    names = [name for each in layers for name in each.names if name]
+    kinds = sorted({type(each.layer).__name__ for each in layers})
+    if isinstance(selector, str):
+        near = suggest(selector, [*operation_names, *names])
+        shown = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+        holder, _, attribute = selector.rpartition(".")
+        held = [each for each in layers if holder and holder in each.names]
+        if held:
+            kind = type(held[0].layer).__name__
+            words = (
+                f": layer {holder!r} ({kind}) has no {attribute!r} that is a layer or a function"
+            )
+            near = words + near
+        return (
+            f"selector {selector!r} matches no layer and no operation{near} "
+            f"(layers: {shown or 'none'})"
+        )
+    said = selector.__name__ if isinstance(selector, type) else repr(selector)
+    near = suggest(said, kinds)
+    return f"selector {said} matches no layer{near} (kinds of layers: {', '.join(kinds)})"
+
+
+# --- a rule over a forward that stays as it is: a layer, a call of a library, anything ------------
+Tensor = Any
+Over: TypeAlias = AnyFunction | BoundFunction
+_over: weakref.WeakKeyDictionary[Rule, Over] = weakref.WeakKeyDictionary()
+
+
+def over(rule: str | Rule | Callable[..., Any]) -> Over:
+    """Return a Function `(tin, out) -> out` that puts a rule's gradient in the place of a forward's
+    own.
+
+    `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
+    else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
+
+    Raises:
+        RuleError: the rule is unknown, or needs a param (also a TypeError).
+        GradientError: at backward; the rule gives another shape than tin's, as it does where the
+            forward changes the shape and the rule works element by element.
+    """
+    found = resolve(rule)
+    known = _over.get(found)
+    if known is None:
+        bound_rule = found.bound_rule()  # a param that is missing is said here
+        held = weakref.ref(found)
+        names, values = bound_rule.specialization.runtime, bound_rule.values
+        # Numbers that may change are given at each call: others are part of the graph.
+        changes = any(type(value) is not float for value in values)
+
+        def acting() -> Any:
+            return held() or resolve(rule)
+
+        def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
+            def grad(upstream: Tensor) -> Any:
+                return (
+                    pull(acting(), names, numbers, upstream, tin),
+                    upstream,
+                    *(None,) * len(numbers),
+                )
+
+            return out, grad
+
+        forward.__name__ = found.name
+        given = ("tin", "out", *names) if changes else ("tin", "out")
+        forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in given]
+        )
+        made: Any = custom_gradient(forward, native=found.native)
+        if changes:
+            made = made.bind(dict(zip(names, values, strict=True)))
+        known = _over.setdefault(found, made)
+    return known
+
+
+def pull(
+    rule: Rule, names: Sequence[str], numbers: Sequence[Any], grad_out: Tensor, tin: Tensor
+) -> Tensor:
+    """Return a rule's gradient, with these values of its run-time params, if they are given."""
+    if not numbers:
+        return rule(None, grad_out, tin)
+    specialization = rule.bound_rule().specialization
+    values = {**specialization.static, **dict(zip(names, numbers, strict=True))}
+    opened: Any
+    opened, params = specialization.open(values)
+    return opened(None, grad_out, tin, **params)
+
+
+def misfit(rule: str, where: str, tin: Any, out: Any) -> str:
+    """Return that a rule does not fit, and what would."""
+    return (
+        f"{where} makes shape {out} of {tin}, and rule {rule!r} needs a gradient of its input's "
+        "shape: it goes on layers and operations that keep the shape. What fits a layer with "
+        "weights is xg.attribution.epsilon() and its like; this rule fits the activation after it"
+    )
+
+
+def check_fit(rule: str, where: str, tin: Any, out: Any) -> None:
+    """Check that a rule fits a forward, by the shapes of its input and output; lengths that are not
+    known yet fit all others.
+    """
+    if not shapes_agree(out, tin):
+        raise GradientError(misfit(rule, where, tuple(tin), tuple(out)))
+
+
+class RuleOver:
+    """A rule over forwards, for compilers that read code and follow no lookup of a name: it is
+    looked up again only where a name means another rule than before.
+    """
+
+    __slots__ = ("_known", "rule")
+
+    def __init__(self, rule: str | Rule | Callable[..., Any]) -> None:
+        self.rule = rule
+        self._known = epoch(), over(rule)
+
+    def now(self) -> Over:
+        """Return `over` of the rule as it is now."""
+        looked_up, function = self._known
+        if looked_up != epoch():
+            self._known = epoch(), over(self.rule)
+            function = self._known[1]
+        return function
+
+    def here(self) -> Over:
+        """Return the same in eager code, which may be a region that runs again."""
+        return over(self.rule) if is_of_then() else self.now()
+
 
 A = TypeVar("A")
-MOST_NAMES = 24
+MOST_CALLED = 24
 
 
 # --- operations that a function calls -------------------------------------------------------------
@@ -38,7 +403,6 @@ class Meant:
 
     @property
     def said(self) -> str:
-        """What messages call it."""
         return self.selector if isinstance(self.selector, str) else self.name
 
 
@@ -74,16 +438,11 @@ class Following(Generic[A]):
 
 
 def no_operation(selector: Any) -> RuleTypeError:
-    """Return the error for a selector that no function could call."""
     return RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
 
 
 def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
-    """Return the position of the operand that a rule acts on: the one of the result's shape.
-
-    Raises:
-        RuleValueError: there are several.
-    """
+    """Return the position of the operand that a rule acts on: the one of the result's shape."""
     if len(fitting) > 1:
         raise RuleValueError(
             f"operation {name!r} has {len(fitting)} inputs of shape {shape}; a rule acts on one: "
@@ -95,7 +454,7 @@ def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
 def unmet(function: str, said: str, near: str, called: Iterable[str]) -> str:
     """Return that a function calls nothing that a selector means, and what it calls."""
     names = sorted(set(called))
-    listed = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
+    listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
     return f"{function} calls no operation {said}{near} (it calls: {listed or 'none'})"
 
 
@@ -143,11 +502,7 @@ class Given:
 def give(
     composite: Composite, layers: Sequence[Layer], kind_of: Callable[[Any], str | None]
 ) -> list[Given]:
-    """Return what a composite gives each layer of a model.
-
-    Raises:
-        RuleValueError: it names one that the model does not have.
-    """
+    """Return what a composite gives each layer of a model."""
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
     chosen = composite.choose(zip(names, kinds, strict=True))

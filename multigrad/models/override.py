@@ -38,9 +38,17 @@ from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .handle import named
-from .interpose import Following, Meant, no_operation, parts_of, unmet
-from .over import misfit, over
-from .selectors import check_row, shown
+from .interpose import (
+    Following,
+    Meant,
+    check_row,
+    misfit,
+    no_operation,
+    over,
+    parts_of,
+    shown,
+    unmet,
+)
 
 __all__ = ["Overridden", "override"]
 
@@ -192,11 +200,7 @@ class Overridden(Generic[P, R]):
 
 
 def check(function: Any, rules: Any) -> None:
-    """Check what `override` is given.
-
-    Raises:
-        RuleTypeError: see `override`.
-    """
+    """Check what `override` is given."""
     keras = sys.modules.get("keras")
     holders = [backend.name for backend in in_use() if is_model_of(backend, function)]
     if keras is not None and isinstance(function, keras.Operation):
@@ -220,7 +224,6 @@ def check(function: Any, rules: Any) -> None:
 
 
 def is_model_of(backend: Backend, function: Any) -> bool:
-    """Return whether an object is a model that a backend attaches rules to."""
     return backend.models.is_model is not None and backend.models.is_model(function)
 
 
@@ -238,7 +241,6 @@ def owners(tree: Any) -> dict[str, Backend]:
 
 
 def is_capturing(tree: Any) -> bool:
-    """Return whether a tree holds symbolic values."""
     return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(tree, none_is_leaf=True))
 
 
@@ -337,11 +339,7 @@ class Acting:
             trace.overriding = self
 
     def check(self) -> None:
-        """Check that the function calls what each selector means.
-
-        Raises:
-            RuleValueError: it does not.
-        """
+        """Check that the function calls what each selector means."""
         for row in self.rows:
             if row not in self.met:
                 near = suggest(row.said, self.names)
@@ -356,12 +354,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def find(selector: Any, rule: Function) -> Recording:
-    """Return what a selector means.
-
-    Raises:
-        RuleTypeError: it is no operation.
-        RuleValueError: NumPy has none of that name.
-    """
+    """Return what a selector means."""
     function = selector
     if isinstance(selector, str):
         function = getattr(np, selector, None) or getattr(xp, selector, None)
@@ -401,12 +394,7 @@ def is_direct(result: Value, x: Value) -> bool:
 def captured(
     function: Callable[..., Any], selectors: Sequence[Any], acting: Sequence[Any]
 ) -> Function:
-    """Return the captured form of a function with rules on its operations, for every backend.
-
-    Args:
-        selectors: of its operations.
-        acting: what takes the place of the gradient of each.
-    """
+    """Return the captured form of a function with rules on its operations, for every backend."""
     rows = tuple(map(find, selectors, acting))
     recipe = OverrideRecipe(function, None, None, name_of(function), native=False, rows=rows)
     return Function(recipe, function, True)

@@ -21,9 +21,8 @@ from ..graph.support.typed import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, name_rank, note
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
-from .model.acting import act_alone, apply_now, tokens_of
-from .model.misplaced import refuse_misplaced
-from .model.rule import Rule, rule_fused, rule_over
+from .model.acting import act_alone, apply_now, refuse_misplaced, rule_fused, rule_over, tokens_of
+from .model.rule import Rule
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self

@@ -61,11 +61,8 @@ CLASSES = {
     "multigrad.models.attribution.composites.Composite": "attribution.md",
     "multigrad.rules.schedule.schedule.Schedule": "schedule.md",
 }
-# The bases whose public methods are those of a class.
-BASES = {"Rule": ("multigrad.rules.model.definition.RuleDefinition",)}
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {
-    "Rule": {"run", "words"},
     "Function": {"apply", "counter"},
     "CheckReport": {"shown"},
     "Overridden": {"captured_form"},
@@ -148,18 +145,11 @@ def public_names() -> dict[str, str]:
         module, _, name = path.rpartition(".")
         kind = getattr(importlib.import_module(module), name)
         found[path] = page
-        own = [vars(each) for each in (kind, *map(find, BASES.get(name, ())))]
-        for member, value in (pair for each in own for pair in each.items()):
+        for member, value in vars(kind).items():
             is_public = not member.startswith("_") and member not in INNER.get(name, ())
             if is_public and (callable(value) or isinstance(value, property)):
                 found[f"{path}.{member}"] = page
     return found
-
-
-def places(name: str) -> set[str]:
-    """Return the dotted names under which the docstring of a public name may stand."""
-    owner, _, member = name.rpartition(".")
-    return {name, *(f"{base}.{member}" for base in BASES.get(owner.rpartition(".")[2], ()))}
 
 
 def find(name: str) -> Any:

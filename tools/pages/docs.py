@@ -22,7 +22,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import described
 from multigrad.look.described import Param, describe_all, split_docstring
-from multigrad.rules.in_force.tasks import find_task_rule, task_rule_names
+from multigrad.rules.in_force.tasks import TASK_RULES, find_task_rule
 
 from . import (
     attribution_docs,
@@ -174,7 +174,7 @@ def render_rules() -> str:
         "Rules that see the gradients of several losses at once: "
         '`xg.apply_to_gradients([grads_1, grads_2], "pcgrad", tasks=True)`; see '
         "[parameters](how_to/parameters.md#several-losses).",
-        table(("rule", "result", "params", "source"), map(task_row, task_rule_names())),
+        table(("rule", "result", "params", "source"), map(task_row, sorted(TASK_RULES))),
     )
 
 

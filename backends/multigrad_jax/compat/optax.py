@@ -16,7 +16,7 @@ from multigrad.errors import BackendNotFound, RuleError
 from multigrad.rules.context import CURRENT, RuleInForce
 from multigrad.rules.in_force.gradients import GradientRule, fold_step
 from multigrad.rules.model import bare
-from multigrad.rules.model.misplaced import refuse_misplaced
+from multigrad.rules.model.acting import refuse_misplaced
 from multigrad.rules.model.rule import Rule
 from multigrad.trace.scope.draws import Counter, Draws, normalize_key
 

@@ -16,8 +16,7 @@ from jax.extend import core, source_info_util
 
 from multigrad.errors import RuleValueError
 from multigrad.functions.function import Function
-from multigrad.models.interpose import one_input
-from multigrad.models.over import check_fit
+from multigrad.models.interpose import check_fit, one_input
 
 from .. import versions
 from ..walk import bind, called, jaxprs_of, walk

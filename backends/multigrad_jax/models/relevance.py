@@ -14,8 +14,7 @@ from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.handle import named
-from multigrad.models.interpose import parts_of
-from multigrad.models.over import check_fit, over
+from multigrad.models.interpose import check_fit, over, parts_of
 
 from ..walk import bind, walk
 from .layers import Layers, Plan, flatten

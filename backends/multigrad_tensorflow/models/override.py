@@ -34,13 +34,13 @@ from multigrad.graph.support.threads import make_lock
 from multigrad.models.interpose import (
     Following,
     Meant,
+    check_fit,
     close,
     no_operation,
     one_input,
     parts_of,
     unmet,
 )
-from multigrad.models.over import check_fit
 
 from ..compile.regions import FIRST, may_be_recomputed, on_call
 

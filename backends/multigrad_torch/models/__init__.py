@@ -27,7 +27,7 @@ def attach(model: nn.Module, rules: Any) -> Attachment:
 
 
 def quantize(module: nn.Module, weights: Any, activations: Any, **options: Any) -> nn.Module:
-    """Quantize a module in place; see `multigrad.models.quantize`."""
+    """Quantize a module in place; see `xg.quantize`."""
     from .quantize import quantize_module
 
     return quantize_module(module, weights, activations, **options)

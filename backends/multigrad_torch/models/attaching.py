@@ -13,8 +13,16 @@ from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.handle import Attachment, Row, named
-from multigrad.models.interpose import Given, give, list_rows
-from multigrad.models.selectors import Choice, Function, Layer, OperationChoice, choose
+from multigrad.models.interpose import (
+    Choice,
+    Function,
+    Given,
+    Layer,
+    OperationChoice,
+    choose,
+    give,
+    list_rows,
+)
 
 from .layer_acting import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
 from .layer_kinds import OPERATIONS, kind_of

@@ -90,7 +90,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the same of a call of a Keras model; see `multigrad.keras.models.kept`."""
+    """Return the same of a call of a Keras model; see `multigrad.keras.models.kinds`."""
     inputs = _make_inputs(weights, shapes, dtypes)
     record = Record(inputs)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from multigrad.errors import RuleValueError
-from multigrad.models.selectors import MOST_NAMES, Layer
+from multigrad.models.interpose import MOST_NAMES, Layer
 
 from ..compile.regions import is_second_run
 from .layer_acting import OnLayer

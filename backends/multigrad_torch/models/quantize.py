@@ -64,7 +64,7 @@ def quantize_module(
     axis: int | tuple[int, ...] | None,
     sample: Any,
 ) -> nn.Module:
-    """Quantize a module in place; see `multigrad.models.quantize`."""
+    """Quantize a module in place; see `xg.quantize`."""
     shown = type(module).__name__.removeprefix("Parametrized")
     planned: list[tuple[nn.Module, str, Quantizer]] = []
     inputs = None

@@ -1,7 +1,7 @@
 """A rule over one call: of a layer's forward, of an operation.
 
 Where the call is one of our activations its rule's own Function does both passes; any other forward
-stays as it is, on a constant, and gets the rule's gradient (`multigrad.models.over`).
+stays as it is, on a constant, and gets the rule's gradient (`multigrad.models.interpose`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from multigrad.errors import RuleValueError
 from multigrad.models.handle import named
-from multigrad.models.over import RuleOver, check_fit
+from multigrad.models.interpose import RuleOver, check_fit
 from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import resolve
 

@@ -20,9 +20,14 @@ from ...functions.function import Function
 from ...graph.ops.properties import OP_SET
 from ...rules.model.rule import Rule
 from ...rules.registry import resolve
-from ...rules.saving.evidence import conventions_of, make_evidence, read_evidence
+from ...rules.saving.evidence import (
+    conventions_of,
+    decode,
+    make_evidence,
+    read_evidence,
+    run_vector,
+)
 from ...rules.saving.files import from_dict, read_file
-from ...rules.saving.vectors import decode, run_vector
 from .lockfile import LockFile
 from .probes import Answer, Outcome, Probe
 

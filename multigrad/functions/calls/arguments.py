@@ -237,6 +237,14 @@ def has_both(kind: type) -> bool:
     return hasattr(kind, "value") and hasattr(kind, "get_value")
 
 
+def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    """Return leaves with others in some of their places."""
+    given = list(leaves)
+    for i, value in zip(places, values, strict=True):
+        given[i] = value
+    return given
+
+
 def unwrap(leaf: Any) -> Any:
     """Return the tensor that a variable of a library above the frameworks (Keras, flax nnx) holds
     now, or the leaf itself.

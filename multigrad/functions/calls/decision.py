@@ -39,7 +39,7 @@ from ...trace.assertions import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .arguments import Layout, owner_of
+from .arguments import Layout, owner_of, replace_at
 from .effects import COPIES, copied_all, describe
 from .gradients import lost_variables, match_gradients
 from .recipe import Recipe, Recorded, Variant, defined_at
@@ -191,9 +191,7 @@ def run_as_it_is(
     seen: dict[str, Any] = {}
 
     def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
-        given = list(leaves)
-        for i, tensor in zip(indices, tensors, strict=True):
-            given[i] = tensor
+        given = replace_at(leaves, indices, tensors)
         recorded = run_recipe(recipe, backend, *layout.rebuild(given), error)
         flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
         seen["flat"] = flat

@@ -1,8 +1,5 @@
 """`multigrad.keras.attach`: rules on a Keras model that exists, of any kind."""
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,14 +17,34 @@ from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule, weight_axis
 from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Attachment, Row, named
-from ...models.interpose import give, list_rows
-from ...models.over import over
-from ...models.selectors import Choice, Function, Layer, OperationChoice, choose, match
+from ...models.interpose import (
+    Choice,
+    Function,
+    Layer,
+    OperationChoice,
+    choose,
+    give,
+    list_rows,
+    match,
+    over,
+)
 from ..base import list_leaves
 from ..steps import find_compiled, renew_steps
 from ..tracing import HOST
-from .found import callers_of, list_functions, list_layers, operation_held, refuse_cells
-from .kinds import ACTIVATIONS, READERS, Read, compute, is_addition_in_code, kind_of, read_layer
+from .kinds import (
+    ACTIVATIONS,
+    READERS,
+    Read,
+    callers_of,
+    compute,
+    is_addition_in_code,
+    kind_of,
+    list_functions,
+    list_layers,
+    operation_held,
+    read_layer,
+    refuse_cells,
+)
 from .layers import Attached, Changes, changes_of, make_run
 from .operations import NAMES, find_operation, is_float, unwatch, watch
 
@@ -78,7 +95,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         choices, operations = choose(rules, layers, find_operation, NAMES, list_functions(layers))
         within = rules_within(choices, layers)
         runs = {
-            id(each.layer.layer): run_of(each)
+            id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
             for each in choices
             if not isinstance(each.layer.layer, Function)
         }
@@ -121,18 +138,6 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
     return any(match(selector, [layer]) for selector in selectors)
 
 
-def run_of(choice: Choice) -> Any:
-    """Return a layer's forward under its rule.
-
-    Raises:
-        RuleError: the rule is unknown, or needs a param.
-        RuleTypeError: it has no meaning for the layer.
-    """
-    if not is_layer_rule(choice.rule):
-        over(choice.rule)
-    return make_layer_run(choice.layer.layer, choice.rule)
-
-
 def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool) -> None:
     """Let a handle act on layers."""
     if watches:
@@ -166,12 +171,7 @@ def renew(parts: Sequence[Changes], handle: Attached) -> None:
 
 
 def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
-    """Return the rule of each operation.
-
-    Raises:
-        RuleError: a rule is unknown, or needs a param.
-        RuleTypeError: one reads weights.
-    """
+    """Return the rule of each operation."""
     for choice in operations:
         if is_layer_rule(choice.rule):
             raise RuleTypeError(
@@ -185,10 +185,6 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
 def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int, dict[str, Any]]:
     """Return the rules of the functions that layers hold: by the identities of the layers that call
     them, by operation.
-
-    Raises:
-        RuleError: a rule is unknown, or needs a param.
-        RuleValueError: a function is no operation, or another of the layer's functions is the same.
     """
     rules: dict[int, dict[str, Any]] = {}
     for choice in choices:
@@ -203,11 +199,7 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
 
 
 def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
-    """Refuse what has a rule already, by another handle.
-
-    Raises:
-        RuleValueError: it has one.
-    """
+    """Refuse what has a rule already, by another handle."""
     for part in parts:
         shown = f"layer {part.layer.name!r}"
         if part.owner is not None and id(part.layer) in runs:
@@ -230,12 +222,7 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
     """Return a layer's forward under a rule of either kind, for `Changes.run`.
 
     Args:
-        layer: the layer.
-        rule: the rule.
         merges: whether a batch normalization after it makes one layer with it.
-
-    Raises:
-        RuleTypeError: the rule reads weights, and has no meaning for the layer.
     """
     if not is_layer_rule(rule):
         return make_run(layer, rule)
@@ -343,10 +330,6 @@ def plan_composite(
 ) -> tuple[dict[int, Call | None], dict[str, Any], list[Row]]:
     """Return the forwards of layers by their identity, None for one that keeps all of its
     gradients; the rules of operations; and the rows of the table.
-
-    Raises:
-        RuleValueError: a name fits no layer, or nothing gets a rule.
-        RuleTypeError: a rule has no meaning for the layer that it is for.
     """
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     runs: dict[int, Call | None] = {}

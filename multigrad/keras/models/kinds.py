@@ -1,15 +1,17 @@
-"""The kinds of Keras's layers for which there are rules that read weights, and what each computes.
+"""The layers of a Keras model: their names, the kinds for which there are rules that read weights,
+and what each of these computes.
 
 `multigrad.models.attribution.kinds` has what a kind is. Keras keeps channels last, and those
 have them first: so tensors are transposed around a rule, and numbers are those of the layer.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+import inspect
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -21,10 +23,167 @@ from keras.src.layers.merging.base_merge import Merge
 from keras.src.layers.pooling.base_pooling import BasePooling
 from keras.src.ops.numpy import Add as AddOperation
 
-from ...errors import RuleTypeError
+from ...backend.finding.discovery import load_backend
+from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.data import dataclass
+from ...models.interpose import Function, Layer
+from ...models.kept import WHOLE, Row, Within
 from ..tracing import BACKEND
 from .operations import FUNCTIONS, NAMES
+
+# --- the layers under their dotted names ----------------------------------------------------------
+# Keras names layers within the model that holds them, so a name may stand twice in nested models.
+# The attributes of Keras's layers that are functions, which `activation="relu"` sets.
+ATTRIBUTES = ("activation", "recurrent_activation")
+
+
+def list_layers(model: Any) -> list[Layer]:
+    """Return a model and all that it calls: layers of all depths, and the `keras.ops` nodes of
+    functional models.
+
+    A layer's names are its dotted paths from the model down ("resnet50.conv1_relu"), then its own
+    name where no other layer of the model has it.
+    """
+    found: dict[int, Any] = {}
+    paths: dict[int, list[str]] = {}
+
+    def visit(layer: Any, path: str, within: tuple[int, ...]) -> None:
+        if id(layer) in within:
+            return  # a layer that holds the one that holds it
+        found[id(layer)] = layer
+        paths.setdefault(id(layer), []).append(path)
+        for child in children_of(layer):
+            own = [child.name, *(a for a in ATTRIBUTES if getattr(layer, a, None) is child)]
+            for name in own:
+                inner = f"{path}.{name}" if path else name
+                visit(child, inner, (*within, id(layer)))
+
+    visit(model, "", ())
+    owners = Counter(layer.name for layer in found.values() if layer is not model)
+    layers = []
+    for key, layer in found.items():
+        own = [layer.name] if layer is not model and owners[layer.name] == 1 else []
+        names = tuple(dict.fromkeys(paths[key] + own))
+        layers.append(Layer(names, layer, is_leaf=not children_of(layer)))
+    return layers
+
+
+def children_of(layer: Any) -> list[Any]:
+    """Return what a layer holds and calls itself; an InputLayer computes nothing."""
+    # Keras (3.15) has no public name for either.
+    held = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
+    once = {id(each): each for each in held if not isinstance(each, keras.layers.InputLayer)}
+    return list(once.values())
+
+
+def list_functions(layers: Sequence[Layer]) -> list[Layer]:
+    """Return the functions that layers hold as activations."""
+    found = []
+    for each in layers:
+        for attribute in ATTRIBUTES:
+            held = getattr(each.layer, attribute, None)
+            if not callable(held) or held is keras.activations.linear:
+                continue
+            if isinstance(held, keras.Operation):
+                continue
+            names = tuple(f"{name}.{attribute}" if name else attribute for name in each.names)
+            found.append(Layer(names, Function(each.layer, attribute, held)))
+    return found
+
+
+def operation_held(name: str, held: Function) -> str:
+    """Return the operation that an activation of a layer is."""
+    operation = FUNCTIONS.get(held.function) if inspect.isfunction(held.function) else None
+    if operation is None or operation not in NAMES.values():
+        shown = getattr(held.function, "__name__", type(held.function).__name__)
+        raise RuleValueError(
+            f"{name!r} is {shown!r}, which is no operation that Keras computes: select the layer, "
+            "or an operation that the function calls"
+        )
+    others = {a: getattr(held.layer, a, None) for a in ATTRIBUTES if a != held.attribute}
+    for attribute, other in others.items():
+        if other is held.function:
+            raise RuleValueError(
+                f"{name!r} and its {attribute!r} are both {operation!r}, which cannot be told "
+                f"apart within the layer: select the layer, or the operation {operation!r}"
+            )
+    return operation
+
+
+def callers_of(held: Function, layers: Sequence[Layer]) -> list[Any]:
+    """Return the layers that call an activation: of a recurrent layer its cell does, unless it
+    takes a kernel for all of it.
+    """
+    cell = getattr(held.layer, "cell", held.layer)
+    around = [each.layer for each in layers if getattr(each.layer, "cell", None) is cell]
+    return [cell, *around]
+
+
+def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
+    """Refuse rules on the cells of recurrent layers, by their identities."""
+    for each in layers:
+        cell = getattr(each.layer, "cell", None)
+        if cell is not None and id(cell) in chosen:
+            raise RuleTypeError(
+                f"layer {cell.name!r} ({type(cell).__name__}) is the cell of layer "
+                f"{each.layer.name!r}, which takes several tensors or is computed in one kernel "
+                f"with it: select layer {each.names[0]!r}, its activation, or an operation"
+            )
+
+
+# --- what layers keep for backward, as the framework tells that Keras runs on ---------------------
+def kept_by_layers(
+    model: Any, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
+) -> tuple[str, list[Row]]:
+    """Return the backend that Keras runs on, and what is kept of one call in training.
+
+    The call has no effects: statistics and seeds stay as they are.
+    """
+    backend = load_backend(keras.backend.backend())
+    if backend.models.kept_by_call is None:
+        raise RuleTypeError(f"backend {backend.name!r} does not tell what layers of Keras keep")
+    if not model.built:
+        raise RuleValueError(
+            f"{type(model).__name__} {model.name!r} has no weights yet, so it keeps nothing: call "
+            f"it once, or {model.name}.build({shapes[0]})"
+        )
+
+    trains = "training" in inspect.signature(model.call).parameters
+    options = {"training": True} if trains else {}
+
+    groups = model.trainable_variables, model.non_trainable_variables
+
+    def call(weights: Any, others: Any, inputs: Any, within: Within) -> Any:
+        state = zip([*groups[0], *groups[1]], [*weights, *others], strict=True)
+        given = inputs[0] if len(inputs) == 1 else list(inputs)
+        with layers_within(model, within), keras.StatelessScope(state_mapping=list(state)):
+            return model(given, **options)
+
+    values = [[each.value for each in group] for group in groups]
+    return backend.name, backend.models.kept_by_call(call, *values, shapes, dtypes)
+
+
+@contextmanager
+def layers_within(model: Any, within: Within) -> Iterator[None]:
+    """Let the layers of a model be called by `within`."""
+    layers = [each for each in list_layers(model) if isinstance(each.layer, keras.Layer)]
+    before = [(vars(each.layer), vars(each.layer).get("call")) for each in layers]
+    try:
+        for each in layers:
+            own = each.layer.call
+            call = functools.partial(_call_within, within, each.names[0] or WHOLE, own)
+            vars(each.layer)["call"] = functools.wraps(own)(call)
+        yield
+    finally:
+        for held, call in before:
+            held.pop("call", None)
+            if call is not None:
+                held["call"] = call
+
+
+def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any) -> Any:
+    return within(name, call, args, kwargs)
+
 
 Tensor = Any
 layers = keras.layers
@@ -139,11 +298,7 @@ def compute(layer: Any, *args: Any) -> Tensor:
 
 
 def read_layer(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
-    """Return what a rule takes of a layer's call.
-
-    Raises:
-        RuleTypeError: the layer is one that no rule can read.
-    """
+    """Return what a rule takes of a layer's call."""
     if getattr(layer, "quantization_mode", None) is not None:
         raise refuse(layer, "its weights are quantized")
     return READERS[kind](layer, kind, inputs)
@@ -255,16 +410,11 @@ def order_of(layer: Any, x: Tensor) -> tuple[int, ...] | None:
 
 
 def invert(order: Sequence[int]) -> tuple[int, ...]:
-    """Return the order that undoes another one."""
     return tuple(order.index(i) for i in range(len(order)))
 
 
 def lengths_of(layer: Any, x: Tensor, order: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths of the axes beside batch and channels.
-
-    Raises:
-        RuleTypeError: one is unknown while a graph is traced.
-    """
+    """Return the lengths of the axes beside batch and channels."""
     lengths = tuple(x.shape[2:]) if order is None else tuple(x.shape[1:-1])
     if not all(isinstance(n, int) for n in lengths):
         raise refuse(layer, f"the lengths of its input {tuple(x.shape)} are not known")
@@ -272,7 +422,6 @@ def lengths_of(layer: Any, x: Tensor, order: tuple[int, ...] | None) -> tuple[in
 
 
 def spread(value: Any, rank: int) -> tuple[int, ...]:
-    """Return a setting for each axis."""
     return (value,) * rank if isinstance(value, int) else tuple(value)
 
 

@@ -4,9 +4,6 @@ An instance's own `call` stands before its class's, and Keras calls it by that n
 calling. It is no part of a config, of a file or of a pickle.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import functools
@@ -22,11 +19,11 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.support.data import dataclass
 from ...models.handle import named
-from ...models.over import RuleOver, check_fit
+from ...models.interpose import RuleOver, check_fit
 from ..base import list_leaves
 from ..steps import keeping_weights
 from ..tracing import HOST, in_symbolic_scope
-from .found import children_of
+from .kinds import children_of
 from .operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 
 Call = Callable[..., Any]
@@ -103,12 +100,7 @@ class Changes:
         return outputs
 
     def call_in_regions(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the layer's outputs; in a region that runs again, under what acted in its first
-        run.
-
-        Raises:
-            GradientError: that has been detached from layers within this one.
-        """
+        """Return the layer's outputs; in a region that runs again, under what acted first."""
         acts = self.run, self.scope, tuple(self.handles)
         recall, on_call = HOST.compiler.recall, HOST.compiler.on_call
         assert recall is not None and on_call is not None  # else nothing runs again
@@ -123,9 +115,7 @@ class Changes:
             return run_in(scope, run, original, args, kwargs)
 
     def renew(self) -> None:
-        """Put what acts now in the place of the layer's methods; where nothing does, give them
-        back.
-        """
+        """Put what acts now in the place of the layer's methods, or give these back."""
         held = vars(self.layer)
         keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
         acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
@@ -199,12 +189,7 @@ def forget_logits(outputs: Any) -> None:
 
 
 def check_seen(handle: Attached) -> None:
-    """Refuse a model that calls none of an operation, or has made layers that are meant, once it
-    was called.
-
-    Raises:
-        RuleValueError: it does, or has.
-    """
+    """Refuse a model whose call met not all operations, or made layers that are meant."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:
         called = ", ".join(sorted(vars(handle.called).keys() & {*NAMES.values()})) or "none"
@@ -255,11 +240,7 @@ def make_run(layer: Any, rule: Any) -> Call:
 
 
 def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the tensor that a layer's rule is for.
-
-    Raises:
-        RuleTypeError: there is none, or several.
-    """
+    """Return the tensor that a layer's rule is for."""
     if len(args) == 1 and not kwargs and is_float(args[0]):
         return args[0]
     tensors = [leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf)]

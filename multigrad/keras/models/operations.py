@@ -6,9 +6,6 @@ where a layer of such a model is being called on the same thread. A backend's ow
 call each other are one operation: the outermost one counts.
 """
 
-# Keras gathers its public names at import, where pyright cannot follow.
-# pyright: reportAttributeAccessIssue=false
-
 from __future__ import annotations
 
 import functools
@@ -27,7 +24,7 @@ from keras.src.activations import activations as keras_activations
 from ...errors import RuleValueError
 from ...graph.support.threads import make_lock
 from ...models.handle import named
-from ...models.over import Over, RuleOver, check_fit, over
+from ...models.interpose import Over, RuleOver, check_fit, over
 from ..tracing import HOST, in_symbolic_scope
 
 Tensor = Any
@@ -71,11 +68,7 @@ OTHERS = ("jax", "tensorflow", "torch")
 
 
 def find_operation(selector: Any) -> str | None:
-    """Return the operation that a selector is: a name, or a function of Keras.
-
-    Raises:
-        RuleValueError: it is a function that cannot be found in a model of Keras.
-    """
+    """Return the operation that a selector is: a name, or a function of Keras."""
     if isinstance(selector, str):
         return NAMES.get(selector)
     if not callable(selector):
@@ -148,9 +141,7 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
 
 
 def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what one that is written in other operations gives: each counts where it itself does
-    not.
-    """
+    """Run one that is written in other operations: these count where it itself does not."""
     scope = CURRENT.scope
     if scope is None or name in scope.rules:
         return run_operation(name, original, args, kwargs)
@@ -159,11 +150,7 @@ def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[
 
 
 def note(scope: Scope, name: str) -> Any:
-    """Return the rule of an operation that is called; None where it has none.
-
-    Raises:
-        RuleValueError: it is a kernel that computes another one, which has a rule.
-    """
+    """Return the rule of an operation that is called; None where it has none."""
     for called in scope.called:
         setattr(called, name, True)
     inner = KERNELS.get(name)
@@ -189,9 +176,7 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
 
 
 def look_up(rule: RuleOver) -> Over:
-    """Return a rule over a forward as it is now; what is traced notes its name, where no guard
-    does.
-    """
+    """Return a rule over a forward as it is now; a trace notes its name, without a guard."""
     return rule.now() if HOST.compiler.on_depend is None else over(rule.rule)
 
 
@@ -203,11 +188,7 @@ def is_float(x: Any) -> bool:
 
 
 def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a recurrent layer's kernel gives, where no rule is on what it computes.
-
-    Raises:
-        NotImplementedError: one is; Keras then takes its own loop.
-    """
+    """Return what a recurrent layer's kernel gives, where no rule is on what it computes."""
     scope = CURRENT.scope
     if scope is not None and {"sigmoid", "tanh"} & scope.rules.keys():
         raise NotImplementedError

@@ -71,7 +71,6 @@ def weight_axis(kind: str) -> int:
 
 
 def has_weight(kind: str | None) -> bool:
-    """Return whether layers of a kind have a weight; None is of no kind."""
     return kind is not None and KINDS[kind].channels is not None
 
 

@@ -54,15 +54,14 @@ def pull_linear(cotangent: Tensor, inputs: Inputs, weight: Tensor) -> Inputs:
 
 
 def add_channels(z: Tensor, bias: Tensor, axes: int) -> Tensor:
-    """Return z with a bias for each channel."""
     return z if bias is None else z + xp.reshape(bias, (-1, *(1,) * axes))
 
 
-def widen(x: Tensor, padding: Any, value: float = 0.0) -> Tensor:
-    """Return x with a border around its last axes."""
+def widen(x: Tensor, padding: Any) -> Tensor:
+    """Return x with a border of zeros around its last axes."""
     if not any(map(any, padding)):
         return x
-    return xp.pad(x, ((0, 0), (0, 0), *padding), value)
+    return xp.pad(x, ((0, 0), (0, 0), *padding), 0.0)
 
 
 def narrow(x: Tensor, padding: Any) -> Tensor:

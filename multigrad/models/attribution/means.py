@@ -6,20 +6,20 @@ from collections.abc import Callable
 from operator import index
 from typing import Any
 
+import numpy as np
+
 from ...errors import RuleValueError
 from ...functions.plain import function
 from ...trace.xp import all as xp
-from .numbers import check_baseline, check_deviation
+from .relevance import as_array
 
 Tensor = Any
 Gradient = Callable[[Tensor], Tensor]
 
 
-def _add_noise(x: Tensor, sigma: Tensor) -> Tensor:
+@function
+def add_noise(x: Tensor, sigma: Tensor) -> Tensor:
     return x + sigma * xp.randn_like(x)
-
-
-add_noise = function(_add_noise)
 
 
 def smooth(
@@ -105,3 +105,28 @@ def _count(n: int) -> int:
     if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
         raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
     return index(n)
+
+
+def check_deviation(sigma: Any) -> None:
+    """Check a deviation of noise, as far as it is known."""
+    known = as_array(sigma)
+    if known is not None and not (np.isfinite(known) & (known >= 0)).all():
+        raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
+
+
+def check_baseline(x: Tensor, baseline: Any) -> None:
+    """Check that a baseline is a number, or a tensor that broadcasts to x."""
+    own, given = tuple(x.shape), getattr(baseline, "shape", None)
+    if given is None:
+        if isinstance(baseline, bool | str) or not isinstance(baseline, int | float):
+            raise RuleValueError(
+                f"a baseline is a number or a tensor, not {type(baseline).__name__} "
+                f"{baseline!r:.40}"
+            )
+        return
+    last = own[len(own) - len(given) :]
+    fits = len(given) <= len(own) and all(a in (1, b) for a, b in zip(given, last, strict=True))
+    if not fits:
+        raise RuleValueError(
+            f"a baseline of shape {tuple(given)} does not broadcast to the input's shape {own}"
+        )

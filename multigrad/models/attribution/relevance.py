@@ -15,20 +15,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...backend.finding.discovery import backend_of
 from ...capture.dialects.xp import finfo, float32
-from ...errors import RuleTypeError, RuleValueError, suggest
+from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
 from ...graph.support.data import dataclass
+from ...graph.support.params import Range
 from ...trace.xp import all as xp
 from .layers import LAYERS, Inputs, Layer
-from .numbers import check_numbers
 
 Tensor = Any
 Modify: TypeAlias = Callable[..., Tensor]
@@ -321,7 +322,7 @@ class Relevance:
         return f"{self.name}({', '.join(numbers + zero)})"
 
     def __reduce__(self) -> Any:
-        return _remake, (self.formula, dict(self.numbers), self.zero_params)
+        return partial(make_rule, self.formula, self.zero_params, **self.numbers), ()
 
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.
@@ -363,10 +364,6 @@ class Relevance:
         return known
 
 
-def _remake(formula: Formula, numbers: dict[str, Any], zero_params: tuple[str, ...]) -> Relevance:
-    return make_rule(formula, zero_params, **numbers)
-
-
 def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, Sequence) else value
 
@@ -374,11 +371,7 @@ def _frozen(value: Any) -> Any:
 def make_rule(
     formula: Formula, zero_params: str | Sequence[str] | None = None, **numbers: Any
 ) -> Relevance:
-    """Return a rule of relevance.
-
-    Raises:
-        RuleValueError: `zero_params` names no parameter, or a number is out of its range.
-    """
+    """Return a rule of relevance."""
     zero = (zero_params,) if isinstance(zero_params, str) else tuple(zero_params or ())
     for name in zero:
         if name not in ZERO_PARAMS:
@@ -392,3 +385,38 @@ def make_rule(
 
 def _number(value: Any) -> Any:
     return float(value) if isinstance(value, int | np.number) else value
+
+
+# --- its numbers, checked where they are given: no map of NaN says what made it -------------------
+NOT_NEGATIVE = Range.read(">= 0 and finite")
+NAMES = ("epsilon", "gamma", "alpha", "beta", "stabilizer")
+RANGES: Mapping[str, Range] = dict.fromkeys(NAMES, NOT_NEGATIVE)
+
+
+def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
+    """Check a rule's numbers, as far as they are known."""
+    for name, value in numbers.items():
+        known = as_array(value)
+        if known is None:
+            continue
+        if name in RANGES:
+            RANGES[name].check(subject, name, float(known) if known.ndim == 0 else value)
+        elif np.isnan(known).any():
+            raise RuleValueError(f"{subject}: param {name!r} holds NaN; expected numbers")
+    low, high = as_array(numbers.get("low")), as_array(numbers.get("high"))
+    if low is not None and high is not None and not np.all(low <= high):
+        raise RuleValueError(
+            f"{subject}: param 'low' is <= high everywhere, got {numbers['low']!r:.40} and "
+            f"{numbers['high']!r:.40}"
+        )
+
+
+def as_array(value: Any) -> Any:
+    """Return a number or a tensor as an array; None: it is no number, or not known yet."""
+    if isinstance(value, int | float | np.ndarray | np.number):
+        return np.asarray(value)
+    try:
+        tensors = backend_of(value).tensors
+    except BackendNotFound:
+        return None
+    return None if tensors.is_traced(value) else np.asarray(tensors.to_numpy(value))

@@ -18,7 +18,7 @@ from ...backend.finding.discovery import load_backend
 from ...backend.guest import Kind, kind_of
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
-from ...functions.calls.arguments import Layout, signature_of
+from ...functions.calls.arguments import Layout, replace_at, signature_of
 from ...functions.calls.decision import tensors_among
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.recipe import Recipe, Recorded, Variant
@@ -28,7 +28,7 @@ from ...functions.recipes.record import NotCaptured
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
-from .foreign import GuestFunction, cross
+from .functions import GuestFunction, cross
 
 Array = Any
 ONE = optree.tree_structure(0, none_is_leaf=True)
@@ -99,11 +99,7 @@ class OpaqueRecipe(Recipe):
     native: bool = True
 
     def check_result(self) -> None:
-        """Check what can be told without a call.
-
-        Raises:
-            TypeError: it says nothing.
-        """
+        """Check what can be told without a call."""
         signature = self.signature
         for each in [] if callable(self.result) else _flat(self.result)[0]:
             known = [] if signature is None else list(signature.parameters)
@@ -116,7 +112,6 @@ class OpaqueRecipe(Recipe):
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The forward's own signature."""
         return signature_of(self.forward)
 
     def dialect(self) -> str:
@@ -131,11 +126,7 @@ class OpaqueRecipe(Recipe):
         return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what forward does, as arrays.
-
-        Raises:
-            RuleTypeError: that is something else than was declared.
-        """
+        """Return what forward does, as arrays."""
         outputs = self.forward(*args, **kwargs)
         kinds, nesting = self.declared(args, kwargs)
         flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
@@ -143,21 +134,13 @@ class OpaqueRecipe(Recipe):
         return optree.tree_unflatten(own, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what backward does.
-
-        Raises:
-            GradientError: there is none.
-        """
+        """Return what backward does."""
         if self.backward is None:
             raise GradientError(f"{self.subject} has no backward: give xg.opaque one")
         return self.backward(upstream, *args, **kwargs)
 
     def declared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Kind], Any]:
-        """Return the kinds of the outputs, and how they are nested, for arrays or their kinds.
-
-        Raises:
-            RuleTypeError: `result` does not say.
-        """
+        """Return the kinds of the outputs, and how they are nested, for arrays or their kinds."""
         leaves, tree = optree.tree_flatten(
             (args, kwargs), is_leaf=lambda x: isinstance(x, Result), none_is_leaf=True
         )
@@ -200,18 +183,15 @@ class OpaqueRecipe(Recipe):
         """Return what runs for arguments of this layout; the numbers among them are fixed."""
         places = tensors_among(layout, leaves)
 
-        def place(tensors: Sequence[Any]) -> list[Any]:
-            given = list(leaves)
-            for i, tensor in zip(places, tensors, strict=True):
-                given[i] = tensor
-            return given
+        def place(tensors: Sequence[Any]) -> Any:
+            return layout.rebuild(replace_at(leaves, places, tensors))
 
         def run(*arrays: Array) -> tuple[Array, ...]:
-            args, kwargs = _frozen(*layout.rebuild(place(arrays)))
+            args, kwargs = _frozen(*place(arrays))
             return tuple(optree.tree_leaves(self.call(args, kwargs)))
 
         def pull(arrays: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
-            args, kwargs = _frozen(*layout.rebuild(place(arrays)))
+            args, kwargs = _frozen(*place(arrays))
             upstream = optree.tree_unflatten(nesting, list(cotangents))
             found = match_gradients(self.name, self.pull(upstream, args, kwargs), layout)
             return tuple(_like(found[i], x) for i, x in zip(places, arrays, strict=True))
@@ -221,7 +201,7 @@ class OpaqueRecipe(Recipe):
 
         def declare(kinds: Sequence[Kind]) -> tuple[list[Kind], Any]:
             given = [Result(tuple(shape), dtype) for shape, dtype in kinds]
-            return self.declared(*layout.rebuild(place(given)))
+            return self.declared(*place(given))
 
         nesting = declare([kind_of(leaves[i]) for i in places])[1]
         floats = (leaves[i] for i in places)
@@ -303,11 +283,10 @@ def _is_one(x: Any) -> bool:
         return False
     shape, dtype = x
     lengths = shape if isinstance(shape, tuple | list) else (shape,)
-    return all(n is None or _is_length(n) for n in lengths) and not isinstance(dtype, tuple | list)
-
-
-def _is_length(n: Any) -> bool:
-    return hasattr(n, "__index__") and not isinstance(n, bool)
+    are_lengths = all(
+        n is None or (hasattr(n, "__index__") and not isinstance(n, bool)) for n in lengths
+    )
+    return are_lengths and not isinstance(dtype, tuple | list)
 
 
 def _as_result(subject: str, each: Any) -> Result:

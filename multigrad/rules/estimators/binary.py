@@ -9,8 +9,7 @@ from typing import Any
 
 from ...errors import RuleValueError, suggest
 from ...trace.xp import all as xp
-from .declared import estimator
-from .precision import summed, widened
+from .declared import estimator, summed, widened
 
 Tensor = Any
 # Beyond it exp(-u) is zero in every dtype; u itself may be infinite.

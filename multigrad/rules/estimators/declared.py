@@ -34,10 +34,123 @@ from ...graph.support.trees import optree
 from ...graph.support.typed import P, R
 from ...trace.scope.present import now
 from ...trace.trace import Trace, Value
-from .arguments import Fit, alike, broadcasts, coerce, lengths_of, usual_type
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+from operator import index
+from typing import TypeAlias
+
+from ...capture.dialects.xp import finfo, float32
+from ...trace.xp import all as xp
+
+Tensor = Any
+Lengths: TypeAlias = tuple[Any, ...]
+# `fit(own, like) -> what would fit`, "" where `own` does.
+Fit: TypeAlias = Callable[[Lengths, Lengths], str]
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+def as_tensor(value: Any) -> Any:
+    """A tensor or a number: an int is the float of that value."""
+    if isinstance(value, float) or type(value) is int:
+        return float(value)  # NumPy's among them
+    if isinstance(value, bool | str | list | tuple | dict):
+        raise TypeError("a number or a tensor")
+    return value
+
+
+def as_int(value: Any) -> Any:
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__index__") or getattr(value, "ndim", 0):
+        raise TypeError("an int")
+    return index(value)
+
+
+def as_bool(value: Any) -> Any:
+    if type(value) is bool:
+        return value
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's
+        return bool(value)
+    raise TypeError("a bool")
+
+
+def as_word(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise TypeError("a str")
+    return value
+
+
+# By annotation: the type of what is taken as it is, and what makes that of all else.
+KINDS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
+    "Tensor": (float, as_tensor),
+    "float": (float, as_tensor),
+    "int": (int, as_int),
+    "bool": (bool, as_bool),
+    "str": (str, as_word),
+}
+
+
+def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:
+    """Return an argument as its annotation has it."""
+    kind, _, rest = annotation.partition(" | ")
+    if isinstance(value, Value) or (value is None and rest == "None"):
+        return value
+    try:
+        if value is None:
+            raise TypeError("a number or a tensor" if KINDS[kind][1] is as_tensor else kind)
+        return KINDS[kind][1](value)
+    except TypeError as expected:
+        given = f"{type(value).__name__} {value!r:.40}"
+        raise RuleTypeError(f"{subject}: {name!r} is {expected}, got {given}") from None
+
+
+# --- shapes --------------------------------------------------------------------------------------
+def lengths_of(value: Any) -> Lengths | None:
+    """Return a tensor's lengths; None: it has none, or they are not known."""
+    if isinstance(value, Value):
+        return None
+    shape = getattr(value, "shape", None)
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return None
+    return tuple(shape)
+
+
+def agree(own: Any, other: Any) -> bool:
+    return own is None or other is None or own == other
+
+
+def broadcasts(own: Lengths, like: Lengths) -> str:
+    """It broadcasts to the first argument: a number for all, or one for each channel."""
+    if len(own) <= len(like):
+        for mine, other in zip(own[::-1], like[::-1], strict=False):
+            if mine != 1 and not agree(mine, other):
+                break
+        else:
+            return ""
+    expected = "a shape that broadcasts to it, as ()"
+    places = [i for i, n in enumerate(like) if own == (n,)]
+    if not places:
+        return expected
+    channels = tuple(n if i == places[0] else 1 for i, n in enumerate(like))
+    return f"{expected}, or {channels} for one number per index of axis {places[0]}"
+
+
+def alike(own: Lengths, like: Lengths) -> str:
+    is_same = len(own) == len(like) and all(map(agree, own, like))
+    return "" if is_same else "the same shape"
+
+
+def codes(own: Lengths, like: Lengths) -> str:
+    """It is a table of vectors as long as the first argument's last axis."""
+    if len(own) == 2 and like and agree(own[1], like[-1]) and own[0] != 0:
+        return ""
+    return f"(number of codes, {like[-1] if like else 'length of a vector'})"
+
+
+def row(own: Lengths, like: Lengths) -> str:
+    return "" if len(own) == 1 and own[0] != 0 else "one axis, with a number for each level but one"
+
 
 MOST = 512  # calls whose arguments are known to be right
 PLAIN = frozenset((float, int, bool, str, type(None)))
@@ -82,11 +195,7 @@ class EstimatorRecipe(GradientRecipe):
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        """Return the layout of a call's arguments.
-
-        Raises:
-            GradientError: a tensor among them is of no float dtype.
-        """
+        """Return the layout of a call's arguments."""
         layout = super().lay_out(parameters, leaves, tree)
         for leaf in layout.tensors:
             if leaf.dtype not in (*FLOATS, T):
@@ -151,7 +260,7 @@ class Estimator(Function[P, R]):
                 name=name,
                 annotation=str(each.annotation),
                 default=each.default,
-                usual=usual_type(str(each.annotation)),
+                usual=KINDS[str(each.annotation).partition(" | ")[0]][0],
                 range=read.get(name),
                 fits=shapes.get(name, broadcasts),
             )
@@ -365,3 +474,23 @@ def catalogue() -> dict[str, Estimator]:
         ['approx_sign', 'bernoulli_st']
     """
     return dict(sorted(_declared.items()))
+
+
+# --- what declarations share ----------------------------------------------------------------------
+def is_tensor(value: Any) -> bool:
+    """Return whether an argument is a tensor: what stands for a number says that it is a float."""
+    return not isinstance(value, int | float)
+
+
+def widened(value: Any) -> Any:
+    """Return a 16-bit tensor in float32, any other argument as it is."""
+    if not is_tensor(value) or finfo(value).bits > 16:
+        return value
+    return xp.cast(value, float32)
+
+
+def summed(gradient: Tensor, argument: Any) -> Tensor | None:
+    """Return the gradient of an argument that was broadcast; None for a number."""
+    if not is_tensor(argument):
+        return None
+    return xp.cast_like(xp.sum_to(gradient, argument), argument)

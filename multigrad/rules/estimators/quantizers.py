@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...trace.xp import all as xp
-from .declared import estimator
-from .precision import summed, widened
+from .declared import estimator, summed, widened
 
 Tensor = Any
 BITS = ">= 1 and <= 16"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...trace.xp import all as xp
-from .declared import estimator
-from .precision import summed, widened
+from .declared import estimator, summed, widened
 
 Tensor = Any
 

@@ -45,11 +45,7 @@ STANDARD = Seen(np.array(math.sqrt(2 / math.pi)), np.array(-3.0), np.array(3.0))
 
 
 def look_at(x: Array, axes: tuple[int, ...]) -> Seen:
-    """Return what is known of an array, for each index of these axes; of no elements, of zeros.
-
-    Raises:
-        RuleTypeError: it is no array of numbers.
-    """
+    """Return what is known of an array, for each index of these axes; of no elements, of zeros."""
     try:
         x = np.asarray(x, np.float64)
     except (TypeError, ValueError):
@@ -97,12 +93,7 @@ STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] =
 
 
 def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes of a tensor whose indices have numbers of their own.
-
-    Raises:
-        RuleTypeError: these are no axes.
-        RuleValueError: it has no such axis.
-    """
+    """Return the axes of a tensor whose indices have numbers of their own."""
     given = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given):
         raise RuleTypeError(f"{owner}: axis is an int, several or None, got {axis!r:.60}")
@@ -126,7 +117,6 @@ class Quantization:
     options: Mapping[str, Any]
 
     def __call__(self, x: Any, *learned: Any) -> Any:
-        """Return x quantized."""
         return self.function(x, *learned, **self.options)
 
     def start(self, seen: Seen) -> tuple[Array, ...]:
@@ -151,10 +141,6 @@ def read_quantization(owner: str, of: str, given: Any, bits: int) -> Quantizatio
         of: "weights" or "activations".
         given: a `Description`.
         bits: of an estimator that has bits, where the description has none.
-
-    Raises:
-        RuleValueError: no such quantizer, or an option is out of its range.
-        RuleTypeError: it is no description, or has an unknown option.
     """
     if isinstance(given, Function) and not isinstance(given, Estimator):
         return Quantization(given, (), {})

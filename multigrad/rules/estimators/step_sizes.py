@@ -14,9 +14,7 @@ import numpy as np
 
 from ...errors import RuleValueError
 from ...trace.xp import all as xp
-from .arguments import row
-from .declared import estimator
-from .precision import is_tensor, summed, widened
+from .declared import estimator, is_tensor, row, summed, widened
 
 Tensor = Any
 BITS = ">= 1 and <= 16"
@@ -24,11 +22,7 @@ STEP = "> 0 and finite"
 
 
 def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
-    """Return the lowest and the highest level.
-
-    Raises:
-        RuleValueError: there is no level above 0.
-    """
+    """Return the lowest and the highest level."""
     if not signed:
         return 0.0, 2.0**bits - 1.0
     if bits < 2:

@@ -8,9 +8,7 @@ import numpy as np
 
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import untake_at
-from .arguments import alike, codes
-from .declared import estimator
-from .precision import summed, widened
+from .declared import alike, codes, estimator, summed, widened
 
 Tensor = Any
 TABLE = np.array([[0.5, -1.0, 0.25, 1.0], [-0.75, 0.5, 1.5, 0.0], [1.0, 1.0, -1.0, 0.5]])

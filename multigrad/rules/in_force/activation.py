@@ -191,11 +191,7 @@ class Activation(InNotebooks):
         return self._look_up(x, in_force)
 
     def _values_by_name(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the values of the own rule's run-time params, with some of them given anew.
-
-        Raises:
-            RuleTypeError: it has no such param, or there is no rule.
-        """
+        """Return the values of the own rule's run-time params, with some of them given anew."""
         word = next(iter(params))
         in_force = self.own_in_force()
         if in_force is None:
@@ -255,9 +251,7 @@ class Activation(InNotebooks):
         return y
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
-        """Apply by what is remembered of the rule, whatever its numbers are, else by what is looked
-        up.
-        """
+        """Apply by what is remembered of the rule, with any numbers, else by a look-up."""
         latest = self._latest
         entry, known = latest.entry, latest.in_force
         if (
@@ -314,9 +308,7 @@ class Activation(InNotebooks):
         return entry.run(leaves, draws) if in_force.moves else function(x)
 
     def tell(self, backend: Backend, x: Tensor = None) -> None:
-        """Tell a backend's compiler what a trace of this activation depends on: the rule in force,
-        or its own one.
-        """
+        """Tell a backend's compiler which rule a trace of this activation depends on."""
         if self._rule is None:
             if backend.compiler.on_read is not None:
                 backend.compiler.on_read(x, self)
@@ -394,9 +386,7 @@ class Remembered:
 
 
 def are_numbers(values: tuple[Any, ...]) -> bool:
-    """Return whether values are equal only where they are the same: no tensors, no 0.0, which
-    equals -0.0.
-    """
+    """Return whether equal values are the same: no tensors, and no 0.0, which equals -0.0."""
     return all((type(value) is float and value) or type(value) is int for value in values)
 
 
@@ -404,9 +394,7 @@ _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 
 def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
-    """Return the activation without a rule for tensors like x: the framework's own, with its own
-    derivative.
-    """
+    """Return the activation without a rule, for tensors like x, with its own derivative."""
     if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function
     if not forward.differentiable:

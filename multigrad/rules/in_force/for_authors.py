@@ -41,7 +41,6 @@ Call = Callable[..., Any]
 
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
-    """Put rules in force for a trace."""
     leaves = enter_rules(active.token)
     reset = CURRENT.set(active)
     try:
@@ -63,7 +62,6 @@ class Run:
     """
 
     def in_force(self, active: ActiveRules) -> AbstractContextManager[Any]:
-        """Put rules in force for a trace."""
         return in_force(active)
 
     def __init__(self, fn: Call, rules: Cut, moving: tuple[Moving, ...], word: str) -> None:

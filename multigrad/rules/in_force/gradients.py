@@ -20,11 +20,10 @@ from ...trace.scope.ranks import CHECKED, compare
 from ...trace.scope.reads import Lookup, names_in, note_name, reading
 from .. import registry
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
-from ..model.bare import apply_rule
-from ..model.many import apply_to_many
-from ..model.misplaced import refuse_misplaced
-from ..model.rule import BoundRule, Rule, rule_over
-from .tasks import combine, task_rule_names
+from ..model.acting import refuse_misplaced, rule_over
+from ..model.bare import apply_rule, apply_to_many
+from ..model.rule import BoundRule, Rule
+from .tasks import TASK_RULES, combine
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -125,30 +124,23 @@ def apply_to_gradients(
             "apply_to_gradients with tasks=True makes one gradient of several, so none of them has "
             "a place for it: leave in_place out"
         )
+    applied: Any
     if tasks:
-        return _of_tasks(grads, rule, params, key)
-    if isinstance(rule, str) and rule in task_rule_names() and rule not in registry.rules():
-        raise RuleError(
-            f"rule {rule!r} sees the gradients of several losses at once: "
-            f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
-        )
-    in_force = _application(rule_over(rule, over, axis_name), params, key)
-    tree: Any = grads  # optree's annotations know one type of leaf
-    leaves, nesting = optree.tree_flatten(tree, none_is_leaf=True)
-    applied: Any = optree.tree_unflatten(
-        nesting, _apply_to_all(in_force, leaves, rule is None, in_place)
-    )
+        applied = combine(grads, rule, params, key)
+    else:
+        if isinstance(rule, str) and rule in TASK_RULES and rule not in registry.rules():
+            raise RuleError(
+                f"rule {rule!r} sees the gradients of several losses at once: "
+                f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
+            )
+        in_force = _application(rule_over(rule, over, axis_name), params, key)
+        tree: Any = grads  # optree's annotations know one type of leaf
+        leaves, nesting = optree.tree_flatten(tree, none_is_leaf=True)
+        results = _apply_to_all(in_force, leaves, rule is None, in_place)
+        applied = optree.tree_unflatten(nesting, results)
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
     return applied
-
-
-def _of_tasks(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
-    """Return what the gradients of several tasks become together."""
-    combined = combine(trees, rule, params, key)
-    if CHECKED and CURRENT.get() is EMPTY:
-        compare("apply_to_gradients")
-    return combined
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:
@@ -216,11 +208,7 @@ def _groups(
 
 
 def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
-    """Return whose tensor a leaf is; None for any other, where no rule acts.
-
-    Raises:
-        BackendNotFound: it is none.
-    """
+    """Return whose tensor a leaf is; None for any other, where no rule acts."""
     try:
         return backend_of(leaf)
     except BackendNotFound as error:
@@ -232,11 +220,7 @@ def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
 
 
 def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]) -> None:
-    """Check that results can be written over gradients.
-
-    Raises:
-        RuleError: a tensor cannot be written to, or is given twice.
-    """
+    """Check that results can be written over gradients."""
     for kind, backend in backends.items():
         if backend is not None and (backend.tensors.write is None or issubclass(kind, np.generic)):
             raise RuleError(

@@ -21,7 +21,8 @@ from ...graph.support.typed import P, R
 from ...trace.scope.draws import FREE, Counter, Draws
 from ...trace.scope.moving import Moving
 from ..context import ActiveRules, RuleInForce
-from ..model.rule import BoundRule, value_token
+from ..model.binding import value_token
+from ..model.specialization import BoundRule
 
 _serial = itertools.count()
 
@@ -193,7 +194,6 @@ def _fixed(in_force: RuleInForce | None, looked_at: frozenset[str]) -> str:
 
 
 def hide(cut: Cut) -> tuple[Hidden, Hidden]:
-    """Return what is not fixed, for each rule."""
     first, second = (_hide(rule, n) for rule, n in zip(cut.rules, cut.looked_at, strict=True))
     return first, second
 

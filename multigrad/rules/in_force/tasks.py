@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,6 @@ class TaskRule:
 
     @property
     def params(self) -> tuple[inspect.Parameter, ...]:
-        """What it takes beside the products."""
         known = self.function.parameters
         return () if known is None else tuple(known.parameters.values())[1:]
 
@@ -57,20 +55,9 @@ def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
     return declare
 
 
-def task_rule_names() -> tuple[str, ...]:
-    """Return the names of the library's rules on several tasks."""
-    import_module("multigrad.rules.library.tasks")
-    return tuple(sorted(TASK_RULES))
-
-
 def find_task_rule(rule: Any) -> TaskRule:
-    """Return a rule on several tasks, of its name or of a function.
-
-    Raises:
-        RuleError: there is none of that name.
-        RuleTypeError: it is neither.
-    """
-    names = ", ".join(task_rule_names())
+    """Return a rule on several tasks, of its name or of a function."""
+    names = ", ".join(sorted(TASK_RULES))
     if isinstance(rule, TaskRule):
         return rule
     if isinstance(rule, str):
@@ -85,18 +72,12 @@ def find_task_rule(rule: Any) -> TaskRule:
         return TaskRule(name_of(rule), rule if isinstance(rule, Function) else as_function(rule))
     raise RuleTypeError(
         f"tasks=True needs a rule on several tasks, got {rule!r:.60}: one of "
-        f"{', '.join(sorted(TASK_RULES))}, or a function of the matrix of scalar products"
+        f"{names}, or a function of the matrix of scalar products"
     )
 
 
 def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
-    """Return the sum of the tasks' gradients, each with the weight that a rule gives it.
-
-    Raises:
-        RuleError, RuleTypeError, RuleValueError: the trees are not alike, the rule or a param is
-            unknown, or the weights are not one for each task.
-        BackendNotFound: a leaf is no tensor of an installed framework.
-    """
+    """Return the sum of the tasks' gradients, each with the weight that a rule gives it."""
     found = find_task_rule(rule)
     known = [each.name for each in found.params]
     for name in params or ():
@@ -127,9 +108,6 @@ def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -
 def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
     """Return for each leaf the gradients of the tasks, None among them where a task has none (None
     for all where no task has one), and the nesting.
-
-    Raises:
-        RuleTypeError, RuleValueError: there are no trees, or they are not alike.
     """
     if not isinstance(trees, list | tuple) or not trees:
         raise RuleTypeError(
@@ -160,12 +138,7 @@ def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
 
 
 def widest(name: str, leaves: Sequence[Tensor]) -> str:
-    """Return the dtype in which products are taken: float64 where a gradient has it.
-
-    Raises:
-        BackendNotFound: a leaf is no tensor.
-        RuleTypeError: one has no float dtype.
-    """
+    """Return the dtype in which products are taken: float64 where a gradient has it."""
     try:
         for leaf in leaves:
             backend_of(leaf)
@@ -207,3 +180,58 @@ def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
             total = share if total is None else total + share
     first = next(leaf for leaf in column if leaf is not None)
     return xp.astype(xp.reshape_like(total, first), first.dtype)
+
+
+# --- the library's --------------------------------------------------------------------------------
+@task_rule("pcgrad")
+def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
+    """The sum of the tasks' gradients, from each of which its conflicts are taken: for each other
+    task j in turn, g_i - min(0, g_i . g_j) / |g_j|^2 * g_j.
+
+    `order` is that of the others: "fixed", as they are given; "random", as in the paper, drawn for
+    each task by the key of the call. Where a gradient is not finite nothing is taken from any.
+    Source: Yu et al., 2020 (arXiv 2001.06782), alg. 1.
+    """
+    if order not in ("fixed", "random"):
+        raise ValueError(f"order is 'fixed' or 'random', got {order!r}")
+    number = products.shape[0]
+    own = xp.tril(xp.triu(xp.ones_like(products)))
+    lengths = xp.sum(products * own, axis=0)
+    places = xp.argsort(xp.rand_like(products), axis=1) if order == "random" else None
+    rows = own  # what task i's gradient has become, in terms of all
+    for turn in range(number):
+        if places is None:
+            other = xp.stack([own[turn]] * number)
+        else:
+            other = xp.astype(xp.one_hot(places[:, turn], number), products.dtype)
+        dots = xp.sum(xp.matmul(rows, products) * other, axis=1, keepdims=True)
+        length = xp.sum(lengths * other, axis=1, keepdims=True)
+        is_itself = xp.sum(own * other, axis=1, keepdims=True) > 0
+        conflicts = (dots < 0) & (length > 0) & ~is_itself
+        rows = rows - xp.where(conflicts, dots / xp.where(conflicts, length, 1.0), 0.0) * other
+    return xp.sum(rows, axis=0)
+
+
+@task_rule("gradnorm")
+def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
+    """The sum of the tasks' gradients, weighted so that their norms are as rate^alpha, and the
+    weights add up to the number of tasks: those at which GradNorm's loss is 0.
+
+    `rates` are the relative inverse training rates r_i, a number for each task: its loss by its
+    first loss, by the mean of these over tasks; None: all are 1. The paper goes towards these
+    weights by a step of gradient descent at a time. A gradient of 0 has weight 0; one that is NaN
+    makes all weights NaN.
+    Source: Chen et al., 2018 (arXiv 1711.02257), eq. 1 and 2.
+    """
+    number = products.shape[0]
+    norms = xp.sqrt(xp.stack([products[i, i] for i in range(number)]))
+    if rates is None:
+        rates = (1.0,) * number
+    if len(rates) != number:
+        raise ValueError(f"there are {len(rates)} rates for {number} tasks")
+    if isinstance(rates, tuple | list):
+        rates = xp.stack([xp.full_like(norms[0], rate) for rate in rates])
+    aimed = xp.astype(rates, norms.dtype) ** alpha
+    shares = xp.where(norms == 0, 0.0, aimed / xp.where(norms == 0, 1.0, norms))
+    total = xp.sum(shares)
+    return number * shares / xp.where(total == 0, 1.0, total)

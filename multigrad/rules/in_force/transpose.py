@@ -91,11 +91,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
 
 
 def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
-    """Refuse a function that is not linear in these of its inputs.
-
-    Raises:
-        UnsupportedOp: it is not.
-    """
+    """Refuse a function that is not linear in these of its inputs."""
     if graphs.is_random:
         raise UnsupportedOp(f"{subject} draws random numbers, so it has no transpose")
     node = find_nonlinear(graphs.forward, names)
@@ -109,7 +105,6 @@ def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> 
 
 
 def _shapes_of(outputs: Any) -> tuple[list[Shape | None], Any]:
-    """Return the shapes of what a function gives, as a flat list, and the nesting."""
     flat, nesting = optree.tree_flatten(outputs, none_is_leaf=True)
     return [None if not hasattr(y, "shape") else tuple(y.shape) for y in flat], nesting
 
@@ -152,11 +147,7 @@ class TransposeRecipe(CodeRecipe):
         return Recorded(tuple(args), None)
 
     def _match(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
-        """Return the cotangents by their names.
-
-        Raises:
-            RuleTypeError, RuleValueError: they do not fit the outputs.
-        """
+        """Return the cotangents by their names."""
         shapes, nesting = self.outputs
         flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
         if own != nesting:
@@ -186,7 +177,6 @@ class TransposeRecipe(CodeRecipe):
         return given
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Refuse: there is nothing to run but graphs."""
         raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as written")
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
@@ -195,6 +185,5 @@ class TransposeRecipe(CodeRecipe):
 
 
 def _zeros(trace: Trace, shape: Shape) -> Value:
-    """Return a tensor of zeros, in the dtype of what it meets."""
     zero = trace.value(array_node(trace.like(), freeze(np.zeros(())), T))
     return xp.broadcast_to(zero, shape) if shape else zero

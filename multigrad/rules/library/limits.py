@@ -84,11 +84,7 @@ def adaptive_clip(
 
 
 def parameter(name: str, tin: Tensor | None) -> Tensor:
-    """Return the parameter that a rule compares its gradient with.
-
-    Raises:
-        RuleValueError: there is none.
-    """
+    """Return the parameter that a rule compares its gradient with."""
     if tin is None:
         raise RuleValueError(
             f"rule {name!r} compares a gradient with its parameter, and got none for tin: call "

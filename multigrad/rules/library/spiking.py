@@ -8,9 +8,8 @@ is in the files beside this one.
 from __future__ import annotations
 
 from . import curves
-from .rows import table
 
-named = table(__name__)
+named = curves.table(__name__)
 named("unit_rectangular", curves.unit_rectangular, "`Rect` of spikingjelly", alpha=1.0)
 named(
     "piecewise_quadratic",

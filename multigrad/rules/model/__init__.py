@@ -10,12 +10,11 @@ from ...graph.support.modules import later
 
 if TYPE_CHECKING:
     from .acting import apply_now as apply_now
+    from .acting import refuse_misplaced as refuse_misplaced
+    from .acting import rule_fused as rule_fused
+    from .acting import rule_over as rule_over
     from .forwards_of_code import ForwardOfCode as ForwardOfCode
     from .forwards_of_code import as_forward as as_forward
-    from .misplaced import refuse_misplaced as refuse_misplaced
-    from .rule import Rule as Rule
-    from .rule import rule_fused as rule_fused
-    from .rule import rule_over as rule_over
     from .specialization import read_number as read_number
     from .under import forward_on as forward_on
     from .under import put_under as put_under
@@ -24,10 +23,8 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "acting": ("apply_now",),
+            "acting": ("apply_now", "refuse_misplaced", "rule_fused", "rule_over"),
             "forwards_of_code": ("ForwardOfCode", "as_forward"),
-            "misplaced": ("refuse_misplaced",),
-            "rule": ("Rule", "rule_fused", "rule_over"),
             "specialization": ("read_number",),
             "under": ("forward_on", "put_under", "record_under"),
         },

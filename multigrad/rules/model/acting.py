@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import field
+from numbers import Real
 from typing import Any
 
 from ...backend.finding.discovery import ON_DEPEND
-from ...errors import RuleError, RuleValueError
+from ...capture.code.signature import Signature
+from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.data import dataclass
+from ...graph.support.params import Fused, read_fused, read_shards
+from ...lowering.function_graph import read_way
 from ...trace.scope.draws import FREE, keyed
-from ...trace.scope.moving import THEN, Moving
+from ...trace.scope.moving import THEN, Moving, is_of_then
 from ...trace.scope.present import check_ranges
 from ...trace.scope.reads import READING, Lookup, names_in, note_lookup, reading
 from ...trace.scope.rules import ActiveRules, RuleInForce
 from .binding import token_of
-from .names import IN_FORCE, Epoch, epoch_here
-from .rule import resolve
+from .names import IN_FORCE, Epoch
+from .rule import Rule, resolve
 
 MOST_IN_FORCE = 256
 MOST_NUMBERS = 256  # of one rule with params of the same names
@@ -48,8 +54,9 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
     numbers: dict[str, Any] = {}
     given: tuple[Any, ...] = ()
     form: _Form | None = None
-    # First: a name that changes meanwhile is looked up again.
-    now = Epoch.number if THEN.get() is None else epoch_here()
+    # First: a name that changes meanwhile is looked up again. In a region that runs again, where
+    # names have changed since, it equals nothing.
+    now: Any = object() if THEN.get() is not None and is_of_then() else Epoch.number
     if key is None and type(rule) is str and (params is None or isinstance(params, dict)):
         given = tuple(params.values()) if params else ()
         words = (rule, *(params or ()), *map(type, given))
@@ -175,3 +182,101 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
     first = "-" if acts is None else acts.token
     second = "-" if pars is None else pars.token
     return first if first == second else f"{first} | {second}"
+
+
+# --- a rule with a choice that was made -----------------------------------------------------------
+def rule_over(
+    rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
+) -> Any:
+    """Return a rule as it was given, or over shards, or with a choice of what is kept; a name is
+    still looked up when it is used.
+    """
+    if residuals is not None:
+        way = read_way(residuals, "a rule")
+        if rule is None:
+            raise RuleError(f"residuals={way!r} needs a rule: name the rule here too")
+        named = isinstance(rule, str)
+        rule = _named(rule, residuals=way) if named else resolve(rule).keeping(way)
+    shards = read_shards(over, axis_name)
+    if shards is None:
+        return rule
+    if rule is None:
+        raise RuleError(f"{shards} needs a rule: name the rule here too")
+    return (
+        _named(rule, shards=shards) if isinstance(rule, str) else resolve(rule)._over_shards(shards)
+    )
+
+
+def rule_fused(rule: Any, fused: Fused) -> Any:
+    """Return a rule as it was given, or run by kernels, or without; a name is still looked up when
+    it is used.
+    """
+    if read_fused(fused) == "auto":
+        return rule
+    if rule is None:
+        raise RuleError(f"fused={fused} needs a rule: name the rule here too")
+    return _named(rule, fused=fused) if isinstance(rule, str) else resolve(rule).copy(fused=fused)
+
+
+@functools.lru_cache(768)
+def _named(name: str, **choice: Any) -> Rule:
+    """Return the rule that a name stands for, with a choice that was made; one for each choice."""
+    return Rule(name=name, parts=(name,), **choice)
+
+
+# --- a keyword that a call does not take: a rule's param belongs into `params` --------------------
+NOT_NAMED = ("self",)
+SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def refuse_misplaced(
+    function: Callable[..., Any],
+    name: str,
+    rule: str | Rule | Callable[..., Any] | None,
+    given: Mapping[str, Any],
+) -> RuleTypeError:
+    """Return the error for keywords that a function does not take.
+
+    Args:
+        function: whose own keywords are suggested.
+        name: what people call it.
+        rule: the rule whose params they may be.
+    """
+    word, value = next(iter(given.items()))
+    known = _signature_of(rule)
+    if known is not None and all(map(known.takes, given)):
+        written = ", ".join(f'"{key}": {each!r}' for key, each in given.items())
+        return RuleTypeError(
+            f"{name} takes no {word!r}, which is a param of {_rule(rule)}: write "
+            f"params={{{written}}}"
+        )
+    parameters = inspect.signature(function).parameters.values()
+    own = [p.name for p in parameters if p.kind not in SPREAD and p.name not in NOT_NAMED]
+    params = [] if known is None else sorted(known.params)
+    close = closest(word, [*params, *own])
+    if close is None and len(params) == 1 and isinstance(value, Real):
+        close = params[0]
+    if close in params:
+        hint = f'; did you mean params={{"{close}": {value!r}}}, of {_rule(rule)}?'
+    elif close is not None:
+        hint = f"; did you mean {close!r}?"
+    elif known is None:
+        hint = f"; a rule's params are given as params={{{word!r}: {value!r}}}, beside the rule"
+    else:
+        taken = ", ".join(params) or "no params"
+        hint = f", and {_rule(rule)} has no such param (it takes {taken}, given as params={{...}})"
+    return RuleTypeError(f"{name} takes no {word!r}{hint}")
+
+
+def _rule(rule: Any) -> str:
+    return f"rule {resolve(rule).name!r}"
+
+
+def _signature_of(rule: str | Rule | Callable[..., Any] | None) -> Signature | None:
+    """Return the signature of a rule; None where there is none, or none of that name, which is said
+    where it is looked up.
+    """
+    try:
+        return None if rule is None else resolve(rule).signature
+    except RuleError:
+        return None

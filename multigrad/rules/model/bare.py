@@ -5,11 +5,11 @@ autodiff.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among
+from ...backend.finding.discovery import backend_among, backend_of
 from ...backend.finding.values import in_one_framework
 from ...errors import GradientError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
@@ -17,6 +17,7 @@ from ...functions.calls.facts import gather_facts
 from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph import ops
+from ...graph.ir.graph import Graph
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.input_checks import (
@@ -28,6 +29,7 @@ from ...lowering.input_checks import (
     shapes_agree,
     two_devices,
 )
+from ...lowering.lower import emit_many, emit_rule_once
 from ...trace.scope.identity import items_key
 from ...trace.scope.present import at_present
 from ...trace.scope.ranks import CHECKED, note
@@ -101,9 +103,7 @@ def find_rule(
     tin: Tensor | None,
     values: tuple[Any, ...],
 ) -> EmittedRule | None:
-    """Return the emitted rule, whether it is random, and what it lacks by dtype; None: it runs as
-    it is.
-    """
+    """Return the emitted rule, whether it is random, what it lacks by dtype; None: run as is."""
     if specialization.rule.native is True:
         return None
     leaves = (grad_out, *values)
@@ -140,4 +140,59 @@ def _build(
         specialization.give_up(error)
         return None
     lacking = find_lacking(specialization.subject, backend, graph)
-    return specialization.emit(graph, backend), graph.input("key") is not None, lacking
+    emitted = emit_rule_once(graph, backend, specialization._code.emitted)
+    return emitted, graph.input("key") is not None, lacking
+
+
+# --- many gradients, in as few calls of the framework as it has -----------------------------------
+# Rules that draw, that ask for facts of their input, or whose params are tensors act on one
+# gradient after another, and so does what a framework has no such call for.
+def apply_to_many(
+    in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *tries: bool
+) -> list[Tensor] | None:
+    """Apply a rule in force to gradients of one class and dtype; None where it acts on one after
+    another. With one more True, in place, nothing is written, and an empty list says that it would.
+    """
+    backend = backend_of(gradients[0])
+    if backend.autodiff.many is None:
+        return None
+    in_force = at_present(in_force, backend)
+    if not all(type(value) is float for value in in_force.values):
+        return None
+    act = _acting.get(backend.name) or _act_for(backend)
+    return act(in_force, gradients, backend, in_place, *tries)
+
+
+_acting: dict[str, Callable[..., Any]] = {}
+
+
+def _act_for(backend: Backend) -> Callable[..., Any]:
+    opaque = backend.compiler.opaque
+    return _acting.setdefault(backend.name, _act if opaque is None else opaque(_act))
+
+
+def _act(
+    in_force: RuleInForce,
+    gradients: Sequence[Tensor],
+    backend: Backend,
+    in_place: bool,
+    *tries: bool,
+) -> list[Tensor] | None:
+    specialization, values = in_force.specialization, in_force.values
+    first = gradients[0]
+    check_float(first, specialization.rule)
+    check_values(specialization.subject, specialization.runtime, backend, first, values)
+    found = find_rule(specialization, backend, first, None, values)
+    if found is None or found[1] or specialization.facts or specialization.rule.shards is not None:
+        return None
+    refuse_lacking(found[2], dtype_name(first.dtype))
+    key = ("many", backend.name, in_place)
+    build = functools.partial(_build_many, specialization.graph(False, {}), backend, in_place)
+    run = build_once(specialization.entries, key, build, MOST_ENTRIES)
+    return None if run is None else run(gradients, values, *tries)
+
+
+def _build_many(graph: Graph, backend: Backend, in_place: bool) -> Any:
+    assert backend.autodiff.many is not None
+    emit = functools.partial(emit_many, backend=backend)
+    return backend.autodiff.many(graph, emit, in_place)

@@ -82,11 +82,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return self.name
 
     def graph(self) -> Graph:
-        """Return `tin -> output` as for any input.
-
-        Raises:
-            TraceError: it cannot be captured, or has one graph for each rank, shape or dtype.
-        """
+        """Return `tin -> output` as for any input."""
         try:
             return self.graph_for({})
         except NeedsConcrete as need:
@@ -96,13 +92,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
             ) from need
 
     def graph_for(self, facts: Mapping[str, Any]) -> Graph:
-        """Return `tin -> output` under facts about the input, captured once.
-
-        Raises:
-            NeedsConcrete: more facts are needed.
-            TraceError: it cannot be captured.
-            GradientError: the output is no tensor of the input's shape and dtype.
-        """
+        """Return `tin -> output` under facts about the input, captured once."""
         build = partial(self._capture, dict(facts))
         return build_once(self.graphs, items_key(facts), build, MOST_GRAPHS)
 
@@ -165,12 +155,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         )
 
     def prove(self, x: Tensor) -> None:
-        """Compare what was captured with the function, once, for tensors like x.
-
-        Raises:
-            TraceError: it cannot be captured.
-            DisprovedError: they differ.
-        """
+        """Compare what was captured with the function, once, for tensors like x."""
         leaves, tree = self.function._complete(*flatten((x,), {}))
         layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
         try:
@@ -179,11 +164,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
             raise self._explain(error.error) from error.__cause__
 
     def saved(self) -> Function:
-        """Return the Function where it can be saved: captured for one tensor at least.
-
-        Raises:
-            TraceError: it cannot be captured.
-        """
+        """Return the Function where it can be saved: captured for one tensor at least."""
         if not self.function.variants:
             self.prove(np.zeros((2, 3), np.float32))
         return self.function
@@ -250,14 +231,9 @@ def as_forward(
     forward = forward.original if isinstance(forward, OfObject) else forward
     is_fixed = isinstance(forward, Function | types.FunctionType)
     if is_fixed or owner_of_method(forward) is None:
-        return _find_known(forward)
+        key = function_key(forward)
+        return _of_function.get(key) or _of_function.setdefault(key, _make(forward))
     return _make(forward)
-
-
-def _find_known(forward: Any) -> Forward:
-    key = function_key(forward)
-    known = _of_function.get(key)
-    return known or _of_function.setdefault(key, _make(forward))
 
 
 def _make(forward: Any) -> ForwardOfCode:
@@ -300,11 +276,7 @@ def has_defaults(function: Function) -> bool:
 
 
 def refuse_more(function: Function, is_function: bool) -> None:
-    """Refuse what takes more than a tensor.
-
-    Raises:
-        RuleTypeError: it does.
-    """
+    """Refuse what takes more than a tensor."""
     parameters = function.parameters.parameters.values() if function.parameters else ()
     named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     needed = [p.name for p in named if p.default is p.empty]
@@ -317,11 +289,7 @@ def refuse_more(function: Function, is_function: bool) -> None:
 
 
 def refuse_bound(forward: Any, name: str) -> None:
-    """Refuse a Function or an activation with tensors for some of its arguments.
-
-    Raises:
-        RuleTypeError: it has some.
-    """
+    """Refuse a Function or an activation with tensors for some of its arguments."""
     held = list_tensors(forward)
     if held:
         raise RuleTypeError(
@@ -331,11 +299,7 @@ def refuse_bound(forward: Any, name: str) -> None:
 
 
 def refuse_tensors(forward: Any, name: str) -> None:
-    """Refuse what reads tensors from around it.
-
-    Raises:
-        RuleTypeError: it does.
-    """
+    """Refuse what reads tensors from around it."""
     held = list(read_state(owner_of_method(forward)).tensors) if holds_state(forward) else []
     if held:
         raise RuleTypeError(

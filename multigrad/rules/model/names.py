@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -12,9 +13,8 @@ from ...backend.finding.events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.modules import uncollected
 from ...graph.support.threads import make_lock
-from ...trace.scope.moving import is_of_then, meant, note_renamed
+from ...trace.scope.moving import meant, note_renamed
 from ...trace.scope.reads import NUMBERS, note_name
-from .likeness import near_names
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
@@ -35,11 +35,7 @@ class Epoch:
 
 
 def get(rule: str | Callable[..., Any]) -> Any:
-    """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types.
-
-    Raises:
-        RuleError: no rule has that name.
-    """
+    """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types."""
     if isinstance(rule, str):
         load_library(rule)
         number = NUMBERS.get(rule)
@@ -108,11 +104,6 @@ def gives_way(name: str) -> bool:
     return LIBRARY.get(name) is rule or rule.__module__.startswith(tuple(own))
 
 
-def registered(name: str) -> Any:
-    """Return the rule now registered under a name, or None."""
-    return RULES.get(name)
-
-
 def epoch() -> int:
     """Return how often a name changed its meaning; compiled code is keyed by it.
 
@@ -129,25 +120,9 @@ def epoch() -> int:
     return Epoch.number
 
 
-def epoch_here() -> Any:
-    """Return the epoch; in a region that runs again, where names have changed since, something that
-    equals nothing.
-    """
-    return object() if is_of_then() else Epoch.number
-
-
-def advance() -> None:
-    with lock:  # over all of it, so that no older epoch comes last
-        Epoch.number += 1
-        IN_FORCE.clear()
-        tell_registered(Epoch.number)
-
-
 @contextmanager
 def renaming(name: str) -> Iterator[None]:
-    """Let a name mean another rule, which is put into `RULES` within; after an error it means what
-    it did.
-    """
+    """Let a name mean the rule that is put into `RULES` within; an error undoes it."""
     before, number = RULES.get(name), NUMBERS.get(name)
     with lock:
         # Or it was another spelling of a package's rule until now.
@@ -157,7 +132,9 @@ def renaming(name: str) -> Iterator[None]:
             yield
             NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
             if is_known:
-                advance()
+                Epoch.number += 1
+                IN_FORCE.clear()
+                tell_registered(Epoch.number)
         except BaseException:
             tables: tuple[tuple[dict[str, Any], Any], ...] = (RULES, before), (NUMBERS, number)
             for table, row in tables:
@@ -182,3 +159,57 @@ def unknown(name: str) -> RuleError:
     *others, last = map(repr, near) if near else [""]
     hint = f"; did you mean {', '.join(others)}{' or ' if others else ''}{last}?" if near else ""
     return RuleError(f"no rule named {name!r}{hint} ({len(RULES)} rules: multigrad rules)")
+
+
+# --- names that are like a word: misspelled ones, those of packages and those of the field --------
+# A word is compared with names, with their last parts ("snntorch.atan"), with the initials of their
+# parts and with the words of docstrings, where the names that others use stand.
+MOST = 3  # in a message
+COMMON = 4  # a word in the docstrings of more rules than that says nothing
+
+
+def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
+    """Return the names that a word may have meant, the likeliest first, at most three.
+
+    Args:
+        docstrings: the known names with their docstrings.
+    """
+    return (called_so(word, docstrings) or misspelled(word, docstrings))[:MOST]
+
+
+def misspelled(word: str, names: Iterable[str]) -> list[str]:
+    """Return the name that is spelled nearly so."""
+    import difflib  # 1 ms, and only errors need it
+
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(str(word).lower(), by_lower, n=1, cutoff=0.5)
+    return [by_lower[each] for each in close]
+
+
+def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
+    """Return the names that others call so: plain names first, then those of packages."""
+    last = plain(word.rpartition(".")[2])
+    if len(last) < 2:
+        return []
+    said = [name for name, text in docstrings.items() if last in words_of(text)]
+    named = [name for name in docstrings if plain(name.rpartition(".")[2]) == last]
+    short = [name for name in docstrings if is_short_for(last, name)]
+    part = [name for name in docstrings if "." not in name and last in name.lower().split("_")]
+    found = {*named, *short, *part, *(said if len(said) <= COMMON else ())}
+    first = [name for name in found if plain(name).startswith(last)]
+    return sorted(found, key=lambda name: ("." in name, name not in named, name not in first, name))
+
+
+def plain(name: str) -> str:
+    """Return a name as a spelling in another case, or with other underscores, gives it too."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def words_of(text: str) -> set[str]:
+    return {plain(word) for word in re.findall(r"\w+", text)}
+
+
+def is_short_for(word: str, name: str) -> bool:
+    """Return whether a word is the initials of a name's parts, or one letter more, as STE."""
+    initials = "".join(part[0] for part in name.rpartition(".")[2].lower().split("_") if part)
+    return len(initials) > 1 and word in (initials, *(initials + letter for letter in "el"))

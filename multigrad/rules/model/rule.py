@@ -8,42 +8,64 @@ values for its run-time params.
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...capture.code.signature import called_method, name_of
-from ...errors import RuleError
-from ...functions.documents.rules import encode_rule
+from ...capture.code.signature import (
+    Signature,
+    called_method,
+    check_value,
+    name_of,
+    read_signature,
+    unknown_param,
+)
+from ...capture.copies import capture as capturing
+from ...errors import RuleError, RuleTypeError, TraceError
+from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function
-from ...graph.support.params import Fused, Shards, read_fused, read_shards
+from ...graph.support.data import InNotebooks
+from ...graph.support.params import (
+    FixedParams,
+    Fused,
+    Range,
+    Shards,
+    both,
+    is_address,
+    read_fused,
+    read_shards,
+)
 from ...lowering.function_graph import read_way
 from ...lowering.names import ActivationName
+from ...trace.derived.calls import replay
+from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.identity import function_key
-from ...trace.trace import Trace
+from ...trace.scope.present import now
+from ...trace.scope.rules import RuleInForce
+from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from . import names
-from .binding import make_bound_rule, value_token
-from .definition import ATTRIBUTES, RuleDefinition
+from .bare import apply_rule
+from .binding import bind_addressed, make_bound_rule, words_of
 from .forwards_of_code import as_forward
-from .running import call_rule, record_rule, run_written
 from .specialization import BoundRule, Specialization, read_number
 from .under import put_under
 
-__all__ = [
-    "BoundRule",
-    "Rule",
-    "Specialization",
-    "as_rule",
-    "make_bound_rule",
-    "read_number",
-    "value_token",
-]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["BoundRule", "Rule", "Specialization", "as_rule", "read_number", "resolve"]
 Tensor = Any
 T = TypeVar("T")
+ATTRIBUTES = (
+    "name", "function", "parts", "native", "bound", "first_order", "library", "prove", "shards",
+    "fused", "residuals",
+)  # fmt: skip
+NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
-class Rule(RuleDefinition):
+class Rule(InNotebooks):
     """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
     tensors.
 
@@ -69,6 +91,195 @@ class Rule(RuleDefinition):
 
     # Tells AutoGraph that nothing is to be converted.
     autograph_info__: ClassVar[dict[str, Any]] = {}
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        function: Callable[..., Any] | None = None,
+        parts: tuple[Any, ...] = (),
+        native: bool | None = None,
+        bound: Mapping[str, Any] | None = None,
+        first_order: bool = False,
+        library: str = "",
+        prove: bool = True,
+        ranges: Mapping[str, Range] | None = None,
+        shards: Shards | None = None,
+        fused: Fused = "auto",
+        residuals: str = "auto",
+    ) -> None:
+        self.shards = shards
+        self.fused = read_fused(fused)
+        self.residuals = residuals
+        self.own_ranges = NO_RANGES if not ranges else types.MappingProxyType(dict(ranges))
+        self.first_order = first_order
+        self.library = library
+        self.prove = prove
+        self.name = name
+        self.function = function
+        self.parts = parts
+        self.native = native
+        self.bound = types.MappingProxyType(dict(bound or {}))
+        # By what it does now, as parts are names.
+        self._specializations: dict[Any, dict[Any, Specialization]] = {}
+        self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, of `over`
+        self.signature_of_function: Any = None if parts else read_signature(name, function)
+        own = None if function is None else function.__doc__  # that of None is a text from 3.13 on
+        self.__doc__ = own or f"{name} applied in series."
+        self.__name__ = getattr(function, "__name__", name)
+        # None where it was executed.
+        self.__module__ = getattr(function, "__module__", None) or type(self).__module__
+        if function is not None:
+            self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Rule {words_of(self, with_params=True)}>"
+
+    @property
+    def _words(self) -> str:
+        return words_of(self)
+
+    @property
+    def signature(self) -> Signature:
+        """What may be set from outside: own or the parts' params, without the bound ones.
+
+        Examples:
+            >>> xg.get("rectangular").signature.takes("a")
+            True
+            >>> xg.get("rectangular").with_params(a=-0.5).signature.takes("a")
+            False
+        """
+        if self.signature_of_function is not None:
+            known = dict(self.signature_of_function.params)
+            takes_any = self.signature_of_function.takes_any
+        else:
+            known, takes_any = {}, False
+            for part in self._resolved_parts():
+                inner = part.signature
+                takes_any = takes_any or inner.takes_any
+                for param in inner.params.values():
+                    known.setdefault(param.name, param)
+        free = {name: param for name, param in known.items() if name not in self.bound}
+        return Signature(free, takes_any)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters that may be set, with their defaults (`inspect.Parameter.empty`:
+        required).
+
+        Examples:
+            >>> xg.get("rectangular").params
+            {'a': -0.5, 'b': 0.5}
+            >>> xg.get("rectangular").with_params(a=-0.5).params
+            {'b': 0.5}
+        """
+        defaults = {name: param.default for name, param in self.signature.params.items()}
+        return FixedParams(defaults, "write rule.with_params(name=value)")
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """The ranges of the parameters that may be set, for those that have one.
+
+        Examples:
+            >>> {name: allowed.text for name, allowed in xg.get("triangular").ranges.items()}
+            {'width': '>= 0'}
+        """
+        found = dict(self.own_ranges)
+        for part in self._resolved_parts():
+            for name, allowed in part.ranges.items():
+                found[name] = both(found.get(name), allowed)
+        for name in self.bound:
+            found.pop(name, None)
+        return types.MappingProxyType(found)
+
+    def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
+        """Check the values of params, as far as they are numbers and known.
+
+        Args:
+            whole: they are all that is given: the others have their defaults.
+        """
+        if whole and self.own_ranges:
+            values = {**self.params, **values}
+        for name, allowed in self.own_ranges.items():
+            if name in values and not allowed.holds(values[name], values):
+                allowed.check(f"rule {self.name!r}", name, values[name], values)
+        for part in self._resolved_parts():
+            part._check_ranges({**part.signature.select(values), **part.bound}, whole=whole)
+
+    def _resolved_parts(self) -> tuple[Self, ...]:
+        return tuple(names.get(part) for part in self.parts)
+
+    def with_params(self, /, **params: Any) -> Self:
+        """Return this rule with some params bound; a bound param is no longer settable from
+        outside.
+
+        Examples:
+            >>> chain = xg.compose("clip_norm", "noise", "noise")
+            >>> chain = chain.with_params(max_norm=1.0, **{"noise[1].sigma": 0.01})
+            >>> chain
+            <Rule (clip_norm → noise → noise(sigma=0.01))(max_norm=1.0)>
+
+        A param of a composed rule reaches every part that declares it; "noise.sigma" is that of
+        one part alone, "noise[1].sigma" where several have the name. The part is then the rule
+        that has the name now.
+
+        Raises:
+            RuleTypeError: the rule takes no such param, or not that kind of value.
+            RuleValueError: a value is out of its range.
+        """
+        if any(map(is_address, params)) and self.parts:
+            rule, params = bind_addressed(self, params)
+            return rule.with_params(**params)
+        signature = self.signature
+        self._check_names(params, signature)
+        bound = dict(self.bound)
+        for name, value in params.items():
+            bound[name] = check_value(self.name, signature.param(name), value)[1]
+        self._check_ranges(bound)
+        return self.copy(bound=bound)
+
+    def copy(self, **changes: Any) -> Self:
+        """Return this rule with other attributes.
+
+        Examples:
+            >>> renamed = xg.get("triangular").copy(name="hat")
+            >>> renamed
+            <Rule hat(width=1.0)>
+        """
+        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        other = type(self)(**{"ranges": self.own_ranges, **own, **changes})
+        if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
+            other._specializations, other._over = self._specializations, self._over
+        return other
+
+    def _frozen(self) -> Self:
+        """Return this rule with the names inside looked up now, and `native` decided by its parts.
+
+        Parts that run as they are make the whole do so; a part that must be captured makes the
+        whole.
+        """
+        if self.function is not None:
+            return self
+        parts = tuple(part._frozen() for part in self._resolved_parts())
+        native = self.native
+        for wish in (True, False):
+            if native is None and any(part.native is wish for part in parts):
+                native = wish
+        first_order = all(part.first_order for part in parts)
+        return self.copy(parts=parts, native=native, first_order=first_order)
+
+    def _check_names(self, params: Mapping[str, Any], signature: Signature) -> None:
+        for name in params:
+            if name in self.bound or (not signature.takes(name) and self._binds(name)):
+                raise RuleTypeError(
+                    f"rule {self.name!r}: param {name!r} is bound by with_params, so it "
+                    "can no longer be set"
+                )
+            if not signature.takes(name):
+                raise unknown_param(self.name, name, sorted(signature.params))
+
+    def _binds(self, name: str) -> bool:
+        return name in self.bound or any(part._binds(name) for part in self._resolved_parts())
 
     def over(self, over: Any = None, *, axis_name: Any = None) -> Rule:
         """Return this rule for tensors that are parts of an array, over which it reduces and draws.
@@ -103,13 +314,6 @@ class Rule(RuleDefinition):
         return self._over_shards(read_shards(over, axis_name))
 
     def _over_shards(self, shards: Shards | None) -> Rule:
-        """Return this rule over shards; see `over`.
-
-        Examples:
-            >>> clip = xg.get("clip_norm").over("global")
-            >>> xg.get("noise")._over_shards(clip.shards)  # the shards of another rule
-            <Rule noise(sigma=0.1), over='global'>
-        """
         other = self.copy(shards=shards)
         if shards is not None:
             other._specializations = self._over.setdefault(shards, {})
@@ -207,19 +411,35 @@ class Rule(RuleDefinition):
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         """Apply the rule inside a capture."""
-        return record_rule(self, trace, grad_out, tin, params)
+        values = {name: now(value) for name, value in {**params, **self.bound}.items()}
+        if self.function is not None:
+            if self.native is True:
+                raise TraceError(f"rule {self.name!r} runs as written (native=True)")
+            given = self.signature_of_function.select(values)
+            if isinstance(self.function, SavedRule):  # no source to prepare
+                return self.function.record(trace, grad_out, tin, given)
+            return capturing.run_written_in(
+                self.library, self.function, trace, None, grad_out, tin, **given
+            )
+        for part in self._resolved_parts():
+            if part.shards is not None:
+                raise RuleError(
+                    f"rule {part.name!r} is used {part.shards} within {self.name!r}: say it of the "
+                    "composed rule, whose parts act on one array"
+                )
+            grad_out = part._run(trace, grad_out, tin, part.signature.select(values))
+        return grad_out
 
     def _run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
     ) -> Tensor:
-        """Apply the rule as it is, on a framework's tensors.
-
-        Examples:
-            >>> rule = xg.get("triangular")
-            >>> rule._run_native(None, np.ones(2), np.array([0.0, 0.5]), {"width": 2.0})
-            array([1.  , 0.75])
-        """
-        return run_written(self, ctx, grad_out, tin, params)
+        """Apply the rule as it is, on a framework's tensors."""
+        values = {**params, **self.bound}
+        if self.function is not None:
+            return self.function(ctx, grad_out, tin, **self.signature_of_function.select(values))
+        for part in self._resolved_parts():
+            grad_out = part(ctx, grad_out, tin, **part.signature.select(values))
+        return grad_out
 
     def __call__(
         self, /, ctx: Any, grad_out: T, tin: Tensor | None, *args: Any, **params: Any
@@ -228,7 +448,25 @@ class Rule(RuleDefinition):
 
         `args` are params in the order of the rule's signature; `key=` seeds a random rule.
         """
-        return call_rule(self, (ctx, grad_out, tin), args, params)
+        if args:
+            names = list(self.signature.params)
+            if len(args) > len(names):
+                raise RuleTypeError(
+                    f"rule {self.name!r} takes {len(names)} params, got {len(args)} more arguments"
+                )
+            params = {**dict(zip(names, args, strict=False)), **params}
+        if any(map(is_address, params)) and self.parts:
+            rule, params = bind_addressed(self, params)
+            return rule(ctx, grad_out, tin, **params)
+        if isinstance(grad_out, Value):
+            self._check_names(params, self.signature)
+            self._check_ranges({**params, **self.bound}, whole=True)
+            if self.shards is not None:
+                return _record_part(self, grad_out, tin, params)
+            return self._run(grad_out.trace, grad_out, tin, params)
+        key = None if self.signature.takes("key") else params.pop("key", None)
+        in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
+        return apply_rule(in_force, ctx, grad_out, tin)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
@@ -246,7 +484,7 @@ class Rule(RuleDefinition):
 
     def __reduce__(self) -> Any:
         # A registered rule pickles by name, so that functions made by a decorator pickle too.
-        known = names.registered(self.name)
+        known = names.RULES.get(self.name)
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
@@ -254,7 +492,39 @@ class Rule(RuleDefinition):
             return _by_name, (self.name, dict(self.bound), *told)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
-        return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
+        ranges = {"ranges": dict(self.own_ranges)} if self.own_ranges else {}
+        return functools.partial(Rule, **own, **ranges), ()
+
+
+def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
+    """Apply a rule over shards inside the capture of something else."""
+    trace = grad_out.trace
+    numbers = {name: value for name, value in params.items() if not isinstance(value, Value)}
+    known = {name: 1.0 for name in params if name not in numbers}  # any: they are inputs
+    bound_rule = rule.copy(ranges={})._over_shards(rule.shards).bound_rule({**numbers, **known})
+    facts: dict[str, Any] = {}
+    while True:
+        try:
+            graph = bound_rule.specialization.graph(tin is not None, facts)
+            break
+        except NeedsConcrete as need:
+            for fact in need.facts:
+                facts[fact] = _asked(fact, grad_out, bound_rule.params, known)
+    values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
+    given = {"grad_out": grad_out, "tin": tin, **values, **params}
+    if graph.input("key") is not None:
+        given["key"] = trace.next_key()
+    return replay(trace, graph, given)[0]
+
+
+def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
+    """Return what a capture needs to know of its input, which the capture around it may ask."""
+    name = fact.removeprefix("param:")
+    if name in params and name not in known:
+        return params[name]
+    if fact not in x.trace.facts:
+        raise NeedsConcrete(fact)
+    return x.trace.facts[fact]
 
 
 def _by_name(
@@ -271,12 +541,8 @@ def _by_name(
     return rule if residuals == "auto" else rule.keeping(residuals)
 
 
-def _rebuild(attributes: dict[str, Any]) -> Rule:
-    return Rule(**attributes)
-
-
 # A rule lives as long as someone holds it; what was made of it, as long as the functions it is made
-# of (codes.py).
+# of (`code_of`).
 _wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
 
 
@@ -317,59 +583,3 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     """
     found = names.get(rule)
     return found if isinstance(found, Rule) else as_rule(found)
-
-
-def rule_over(
-    rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
-) -> Any:
-    """Return a rule as it was given, or over shards, or with a choice of what is kept; a name is
-    still looked up when it is used.
-
-    Raises:
-        RuleError: there is no rule to say it of.
-        RuleValueError: see `Rule.over` and `Rule.keeping`.
-    """
-    if residuals is not None:
-        way = read_way(residuals, "a rule")
-        if rule is None:
-            raise RuleError(f"residuals={way!r} needs a rule: name the rule here too")
-        named = isinstance(rule, str)
-        rule = _named_keeping(rule, way) if named else resolve(rule).keeping(way)
-    shards = read_shards(over, axis_name)
-    if shards is None:
-        return rule
-    if rule is None:
-        raise RuleError(f"{shards} needs a rule: name the rule here too")
-    return (
-        _named_over(rule, shards) if isinstance(rule, str) else resolve(rule)._over_shards(shards)
-    )
-
-
-def rule_fused(rule: Any, fused: Fused) -> Any:
-    """Return a rule as it was given, or run by kernels, or without; a name is still looked up when
-    it is used.
-
-    Raises:
-        RuleError: there is no rule to say it of.
-        RuleTypeError: see `read_fused`.
-    """
-    if read_fused(fused) == "auto":
-        return rule
-    if rule is None:
-        raise RuleError(f"fused={fused} needs a rule: name the rule here too")
-    return _named_fused(rule, fused) if isinstance(rule, str) else resolve(rule).copy(fused=fused)
-
-
-@functools.lru_cache(256)
-def _named_fused(name: str, fused: Fused) -> Rule:
-    return Rule(name=name, parts=(name,), fused=fused)
-
-
-@functools.lru_cache(256)
-def _named_keeping(name: str, residuals: str) -> Rule:
-    return Rule(name=name, parts=(name,), residuals=residuals)
-
-
-@functools.lru_cache(256)
-def _named_over(name: str, shards: Shards) -> Rule:
-    return Rule(name=name, parts=(name,), shards=shards)

@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import types
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number
 from ...capture.copies import capture as capturing
@@ -26,14 +27,133 @@ from ...graph.support.params import Range
 from ...graph.support.threads import build_once
 from ...graph.support.typed import WrittenRule
 from ...lowering.input_checks import shape_check
-from ...lowering.lower import emit_rule_once
 from ...trace.derived.shards import over_shards
-from ...trace.scope.identity import items_key
+from ...trace.scope.identity import Same, items_key
 from ...trace.scope.moving import settle
 from ...trace.scope.ranks import name_rank
-from ...trace.scope.reads import reading
+from ...trace.scope.reads import Meanings, look_up, note, reading
 from ...trace.trace import NeedsConcrete, Trace
-from .codes import Code
+
+# --- what has been made of rules ------------------------------------------------------------------
+# It is kept as long as the functions that they are made of, though nobody holds the rules, and
+# refers to none of those functions, or what they close over would live for ever.
+MOST_CODES = 4096
+MOST_MEANINGS = 64
+_serial = itertools.count()
+
+
+class Code:
+    """The graphs and the lowered code of a rule with its static params fixed.
+
+    Attributes:
+        facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
+        reads: what the rule's code read besides its inputs (`reads.py`); grows.
+        draws: whether a capture of it was random.
+        uncapturable: why it runs as it is, without the frames that led there.
+        variants: what it is under each activation, by layout and facts.
+        proven: the graph that was compared with the rule, and in which dtypes, by facts.
+        emitted: the bare rule by backend, as it was emitted last.
+    """
+
+    __slots__ = (
+        "_memories",
+        "draws",
+        "emitted",
+        "facts",
+        "id",
+        "owners",
+        "proven",
+        "reads",
+        "uncapturable",
+        "variants",
+    )
+
+    def __init__(self, name: str, owners: tuple[int, ...]) -> None:
+        self.owners = owners  # by their identity
+        self.id = f"{name}#{next(_serial)}"
+        self.facts: frozenset[str] = frozenset()
+        self.reads: frozenset[str] = frozenset()
+        self.draws = False
+        self.uncapturable: TraceError | None = None
+        self.variants: dict[str, dict[Any, Any]] = {}
+        self.proven: dict[Any, tuple[Graph, set[str]]] = {}
+        self.emitted: dict[tuple[Any, ...], Any] = {}
+        # Graphs and lowered code, by what the facts in `reads` mean, in their order.
+        self._memories: dict[tuple[Any, ...], tuple[dict[Any, Graph], dict[Any, Any]]] = {}
+
+    @property
+    def graphs(self) -> dict[Any, Graph]:
+        """What has been captured for what is read as it is now, the latest last."""
+        return self._memory()[0]
+
+    @property
+    def entries(self) -> dict[Any, Any]:
+        """Attached code of the bare rule by backend, for what is read as it is now."""
+        return self._memory()[1]
+
+    def _memory(self) -> tuple[dict[Any, Graph], dict[Any, Any]]:
+        reads = self.reads
+        key = tuple(map(look_up, sorted(reads))) if reads else ()
+        memory = self._memories.get(key)
+        if memory is None:
+            if len(self._memories) >= MOST_MEANINGS:
+                self._memories.clear()
+            memory = self._memories.setdefault(key, ({}, {}))
+        return memory
+
+    def note_capture(self, graph: Graph, found: Meanings) -> None:
+        """Note what a capture read: all is kept by that from now on."""
+        self.draws = self.draws or graph.input("key") is not None
+        note(found)  # by a capture around this one too
+        if not self.reads >= found.keys():
+            self.reads = self.reads | found.keys()
+            self._memories.clear()
+
+
+_codes: dict[Any, Code] = {}
+_owned: dict[int, tuple[Same, set[Any]]] = {}  # by an owner's identity: which codes go with it
+
+
+def code_of(name: str, key: Any, owners: Iterable[Any]) -> Code:
+    """Return what has been made of a rule; it goes with the first of its owners that goes.
+
+    Args:
+        name: the rule's.
+        key: equal for equal rules; it keeps no owner alive.
+        owners: the functions and objects that the rule is made of.
+    """
+    code = _codes.get(key)
+    if code is None:
+        if len(_codes) >= MOST_CODES:
+            _codes.clear()
+            _owned.clear()
+        owners = tuple(owners)
+        for owner in owners:
+            _keys_of(owner).add(key)
+        code = _codes.setdefault(key, Code(name, tuple(map(id, owners))))
+    return code
+
+
+def _keys_of(owner: Any) -> set[Any]:
+    """Return the keys of the codes that go with an object."""
+    identity = id(owner)
+    known = _owned.get(identity)
+    if known is None or known[0].item() is not owner:
+        known = _owned[identity] = Same(owner, functools.partial(_forget, identity)), set()
+    return known[1]
+
+
+def _forget(identity: int, _: Any) -> None:
+    """Drop the codes of an owner that is gone."""
+    known = _owned.get(identity)
+    if known is not None and known[0].item() is None:
+        del _owned[identity]
+        for key in known[1]:
+            code = _codes.pop(key, None)
+            for other in code.owners if code is not None else ():
+                if other in _owned:
+                    _owned[other][1].discard(key)
+
 
 Tensor = Any
 MOST_GRAPHS = 256
@@ -42,9 +162,7 @@ _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 class Slot(NamedTuple):
-    """Stands in a composed rule for a run-time value that a part has bound, which a specialization
-    gives by this name.
-    """
+    """Stands for a run-time value that a part has bound, in a composed rule; `name` gives it."""
 
     name: str
 
@@ -84,48 +202,20 @@ class Specialization:
             own = rule.own_ranges
             self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
 
-    @property
-    def entries(self) -> dict[Any, Any]:
-        """Attached code of the bare rule by backend, for what is read as it is now."""
-        return self._code.entries
-
-    @property
-    def variants(self) -> dict[str, dict[Any, Any]]:
-        """Its graphs under each activation, by layout and facts; they outlive the Functions."""
-        return self._code.variants
+    # Of its code; `variants` are its graphs under each activation, which outlive the Functions.
+    entries = property(attrgetter("_code.entries"))
+    variants = property(attrgetter("_code.variants"))
+    reads = property(attrgetter("_code.reads"))
+    draws = property(attrgetter("_code.draws"))
+    facts = property(attrgetter("_code.facts"))
+    uncapturable = property(attrgetter("_code.uncapturable"))
 
     @property
     def subject(self) -> str:
-        """What messages call it."""
         return f"rule {self.rule.name!r}"
 
-    @property
-    def reads(self) -> frozenset[str]:
-        """What the rule's code read besides its inputs."""
-        return self._code.reads
-
-    @property
-    def draws(self) -> bool:
-        """Whether a capture of the rule was random."""
-        return self._code.draws
-
-    @property
-    def facts(self) -> frozenset[str]:
-        """What Python needed to know while the rule was captured."""
-        return self._code.facts
-
-    @property
-    def uncapturable(self) -> TraceError | None:
-        """Why the rule runs as it is, where it cannot be captured."""
-        return self._code.uncapturable
-
     def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        """Return the rule's graph under these facts, captured once.
-
-        Raises:
-            NeedsConcrete: more facts are needed; `self.facts` has been extended.
-            TraceError: it cannot be captured.
-        """
+        """Return the rule's graph under these facts, captured once."""
         graphs, key = self._code.graphs, (has_tin, items_key(facts))
         build = functools.partial(self._build, has_tin, facts)
         return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
@@ -155,12 +245,7 @@ class Specialization:
     def run_as_it_is(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
     ) -> Tensor:
-        """Call the rule's function on tensors and check what it returns.
-
-        Raises:
-            TraceError: it failed, and it had not been captured either.
-            GradientError: the result is no tensor of the input's shape.
-        """
+        """Call the rule's function on tensors and check what it returns."""
         error = self.uncapturable
         if self.rule.shards is not None:
             raise TraceError(
@@ -192,11 +277,7 @@ class Specialization:
         return len(self.in_range) == len(values) and all(same)
 
     def check_numbers(self, values: tuple[Any, ...]) -> None:
-        """Check values of the run-time params that are numbers, which a call gives anew.
-
-        Raises:
-            RuleValueError: one is out of its range.
-        """
+        """Check values of the run-time params that are numbers, which a call gives anew."""
         if values == self.in_range:
             return
         fits = self._ranges is not None
@@ -233,9 +314,6 @@ class Specialization:
     def _prove(self, graph: Graph, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         """Return a graph that was compared with the rule's own function, or that says why it was
         not.
-
-        Raises:
-            DisprovedError: it is not what was written.
         """
         if not is_asked(self.rule.prove):
             return graph
@@ -254,16 +332,8 @@ class Specialization:
         again = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, again, is_call=is_call)
 
-    def emit(self, graph: Graph, backend: Backend) -> Any:
-        """Return the bare rule as a plain function of one backend."""
-        return emit_rule_once(graph, backend, self._code.emitted)
-
     def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
-        """Compare the rule with its graph in the dtype that it is called in, once for each.
-
-        Raises:
-            DisprovedError: they differ.
-        """
+        """Compare the rule with its graph in the dtype that it is called in, once for each."""
         graph, key = self.graph(has_tin, facts), (has_tin, items_key(facts))
         known, dtypes = self._code.proven.get(key, (None, {""}))
         if known is graph and self.rule.shards is None and is_asked(self.rule.prove):
@@ -272,16 +342,10 @@ class Specialization:
             dtypes.add(called_dtype())
 
     def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
-        """Compare the rule with its graph on the input that it is called with now.
-
-        Raises:
-            DisprovedError: they differ.
-        """
-        graph = self.graph(has_tin, facts)
-        self._prove_graph(graph, has_tin, facts, is_call=True)
+        """Compare the rule with its graph on the input that it is called with now."""
+        self._prove_graph(self.graph(has_tin, facts), has_tin, facts, is_call=True)
 
     def latest(self) -> Graph | None:
-        """Return the graph that was captured last, or None."""
         return next(reversed(self._code.graphs.values()), None)
 
     def give_up(self, error: TraceError) -> None:
@@ -340,12 +404,7 @@ class BoundRule:
         return self.specialization._given(self.values)
 
     def graph(self) -> Graph:
-        """Return the rule's graph with the params' own values where the rule branches on them.
-
-        Raises:
-            NeedsConcrete: it needs to know something about its input.
-            TraceError: it cannot be captured.
-        """
+        """Return the rule's graph with the params' own values where the rule branches on them."""
         facts: dict[str, Any] = {}
         while True:
             try:
@@ -375,9 +434,7 @@ class BoundRule:
                 return None, facts
 
     def tensor_params(self) -> tuple[str, ...]:
-        """Return the run-time params that may be tensors: the rule's Python code does not look at
-        their values.
-        """
+        """Return the run-time params that may be tensors: no Python code looks at them."""
         graph, facts = self.likely_graph(True)
         if graph is None:
             return ()
@@ -385,11 +442,7 @@ class BoundRule:
 
 
 def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
-    """Return what a rule that runs as it is returned.
-
-    Raises:
-        GradientError: it is no tensor of the shape and dtype of another one.
-    """
+    """Return what a rule that runs as it is returned."""
     owner = backend_of(like)
     if not isinstance(grad_in, owner.tensors.types):
         kind = type(grad_in)
@@ -408,7 +461,6 @@ def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
 
 
 def _fill(rule: WrittenRule, given: Mapping[str, Any]) -> WrittenRule:
-    """Return a rule with values for its slots."""
     bound = {k: given[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
     return rule.copy(bound=bound, parts=tuple(_fill(part, given) for part in rule.parts))
 

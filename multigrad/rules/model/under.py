@@ -19,7 +19,6 @@ from ...functions.function import Function
 from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
-from ...graph.support.data import dataclass
 from ...graph.support.params import Fused, as_number
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
@@ -36,74 +35,46 @@ Tensor = Any
 ONE_OUTPUT = optree.tree_structure(0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class RuleUnder(Recipe):
     """An activation whose backward is a rule; without a rule, its own derivative.
 
     The rule is captured by itself, once for all activations, so that there are graphs in the place
     of code.
+
+    Attributes:
+        runtime: the names of the rule's run-time params.
     """
 
-    specialization: Specialization | None
-    forward: Forward
     gives_like_input: ClassVar[bool] = True
+    native: bool | None = None
+    fused: Fused = "auto"
+    runtime: tuple[str, ...] = ()
+    subject: str = ""
+    title: str = ""
 
-    @property
-    def name(self) -> str:
-        """Both names."""
-        rule = (
-            f"d({self.forward.name})"
-            if self.specialization is None
-            else self.specialization.rule.name
-        )
-        return f"{rule} under {self.forward.name}"
-
-    @property
-    def native(self) -> bool | None:
-        """See `register`."""
-        return None if self.specialization is None else self.specialization.rule.native
-
-    @property
-    def fused(self) -> Fused:
-        """See `register`."""
-        return "auto" if self.specialization is None else self.specialization.rule.fused
-
-    @property
-    def subject(self) -> str:
-        """What messages call it."""
-        if self.specialization is None:
-            return f"activation {self.forward.name!r}"
-        return self.specialization.subject
-
-    @property
-    def title(self) -> str:
-        """The same with the activation."""
-        return (
-            self.subject
-            if self.specialization is None
-            else f"{self.subject} under {self.forward.name}"
-        )
+    def __init__(self, specialization: Specialization | None, forward: Forward) -> None:
+        self.specialization, self.forward = specialization, forward
+        if specialization is None:
+            self.name = f"d({forward.name}) under {forward.name}"
+            self.subject = self.title = f"activation {forward.name!r}"
+        else:
+            rule: Any = specialization.rule
+            self.name = f"{rule.name} under {forward.name}"
+            self.native, self.fused = rule.native, rule.fused
+            self.runtime, self.subject = specialization.runtime, specialization.subject
+            self.title = f"{self.subject} under {forward.name}"
 
     @property
     def signature(self) -> inspect.Signature:
         """The input, then the run-time params."""
-        names = ("tin", *self.runtime)
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(name, kind) for name in names])
-
-    @property
-    def runtime(self) -> tuple[str, ...]:
-        """The names of the run-time params."""
-        return () if self.specialization is None else self.specialization.runtime
+        return inspect.Signature([inspect.Parameter(n, kind) for n in ("tin", *self.runtime)])
 
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
         """Return the layout of the input and the params: these are numbers, also where they come as
         tensors.
-
-        Raises:
-            GradientError: the input is no float.
         """
         x = leaves[0]
         if isinstance(x, Value):
@@ -117,12 +88,7 @@ class RuleUnder(Recipe):
         return lay_out(tree, rows)
 
     def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the params: numbers against their ranges, tensors against the input.
-
-        Raises:
-            RuleValueError: a number is out of its range.
-            MultigradError: one is a tensor of another framework, or on another device.
-        """
+        """Check the params: numbers against their ranges, tensors against the input."""
         values = tuple(leaves[1:])
         if any(type(value) is not float for value in values):
             check_values(self.subject, self.runtime, backend, leaves[0], values)
@@ -131,12 +97,6 @@ class RuleUnder(Recipe):
             self.specialization.check_numbers(values)
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        """Return its graphs.
-
-        Raises:
-            NeedsConcrete: more facts are needed.
-            NotCaptured: the rule cannot be captured.
-        """
         own = {fact: value for fact, value in facts.items() if not is_read(fact)}
         forward = self.forward.graph_for(own)  # what that cannot do is no fault of the rule's
         if leaves and not isinstance(leaves[0], Value):
@@ -151,12 +111,7 @@ class RuleUnder(Recipe):
         return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
 
     def graphs(self, facts: Mapping[str, Any], forward: Graph | None = None) -> FunctionGraph:
-        """Return its graphs under facts about the input; the forward's may be known.
-
-        Raises:
-            NeedsConcrete: more facts are needed.
-            TraceError: the rule cannot be captured.
-        """
+        """Return its graphs under facts about the input; the forward's may be known."""
         specialization = self.specialization
         forward = forward or self.forward.graph_for(facts)
         if specialization is None:
@@ -164,7 +119,7 @@ class RuleUnder(Recipe):
         if not specialization.facts <= facts.keys():  # by a capture before this one
             raise NeedsConcrete(*specialization.facts, noted=False)
         backward = specialization.graph(True, facts)
-        rule = specialization.rule
+        rule: Any = specialization.rule
         return FunctionGraph(
             self.name,
             forward,
@@ -177,10 +132,6 @@ class RuleUnder(Recipe):
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
         """Compare the rule with its graph, in the dtype of a call where that was not done when it
         was captured, or on the input of a call.
-
-        Raises:
-            NotCaptured: they differ.
-            DisprovedError: they differ, on the input of a call.
         """
         if self.specialization is None or not leaves or isinstance(leaves[0], Value):
             return ""
@@ -202,11 +153,7 @@ class RuleUnder(Recipe):
         return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
 
     def give_up(self, error: TraceError) -> None:
-        """Let the rule run as it is; it says why when it fails.
-
-        Raises:
-            TraceError: it was registered with native=False.
-        """
+        """Let the rule run as it is; it says why when it fails."""
         assert self.specialization is not None
         self.specialization.give_up(error)
 

@@ -4,19 +4,277 @@ at kinks, and vectors. A file without them loads as before; docs/format.md speci
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
+
+from ...backend.contract import Backend
+from ...backend.finding.discovery import load_backend
+from ...errors import MultigradError
+from ...functions.calls.arguments import flatten
 from ...functions.documents.format import hash_of, hex_of
 from ...functions.function import Function
 from ...graph import ops
+from ...graph.ir.types import DTYPES, FLOATS
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.properties import OP_SET, kinks_of
-from ...graph.passes.fields import describe, fail, read_fields, read_list, read_text
+from ...graph.passes.fields import describe, fail, read_fields, read_list, read_name, read_text
+from ..in_force.vjp import vjp_leaves
 from ..model.rule import Rule
-from .vectors import check_hex, check_vectors, make_vectors
 
+# --- vectors: inputs, cotangents, and what a backend gives for them -------------------------------
+# Numbers are hex floats, so that every bit is there and a reader in any language has the same.
 Data = Any
+Array = Any
+Vector = dict[str, Data]
+HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
+POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
+COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)
+SHAPES = ((3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4))
+FAR = 1e4
+MOST_CONSTANTS = 6
+MOST_VECTORS = 16
+MOST_NUMBERS = 4096  # of an array
+KEY = 7
+# What running may raise for arguments that do not fit: other shapes are tried.
+UNFIT = (MultigradError, ArithmeticError, AttributeError, IndexError, TypeError, ValueError)
+
+
+def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[Vector], str]:
+    """Return vectors of what a document holds, as NumPy's reference gives them; and why there are
+    none, where there are none.
+    """
+    backend = load_backend("numpy")
+    tries = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
+    found: list[Vector] = []
+    problem = ""
+    for form in itertools.islice(tries, MOST_VECTORS):
+        for vector in form:  # the first that runs
+            try:
+                found.append({**vector, **run_vector(obj, vector, backend)})
+            except UNFIT as error:
+                problem = problem or f"{type(error).__name__}: {error}"
+            else:
+                break
+    return found, "" if found else f"it does not run on arrays that are made up: {problem:.200}"
+
+
+def run_vector(
+    obj: Rule | Function[..., Any], vector: Mapping[str, Data], backend: Backend
+) -> dict[str, Data]:
+    """Return the outputs, and a Function's gradients, of a vector's inputs on a backend."""
+    precision = backend.tensors.precision
+    with nullcontext() if precision is None else precision("float64"), np.errstate(all="ignore"):
+        given = {name: _decode(data, backend) for name, data in vector["inputs"].items()}
+        run = _run_rule if isinstance(obj, Rule) else _run_function
+        return run(obj, vector, given, backend)
+
+
+def _run_rule(
+    rule: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
+) -> dict[str, Data]:
+    grad_out, tin = given.pop("grad_out"), given.pop("tin", None)
+    given = {name: value for name, value in given.items() if name not in rule.bound}
+    key = {"key": vector["key"]} if "key" in vector else {}
+    return {"outputs": [_encode(backend, rule(None, grad_out, tin, **given, **key))]}
+
+
+def _run_function(
+    function: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
+) -> dict[str, Data]:
+    layout = function.recipe.forms[vector["form"]].layout.layout
+    whole = [given[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
+    leaves, tree = flatten(*layout.rebuild(whole))
+    outputs, _, pull = vjp_leaves(function, leaves, tree, backend)
+    encoded = [_encode(backend, output) for output in outputs]
+    cotangents = [_cotangent(each) for each in encoded]
+    found = pull([None if each is None else _decode(each, backend) for each in cotangents])
+    gradients = {
+        leaf.name: None if gradient is None else _encode(backend, gradient)
+        for leaf, gradient in zip(layout.leaves, found, strict=True)
+        if leaf.kind == "tensor"
+    }
+    return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
+
+
+# --- inputs that are made up ---------------------------------------------------------------------
+def _of_rule(document: Data) -> Iterator[list[Vector]]:
+    """Yield, for each graph, the vector of a rule."""
+    whole = "parts" in document
+    graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
+    params = _params_of(document)
+    is_random = _is_random(document)
+    for i, graph in enumerate(graphs):
+        dtype = graph["facts"].get("dtype", "float64")
+        ndim = graph["facts"].get("ndim", 1)
+        numbers = [float.fromhex(value) for value in params.values()]
+        points = np.array(POINTS if whole else _points([*numbers, *_constants(graph)]))
+        points = points[len(points) // 2 :][:1].reshape(()) if ndim == 0 else points
+        shape = points.shape + (1,) * (ndim - points.ndim)
+        inputs = {"grad_out": _array(np.resize(COTANGENTS, shape), dtype)}
+        if graph["tin"]:
+            inputs["tin"] = _array(points.reshape(shape), dtype)
+        vector: Vector = {"graph": i, "inputs": {**inputs, **params}}
+        yield [{**vector, "key": KEY} if is_random else vector]
+
+
+def _params_of(document: Data) -> dict[str, str]:
+    """Return the values that the floats among a rule's params have, 1 where there is none."""
+    found = {}
+    for param in document.get("params", ()):
+        value = document["bound"].get(param["name"], param.get("default", 1.0))
+        if "value" not in param and isinstance(value, int | float) and not isinstance(value, bool):
+            found[param["name"]] = hex_of(value)
+    return found
+
+
+def _is_random(document: Data) -> bool:
+    if "parts" in document:
+        return any(map(_is_random, document["parts"]))
+    return any(own[0] == "key" for graph in document["graphs"] for own in graph["inputs"])
+
+
+def _constants(graph: Data) -> list[Any]:
+    return [node["attrs"]["value"] for node in graph["nodes"] if node["op"] == "const"]
+
+
+def _points(constants: Sequence[Any]) -> list[float]:
+    """Return numbers, those among them with which a graph compares."""
+    near = [
+        number
+        for number in map(float, filter(_is_number, constants))
+        if math.isfinite(number) and abs(number) <= FAR
+    ]
+    near = list(dict.fromkeys(near))[:MOST_CONSTANTS]
+    return sorted({*POINTS, *near, *(-number for number in near if number)})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
+    """Yield, for each form of a saved Function, vectors of several shapes."""
+    for i, form in enumerate(function.recipe.forms):
+        leaves = [leaf for leaf in form.layout.layout.leaves if leaf.kind != "static"]
+        written = document["forms"][i]
+        constants = [_constants(written[way]) for way in ("forward", "backward")]
+        points = _points([number for both in constants for number in both])
+        yield [
+            {
+                "form": i,
+                "inputs": {
+                    leaf.name: _leaf(np.roll(points, 3 * n), leaf, form.facts, shape)
+                    for n, leaf in enumerate(leaves)
+                },
+            }
+            for shape in ((len(points),), *SHAPES)
+        ]
+
+
+def _leaf(points: Array, leaf: Any, facts: Mapping[str, Any], shape: tuple[int, ...]) -> Data:
+    if leaf.kind == "number":
+        return hex_of(facts.get(f"param:{leaf.name}", 0.5))
+    rank = facts.get(f"ndim:{leaf.name}", facts.get("ndim", len(shape)))
+    own = tuple(facts.get(f"shape:{leaf.name}", (*shape, *(1,) * rank)[:rank]))
+    numbers = np.resize(points, own)
+    dtype = facts.get("dtype", "float64") if leaf.dtype == "T" else leaf.dtype
+    return _array(numbers if dtype in FLOATS else numbers > 0, dtype)
+
+
+def _cotangent(output: Data) -> Data:
+    if type(output) is not dict or output["dtype"] not in FLOATS:
+        return None
+    return _array(np.resize(COTANGENTS, output["shape"]), output["dtype"])
+
+
+# --- arrays as data ------------------------------------------------------------------------------
+def _array(numbers: Any, dtype: str) -> Data:
+    return encode(np.asarray(numbers).astype(as_numpy_dtype(dtype)), dtype)
+
+
+def encode(array: Array, dtype: str) -> Data:
+    """Return an array as data: floats in hexadecimal digits, integers and bools as they are."""
+    flat = array.ravel()
+    values = [hex_of(float(each)) for each in flat] if dtype in FLOATS else flat.tolist()
+    return {"dtype": dtype, "shape": list(array.shape), "values": values}
+
+
+def decode(data: Data) -> Array:
+    """Return an array of its data, which have been checked."""
+    is_float = data["dtype"] in FLOATS
+    values = [float.fromhex(each) for each in data["values"]] if is_float else data["values"]
+    return np.array(values).astype(as_numpy_dtype(data["dtype"])).reshape(data["shape"])
+
+
+def _decode(data: Data, backend: Backend) -> Any:
+    return (
+        float.fromhex(data) if isinstance(data, str) else backend.tensors.from_numpy(decode(data))
+    )
+
+
+def _encode(backend: Backend, value: Any) -> Data:
+    if not hasattr(value, "dtype"):
+        return None
+    array = np.asarray(backend.tensors.to_numpy(value))
+    return encode(array, array.dtype.name)
+
+
+# --- from data -----------------------------------------------------------------------------------
+def check_vectors(data: Data, where: str) -> None:
+    for i, item in enumerate(read_list(data, where, MOST_VECTORS)):
+        own = f"{where}[{i}]"
+        whose = "graph" if type(item) is dict and "graph" in item else "form"
+        more = ("key",) if whose == "graph" else ()
+        needed = ("inputs", "outputs", *(() if more else ("cotangents", "gradients")))
+        fields = read_fields(item, own, (whose, *needed), more)
+        for name in (whose, *more):
+            if name in fields and (type(fields[name]) is not int or not 0 <= fields[name] < 2**32):
+                fail(f"{own}.{name}", f"expected a small integer, got {describe(fields[name])}")
+        for name in ("inputs", "gradients"):
+            _check_named(fields.get(name, {}), f"{own}.{name}", name == "inputs")
+        for name in ("outputs", "cotangents"):
+            for j, array in enumerate(read_list(fields.get(name, []), f"{own}.{name}", 256)):
+                if array is not None:
+                    check_array(array, f"{own}.{name}[{j}]")
+
+
+def _check_named(data: Data, where: str, are_inputs: bool) -> None:
+    if type(data) is not dict or len(data) > 256:
+        fail(where, f"expected an object, got {describe(data)}")
+    for name, array in data.items():
+        read_name(name, where)
+        if are_inputs and type(array) is str:
+            check_hex(array, f"{where}.{name}")
+        elif are_inputs or array is not None:
+            check_array(array, f"{where}.{name}")
+
+
+def check_array(data: Data, where: str) -> None:
+    fields = read_fields(data, where, ("dtype", "shape", "values"))
+    if type(fields["dtype"]) is not str or fields["dtype"] not in DTYPES:
+        fail(where, f"{describe(fields['dtype'])} is no dtype")
+    shape = read_list(fields["shape"], f"{where}.shape", 64)
+    values = read_list(fields["values"], f"{where}.values", MOST_NUMBERS)
+    if not all(type(n) is int and n >= 0 for n in shape) or math.prod(shape) != len(values):
+        fail(where, f"{len(values)} values are not those of its shape")
+    for value in values:
+        if fields["dtype"] in FLOATS:
+            check_hex(value, f"{where}.values")
+        elif type(value) is not (bool if fields["dtype"] == "bool" else int):
+            fail(f"{where}.values", f"{describe(value)} is no {fields['dtype']}")
+
+
+def check_hex(data: Data, where: str) -> None:
+    if type(data) is not str or not HEX.fullmatch(data):
+        fail(where, f"expected a hex float, got {describe(data)}")
+
+
 WITNESS = "multigrad's NumPy reference"
 FIELDS = ("hash", "op_set", "conventions", "witness", "vectors")
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -66,28 +324,20 @@ def _ops_of(data: Data) -> Iterator[str]:
             yield from _ops_of(item)
 
 
-def check_evidence(data: Data, document: Mapping[str, Data], where: str = "evidence") -> None:
-    """Check what a document carries; its vectors are not run.
-
-    Raises:
-        FormatError: it is damaged, or of another document.
-    """
-    read_evidence(data, where)
+def check_evidence(data: Data, document: Mapping[str, Data]) -> None:
+    """Check what a document carries; its vectors are not run."""
+    read_evidence(data, "evidence")
     found = hash_of({name: field for name, field in document.items() if name != "evidence"})
     if found != data["hash"]:
         fail(
-            f"{where}.hash",
+            "evidence.hash",
             "the document is not as it was saved: its content has another hash. Save it again, or "
             "take the field 'evidence' out",
         )
 
 
 def read_evidence(data: Data, where: str) -> Data:
-    """Return evidence whose fields have been checked.
-
-    Raises:
-        FormatError: one is damaged.
-    """
+    """Return evidence whose fields have been checked."""
     fields = read_fields(data, where, FIELDS, ("without",))
     if type(fields["hash"]) is not str or not HASH.fullmatch(fields["hash"]):
         fail(f"{where}.hash", f"expected sha256 and 64 digits, got {describe(fields['hash'])}")

@@ -107,7 +107,6 @@ WAYS = {
     "bound function": lambda rule, params: rule.under("ReLU").bind(params)(X),
     "in series": lambda rule, params: enter(xg.compose("scale", rule), params),
     "inside of a rule": lambda rule, params: outer(rule, params)(None, G, X),
-    "one by one": lambda rule, params: [rule._check_param(n, v) for n, v in params.items()],
     "what was saved": lambda rule, params: enter(xg.from_dict(rule.to_dict()), params),
     "what was saved in series": lambda rule, params: enter(
         xg.from_dict(xg.compose("scale", rule).to_dict()), params

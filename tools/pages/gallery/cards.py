@@ -18,8 +18,7 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.look.described import Described, as_tried, describe, describe_estimator
 from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
 from multigrad.look.plotting.picture import Picture, grid
-from multigrad.rules.estimators.arguments import broadcasts
-from multigrad.rules.estimators.declared import Estimator, catalogue
+from multigrad.rules.estimators.declared import Estimator, broadcasts, catalogue
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get, rules
 from multigrad.trace.trace import NeedsConcrete

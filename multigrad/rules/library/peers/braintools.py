@@ -10,64 +10,25 @@ from typing import Any
 from ....trace.xp import all as xp
 from ...registry import register
 from .. import curves
-from ..rows import table
 
 Tensor = Any
-named = table(__name__)
-named("braintools.sigmoid", curves.sigmoid, "`sigmoid` of braintools", alpha=4.0)
+named = curves.table(__name__)
+named("braintools.sigmoid", curves.sigmoid, alpha=4.0)
+named("braintools.piecewise_quadratic", curves.piecewise_quadratic, alpha=1.0)
+named("braintools.piecewise_exp", curves.piecewise_exp, alpha=1.0)
+named("braintools.soft_sign", curves.soft_sign, alpha=1.0)
+named("braintools.arctan", curves.arctan, alpha=1.0)
+named("braintools.nonzero_sign_log", curves.nonzero_sign_log, alpha=1.0)
+named("braintools.erf", curves.erf, alpha=1.0)
 named(
-    "braintools.piecewise_quadratic",
-    curves.piecewise_quadratic,
-    "`piecewise_quadratic` of braintools",
-    alpha=1.0,
+    "braintools.squarewave_fourier_series", curves.squarewave_fourier, n=2, period=("t_period", 8.0)
 )
-named("braintools.piecewise_exp", curves.piecewise_exp, "`piecewise_exp` of braintools", alpha=1.0)
-named("braintools.soft_sign", curves.soft_sign, "`soft_sign` of braintools", alpha=1.0)
-named("braintools.arctan", curves.arctan, "`arctan` of braintools", alpha=1.0)
-named(
-    "braintools.nonzero_sign_log",
-    curves.nonzero_sign_log,
-    "`nonzero_sign_log` of braintools",
-    alpha=1.0,
-)
-named("braintools.erf", curves.erf, "`erf` of braintools", alpha=1.0)
-named(
-    "braintools.squarewave_fourier_series",
-    curves.squarewave_fourier,
-    "`squarewave_fourier_series` of braintools",
-    n=2,
-    period=("t_period", 8.0),
-)
-named("braintools.s2nn", curves.s2nn, "`s2nn` of braintools", alpha=4.0, beta=1.0)
-named(
-    "braintools.log_tailed_relu",
-    curves.log_tailed_relu,
-    "`log_tailed_relu` of braintools",
-    alpha=0.0,
-)
-named(
-    "braintools.gaussian_grad",
-    curves.gaussian,
-    "`gaussian_grad` of braintools",
-    sigma=0.5,
-    scale=("alpha", 0.5),
-)
-named(
-    "braintools.multi_gaussian_grad",
-    curves.multi_gaussian,
-    "`multi_gaussian_grad` of braintools",
-    h=0.15,
-    s=6.0,
-    sigma=0.5,
-    scale=0.5,
-)
-named(
-    "braintools.inv_square_grad",
-    curves.fast_sigmoid,
-    "`inv_square_grad` of braintools",
-    slope=("alpha", 100.0),
-)
-named("braintools.slayer_grad", curves.slayer, "`slayer_grad` of braintools", alpha=1.0)
+named("braintools.s2nn", curves.s2nn, alpha=4.0, beta=1.0)
+named("braintools.log_tailed_relu", curves.log_tailed_relu, alpha=0.0)
+named("braintools.gaussian_grad", curves.gaussian, sigma=0.5, scale=("alpha", 0.5))
+named("braintools.multi_gaussian_grad", curves.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5)
+named("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 100.0))
+named("braintools.slayer_grad", curves.slayer, alpha=1.0)
 
 
 @register("braintools.piecewise_leaky_relu", ranges={"c": "finite", "w": "> 0 and finite"})

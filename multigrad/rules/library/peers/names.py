@@ -13,12 +13,11 @@ from .. import curves
 from ..attribution import beta_smooth, deconvnet, guided
 from ..binary import absolute_binary_sign, approx_sign, magnitude_aware_sign, swish_sign
 from ..limits import clip_value, stop
-from ..rows import table
 from ..straight_through import straight_through
 from ..transforms import gradient_reversal
 
 Tensor = Any
-named = table(__name__)
+named = curves.table(__name__)
 # What packages call the straight-through estimator, by the forward that it stands under.
 STRAIGHT_THROUGH = {
     "brevitas.round_ste": "`round_ste` and `RoundSteFn` of brevitas",
@@ -94,13 +93,11 @@ named(
 named(
     "norse.Logistic",
     curves.tanh,
-    "`Logistic` of norse",
+    "",
     "Its forward draws spikes with the probability of a logistic curve.",
     slope=("k", 100.0),
 )
-named(
-    "norse.CircDist", curves.circle, "`CircDist` of norse", "Its forward draws spikes.", alpha=100.0
-)
+named("norse.CircDist", curves.circle, "", "Its forward draws spikes.", alpha=100.0)
 
 
 @register("rockpool.step_pwl", ranges={"window": ">= 0"})

@@ -9,14 +9,13 @@ from typing import Any
 
 from ....trace.xp import all as xp
 from ...registry import register
-from .. import limits, norms, transforms
-from ..rows import table
+from .. import curves, limits, norms, transforms
 
 Tensor = Any
-named = table(__name__)
-named("optax.scale", transforms.scale, "`scale` of optax", s=("step_size", 1.0))
-named("optax.set_to_zero", limits.stop, "`set_to_zero` of optax")
-named("optax.clip", limits.clip_value, "`clip` of optax", limit=("max_delta", 1.0))
+named = curves.table(__name__)
+named("optax.scale", transforms.scale, s=("step_size", 1.0))
+named("optax.set_to_zero", limits.stop)
+named("optax.clip", limits.clip_value, limit=("max_delta", 1.0))
 named(
     "optax.clip_by_block_rms",
     limits.clip_rms,
@@ -30,7 +29,7 @@ named(
     scale=("scale_factor", 1.0),
     eps=1e-6,
 )
-named("optax.scale_by_sign", limits.sign, "`scale_by_sign` of optax")
+named("optax.scale_by_sign", limits.sign)
 
 
 @register(

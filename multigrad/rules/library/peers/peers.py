@@ -11,10 +11,9 @@ from typing import Any
 
 from ...registry import register
 from .. import curves
-from ..rows import table
 
 Tensor = Any
-named = table(__name__)
+named = curves.table(__name__)
 named(
     "norse.super",
     curves.fast_sigmoid,
@@ -22,20 +21,12 @@ named(
     "whatever is given",
     slope=("alpha", 100.0),
 )
-named("norse.tanh", curves.tanh, "`tanh` of norse", slope=("alpha", 100.0))
-named("norse.circ", curves.circle, "`circ` of norse", alpha=100.0)
-named(
-    "sinabs.Gaussian",
-    curves.gaussian,
-    "`Gaussian` of sinabs",
-    mean=("mu", 0.0),
-    sigma=0.5,
-    scale=("grad_scale", 1.0),
-)
+named("norse.tanh", curves.tanh, slope=("alpha", 100.0))
+named("norse.circ", curves.circle, alpha=100.0)
+named("sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0))
 named(
     "sinabs.MultiGaussian",
     curves.multi_gaussian,
-    "`MultiGaussian` of sinabs",
     mean=("mu", 0.0),
     sigma=0.5,
     h=0.15,
@@ -45,7 +36,6 @@ named(
 named(
     "sinabs.PeriodicExponential",
     curves.periodic_exponential,
-    "`PeriodicExponential` of sinabs",
     width=("grad_width", 0.5),
     scale=("grad_scale", 1.0),
     threshold=1.0,
@@ -56,7 +46,7 @@ named(
     "`superspike` of spyx; `fast_sigmoid` under another name",
     slope=("k", 25.0),
 )
-named("spyx.tanh", curves.tanh, "`tanh` of spyx", slope=("k", 1.0))
+named("spyx.tanh", curves.tanh, slope=("k", 1.0))
 named(
     "snnax.sigmoid",
     curves.sigmoid,

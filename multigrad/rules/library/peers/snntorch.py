@@ -10,11 +10,10 @@ from typing import Any
 from ....trace.xp import all as xp
 from ...registry import register
 from .. import curves
-from ..rows import table
 from ..straight_through import straight_through
 
 Tensor = Any
-named = table(__name__)
+named = curves.table(__name__)
 named(
     "snntorch.straight_through_estimator",
     straight_through,

@@ -10,80 +10,53 @@ from typing import Any
 
 from ...registry import register
 from .. import curves
-from ..rows import table
 from ..straight_through import straight_through
 from ..surrogate import rectangular
 
 Tensor = Any
-named = table(__name__)
+named = curves.table(__name__)
 named(
-    "spikingjelly.piecewise_quadratic",
-    curves.piecewise_quadratic,
-    "`PiecewiseQuadratic` of spikingjelly",
-    alpha=1.0,
+    "spikingjelly.piecewise_quadratic", curves.piecewise_quadratic, "PiecewiseQuadratic", alpha=1.0
 )
-named(
-    "spikingjelly.piecewise_exp", curves.piecewise_exp, "`PiecewiseExp` of spikingjelly", alpha=1.0
-)
+named("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
 named(
     "spikingjelly.sigmoid",
     curves.sigmoid,
     "`Sigmoid` of spikingjelly, the default of its neurons",
     alpha=4.0,
 )
-named("spikingjelly.soft_sign", curves.soft_sign, "`SoftSign` of spikingjelly", alpha=2.0)
+named("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
 named(
     "spikingjelly.atan",
     curves.arctan,
     "`ATan` of spikingjelly; the same as our `arctan`",
     alpha=2.0,
 )
-named(
-    "spikingjelly.nonzero_sign_log_abs",
-    curves.nonzero_sign_log,
-    "`NonzeroSignLogAbs` of spikingjelly",
-    alpha=1.0,
-)
-named("spikingjelly.erf", curves.erf, "`Erf` of spikingjelly", alpha=2.0)
+named("spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0)
+named("spikingjelly.erf", curves.erf, "Erf", alpha=2.0)
 named(
     "spikingjelly.piecewise_leaky_relu",
     curves.piecewise_leaky_relu,
-    "`PiecewiseLeakyReLU` of spikingjelly",
+    "PiecewiseLeakyReLU",
     w=1.0,
     c=0.01,
 )
-named("spikingjelly.s2nn", curves.s2nn, "`S2NN` of spikingjelly", alpha=4.0, beta=1.0)
-named(
-    "spikingjelly.q_pseudo_spike",
-    curves.q_pseudo_spike,
-    "`QPseudoSpike` of spikingjelly",
-    alpha=2.0,
-)
-named(
-    "spikingjelly.leaky_k_relu",
-    curves.leaky_k_relu,
-    "`LeakyKReLU` of spikingjelly",
-    leak=0.0,
-    k=1.0,
-)
+named("spikingjelly.s2nn", curves.s2nn, "S2NN", alpha=4.0, beta=1.0)
+named("spikingjelly.q_pseudo_spike", curves.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
+named("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
 named(
     "spikingjelly.fake_numerical_gradient",
     curves.numerical,
     "`FakeNumericalGradient` of spikingjelly, which gives -inf at -0.0",
     alpha=0.3,
 )
-named(
-    "spikingjelly.log_tailed_relu",
-    curves.log_tailed_relu,
-    "`LogTailedReLU` of spikingjelly",
-    alpha=0.0,
-)
-named("spikingjelly.rect", curves.unit_rectangular, "`Rect` of spikingjelly", alpha=1.0)
-named("spikingjelly.deterministic_pass", straight_through, "`DeterministicPass` of spikingjelly")
+named("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
+named("spikingjelly.rect", curves.unit_rectangular, "Rect", alpha=1.0)
+named("spikingjelly.deterministic_pass", straight_through, "DeterministicPass")
 named(
     "spikingjelly.poisson_pass",
     straight_through,
-    "`PoissonPass` of spikingjelly",
+    "PoissonPass",
     "Its forward draws spikes with probability tin.",
 )
 named(
