@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from multigrad.backend import (
@@ -25,20 +27,18 @@ from .attach import (
     as_it_is,
     attach,
     bridge,
-    exported_ops,
     host,
     isolate,
-    many,
     modes,
     render,
     vjp,
 )
-from .compile import compile, jit, mirror, regions
+from .compile import compile, mirror, regions
 from .dialect import asked, gradients, table, types
-from .distributed import ranks
-from .importers import autograd_function, operators
-from .kernels import bits, elementwise, ops, random
-from .kernels.fast import alone
+from .distributed import collectives
+from .importers import autograd_function, custom_ops
+from .kernels import elementwise, ops, random
+from .kernels.fast import alone, masks
 
 __all__ = ["backend"]
 
@@ -66,7 +66,7 @@ backend = Backend(
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
         scan=ops.scan,
-        bits=(bits.pack, bits.unpack),
+        bits=(masks.pack, masks.unpack),
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         open_number=elementwise.open_number,
@@ -79,7 +79,7 @@ backend = Backend(
         attach=as_it_is.attach,
         bind=attach.bind,
         around_bare=attach.around_bare,
-        many=many.many,
+        many=attach.many,
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
@@ -105,7 +105,7 @@ backend = Backend(
         replays=True,
     ),
     compiler=Compiler(
-        jit=jit.jit,
+        jit=compile.jit,
         is_exporting=compile.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
@@ -123,13 +123,13 @@ backend = Backend(
     interop=Interop(
         lend=bridge.lend,
         borrow=bridge.borrow,
-        outside=host.outside,
+        outside=torch.no_grad(),  # what it makes autograd does not record
         bridge=host.bridge,
     ),
     imports=Imports(
         import_function=autograd_function.import_function,
-        operators=operators.operators,
-        find_operator=operators.find_operator,
+        operators=custom_ops.operators,
+        find_operator=custom_ops.find_operator,
         hook_params=hooks.hook_params,
     ),
     models=Models(
@@ -149,17 +149,18 @@ backend = Backend(
         },
         mapped=modes.mapped,
         whole=modes.whole,
-        once=modes.once,
+        # Compiled code may give away what a second backward reads.
+        once=partial(vjp.vjp, again=False),
         autocast=modes.autocast,
         kept=modes.kept,
     ),
-    ranks=Ranks(group=ranks.group),
+    ranks=Ranks(group=collectives.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
     exports=Exports(
         programs={".pt2": export.write_program},
         functions={".onnx": export.write_onnx},
-        register=exported_ops.register,
+        register=export.register,
     ),
 )
 _ = table  # imported for its table

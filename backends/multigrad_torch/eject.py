@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from multigrad.backend import Ejection, Made
 from multigrad.graph import random as core
 
-from .attach import attach, exported_ops, render
+from . import export
+from .attach import attach, render
 from .kernels import arrays, elementwise, random
 
 Tensor: TypeAlias = torch.Tensor
@@ -86,7 +87,6 @@ if hasattr(random_words, "register_vmap"):  # from torch 2.5 on
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:
-    """The n-th key of a key."""
     return random_words(key, torch.tensor(n, device=key.device))
 
 
@@ -124,10 +124,10 @@ EJECTION = Ejection(
         "torch._C": torch._C,
         "np": np,
     },
-    operator=exported_ops.operator_render,
+    operator=export.operator_render,
     namespace={
         "allow_in_graph": torch.compiler.allow_in_graph,
-        "register_operator": exported_ops.register_operator,
+        "register_operator": export.register_operator,
         "read_key": read_key,
     },
     forms={

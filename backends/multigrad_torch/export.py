@@ -1,7 +1,8 @@
 """What `xg.export` writes by torch: a program that calls operators with gradients of their own, and
 a Function's forward and backward as two models in ONNX.
 
-torch's own exporters do the work; here stands what they are given.
+torch's own exporters do the work; here stands what they are given. An operator is registered once
+in a process, by the name that holds the hash of its graphs.
 """
 
 from __future__ import annotations
@@ -9,16 +10,19 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from multigrad.backend import Backend
+from multigrad.backend import Backend, Emitted
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.errors import BackendNotFound, UnsupportedOp
+from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
 from multigrad.graph.support.files import replacing
 from multigrad.lowering.function_graph import FunctionGraph
@@ -26,12 +30,87 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
 
 from . import versions
-from .attach import exported_ops
+from .attach.render import render_operator
+from .versions import is_exporting
 
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
 NEEDED = ("onnx", "onnxscript")
 COARSE = 1e-2  # where numbers are compared that other runtimes round otherwise
+OPERATORS: dict[str, Operator] = {}  # those registered here, by name
+# What an export was refused, in the order met; None: no export that asks for operators runs.
+_REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
+
+
+@contextmanager
+def asking_for_operators() -> Iterator[list[Exception]]:
+    """Have exported calls be operators; gives what cannot be one."""
+    refused: list[Exception] = []
+    token = _REFUSED.set(refused)
+    try:
+        yield refused
+    finally:
+        _REFUSED.reset(token)
+
+
+def asks_for_operators() -> bool:
+    """Return whether an export runs whose calls are to be operators."""
+    return is_exporting() and _REFUSED.get() is not None
+
+
+def note_refused(error: Exception) -> None:
+    """Note what cannot be an operator: whoever traces goes on."""
+    refused = _REFUSED.get()
+    if refused is not None:
+        refused.append(error)
+
+
+def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
+    """Return torch's operator of a name, registered where it is not yet: of equal names the graphs
+    are, and what is registered anew leaves dangling what programs hold of it (torch 2.13).
+    """
+
+    def run(*args: Any) -> Any:
+        # torch (2.13) gives the tangent zero for what has none of its own.
+        if torch.autograd.forward_ad._current_level >= 0:
+            raise GradientError(f"operator {name!r} has no forward mode: use reverse mode")
+        return forward(*args)
+
+    if not hasattr(torch.ops.multigrad, name):
+        made = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
+        made.register_fake(forward)
+        made.register_autograd(backward, setup_context=keep)
+    return getattr(torch.ops.multigrad, name).default
+
+
+def operator_render(name: str) -> Callable[[Emitted], str]:
+    return partial(render_operator, name=name)
+
+
+def register(operator: Operator) -> Callable[..., Any]:
+    """Return torch's operator for these graphs, registered where it is not yet."""
+    OPERATORS.setdefault(operator.name, operator)
+    known = getattr(torch.ops.multigrad, operator.name, None)
+    if known is not None:
+        return known.default
+    backend = load_backend("torch")
+
+    def finish(namespace: dict[str, Any], emitted: Emitted) -> Any:
+        return namespace[emitted.identifier]
+
+    def call(native: Any, emitted: Emitted) -> Any:
+        return native
+
+    autodiff = replace(
+        backend.autodiff,
+        render=operator_render(operator.name),
+        finish=finish,
+        call=call,
+        namespace={**backend.autodiff.namespace, "register_operator": register_operator},
+        forward_mode=False,
+    )
+    named = replace(operator.graphs, name=operator.name)
+    return lower_graphs(named, replace(backend, autodiff=autodiff), fast=False).native
 
 
 class Called(torch.nn.Module):
@@ -66,7 +145,7 @@ def write_program(
     shapes = as_dims(shapes, {})
     if module is not model and shapes is not None:
         shapes = (tuple(shapes),)  # of what stands behind the star
-    with exported_ops.asking_for_operators() as refused:
+    with asking_for_operators() as refused:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         except Exception as error:
@@ -90,9 +169,9 @@ def called_by(program: Any) -> Iterator[Operator]:
             if not isinstance(node.target, torch._ops.OpOverload):
                 continue
             namespace, _, name = node.target.name().partition("::")
-            if namespace == "multigrad" and name in exported_ops.OPERATORS and name not in met:
+            if namespace == "multigrad" and name in OPERATORS and name not in met:
                 met.add(name)
-                yield exported_ops.OPERATORS[name]
+                yield OPERATORS[name]
 
 
 def as_dims(shapes: Shapes, known: dict[str, Any]) -> Shapes:
@@ -176,11 +255,7 @@ def _plain(backend: Backend) -> Backend:
 def _trace(
     name: str, function: Callable[..., Any], tensors: Sequence[Tensor], shapes: Shapes
 ) -> Any:
-    """Return a function of tensors as a program.
-
-    Raises:
-        UnsupportedOp: the length of an axis cannot be left open.
-    """
+    """Return a function of tensors as a program."""
     from torch._dynamo.exc import UserError  # with sympy, 2 s
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
@@ -223,11 +298,7 @@ def _write(
     inputs: Mapping[str, Mapping[int, Any]],
     outputs: Sequence[str],
 ) -> None:
-    """Write a program as a model of ONNX; `inputs`: the axes of each without a fixed length.
-
-    Raises:
-        UnsupportedOp: ONNX lacks an op of it.
-    """
+    """Write a program as a model of ONNX; `inputs`: the axes of each without a fixed length."""
     named = [
         {axis: each for axis, each in axes.items() if isinstance(each, str)}
         for axes in inputs.values()
@@ -254,11 +325,7 @@ def _write(
 def _compare(
     name: str, path: str, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
 ) -> None:
-    """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding.
-
-    Raises:
-        UnsupportedOp: it gives another shape or other numbers.
-    """
+    """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding."""
     import onnx.reference
 
     model = onnx.load(path)

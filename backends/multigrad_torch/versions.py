@@ -35,7 +35,6 @@ NEEDS = {
 
 
 def has(feature: str) -> bool:
-    """Return whether this release has what a feature needs."""
     return NEEDS[feature] <= RELEASE
 
 
@@ -49,7 +48,6 @@ def need(feature: str, instead: str) -> str:
 
 
 def refuse(feature: str, instead: str) -> UnsupportedOp:
-    """Return the error of a feature that this release is too old for."""
     return UnsupportedOp(need(feature, instead))
 
 
@@ -120,11 +118,7 @@ def _like_fx(dynamo: ModuleType) -> Iterator[None]:
 
 
 def find_groups() -> Iterator[Any]:
-    """Yield the groups of parameters of each module that `fully_shard` has sharded.
-
-    Raises:
-        MultigradError: this torch does not tell them.
-    """
+    """Yield the groups of parameters of each module that `fully_shard` has sharded."""
     from torch.distributed._composable_state import _module_state_mapping
 
     states = {}
@@ -155,11 +149,7 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    """Return what gives the innermost hooks for saved tensors, None without any.
-
-    Raises:
-        MultigradError: a region of `torch.utils.checkpoint` is around this.
-    """
+    """Return what gives the innermost hooks for saved tensors, None without any."""
     autograd, held = torch._C._autograd, _Held()
     frame = sys._getframe()
     while frame is not None:

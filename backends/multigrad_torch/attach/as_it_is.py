@@ -16,8 +16,9 @@ from torch.autograd import Function, forward_ad
 from multigrad.functions.calls.gradients import pull_delivering
 
 from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
+from ..state import tracing_state, transforms_active
 from .attach import is_pushing, warn_of_trace
-from .state import tracing_state, transforms_active
+from .vjp import list_nodes
 
 Tensor: TypeAlias = torch.Tensor
 PUSHES_NOTHING = "so it has no forward mode"
@@ -91,7 +92,9 @@ def _apply_once(
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
             _ = ctx.saved_tensors
-            asked = [x for x, node in zip(besides, nodes, strict=True) if is_asked_for(node)]
+            # Which of them the backward that runs now goes on to.
+            pairs = zip(besides, nodes, strict=True)
+            asked = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
             before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in asked}
 
             def is_added(x: Tensor) -> bool:
@@ -128,28 +131,16 @@ def explain_refusal(error: Exception) -> str:
     return f"torch.func refuses: {said.splitlines()[0]}" if is_about_batches else ""
 
 
-def is_asked_for(node: Any) -> bool:
-    """Return whether the backward that runs now goes on to a node."""
-    return torch._C._will_engine_execute_node(node)
-
-
 def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the leaves that ask for a gradient and that outputs depend on otherwise than through
     these tensors.
     """
     own = {id(x) for x in tensors}
-    seen = {None, *(x.grad_fn for x in tensors)}
-    left = [y.grad_fn for y in outputs]
     found = {id(y): y for y in outputs if y.is_leaf and y.requires_grad and id(y) not in own}
-    while left:
-        node = left.pop()
-        if node in seen:
-            continue
-        seen.add(node)
+    for node in list_nodes(outputs, {x.grad_fn for x in tensors}):
         leaf = getattr(node, "variable", None)
         if leaf is not None and id(leaf) not in own:
             found[id(leaf)] = leaf
-        left += [each for each, _ in node.next_functions]
     return [*found.values()]
 
 

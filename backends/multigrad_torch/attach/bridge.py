@@ -71,7 +71,6 @@ def read_number(x: torch.Tensor) -> Any:
 
 
 def dtype(name: str) -> torch.dtype:
-    """Return torch's dtype of an IR name."""
     return getattr(torch, name)
 
 

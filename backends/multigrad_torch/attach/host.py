@@ -4,11 +4,14 @@ Dynamo must read neither its forward nor its backward (torch 2.13 traces into DL
 both are kept from it. The inputs, and outputs that the guest keeps, are saved with the node,
 although the guest has what it needs: so torch notices when one of them, which is the guest's memory
 too, is written to before backward.
+
+Where torch looks into the call it is an operator of compiled code, whose graph it does not break,
+and a Function that torch.func's transforms know: both begin from the inputs again in backward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -17,11 +20,186 @@ from torch.autograd import Function
 from multigrad.backend import Guest, kind_of
 
 from .. import dynamo
+from ..dynamo import at_import
+from ..state import transforms_active
+from ..versions import custom_op
 from . import bridge as transfer
-from .guest_op import Transformed
-from .state import transforms_active
 
 Tensor: TypeAlias = torch.Tensor
+Tensors: TypeAlias = tuple[Tensor, ...]
+Group: TypeAlias = tuple[Sequence[Tensor], Sequence[int | None]]
+GUESTS: dict[int, Guest] = {}  # by the numbers that graphs hold, which hold no objects
+
+
+def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the outputs, in memory of their own."""
+    guest = _guest_of(guest)
+    lent = guest.run([transfer.lend(x) for x in tensors])
+    return [_own(transfer.borrow(y, guest.owns), tensors[0]) for y in lent]
+
+
+def pull_guest(
+    guest: Guest | int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    """Return a gradient for each input, zeros where there is none."""
+    guest = _guest_of(guest)
+    kinds = guest.infer([kind_of(x) for x in tensors])
+    given = [
+        transfer.lend(c) if guest.carries(i, dtype) else None
+        for i, (c, (_, dtype)) in enumerate(zip(cotangents, kinds, strict=True))
+    ]
+    found = guest.gradients([transfer.lend(x) for x in tensors], given)
+    return [
+        torch.zeros_like(x) if g is None else _own(transfer.borrow(g, guest.owns), x)
+        for g, x in zip(found, tensors, strict=True)
+    ]
+
+
+def _own(y: Tensor, like: Tensor) -> Tensor:
+    return y.to(like.device, copy=True)
+
+
+def only_wrt(guest: Guest, gradients: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return None for the inputs that get no gradient."""
+    return [g if i in guest.wrt else None for i, g in enumerate(gradients)]
+
+
+def call_batch(
+    guest: Guest, size: int, groups: Sequence[Group], call: Callable[..., Sequence[Tensor]]
+) -> list[Tensor]:
+    """Call once with an axis in front where the guest takes one, else for each example."""
+    in_front = [
+        [x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
+        for pairs in (zip(*group, strict=True) for group in groups)
+    ]
+    if getattr(guest, "is_batched", False):
+        return list(call(*in_front))
+    each = [call(*([x[i] for x in given] for given in in_front)) for i in range(size)]
+    return [torch.stack(parts) for parts in zip(*each, strict=True)]
+
+
+# --- under transforms -----------------------------------------------------------------------------
+
+
+class Transformed(Function):
+    """Runs a Guest; in compiled code the one of a number."""
+
+    @staticmethod
+    def forward(guest: Guest | int, *tensors: Tensor) -> Tensors:  # type: ignore[override]
+        if isinstance(guest, int):
+            return tuple(torch.ops.multigrad.run_guest.default(guest, list(tensors)))
+        return tuple(run_guest(guest, tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.guest, *tensors = inputs
+        ctx.mark_non_differentiable(*(y for y in output if not y.is_floating_point()))
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        tensors = ctx.saved_tensors
+        found = Pulled.apply(ctx.guest, len(tensors), *tensors, *cotangents)
+        return None, *only_wrt(_guest_of(ctx.guest), found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Any:
+        raise _guest_of(ctx.guest).refusal("has no forward mode")
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, guest: Guest | int, *tensors: Tensor) -> Any:
+        def call(given: Sequence[Tensor]) -> Sequence[Tensor]:
+            return Transformed.apply(guest, *given)
+
+        groups = [(tensors, in_dims[1:])]
+        outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+class Pulled(Function):
+    """A Guest's gradients, whose derivative is refused."""
+
+    @staticmethod
+    def forward(guest: Guest | int, count: int, *given: Tensor) -> Tensors:  # type: ignore[override]
+        tensors, cotangents = list(given[:count]), list(given[count:])
+        if isinstance(guest, int):
+            return tuple(torch.ops.multigrad.pull_guest.default(guest, tensors, cotangents))
+        return tuple(pull_guest(guest, tensors, cotangents))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.guest = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> Any:
+        raise _guest_of(ctx.guest).refusal()
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, guest: Guest | int, count: int, *given: Tensor) -> Any:
+        def call(tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
+            return Pulled.apply(guest, count, *tensors, *cotangents)
+
+        dims = in_dims[2:]
+        groups = (given[:count], dims[:count]), (given[count:], dims[count:])
+        outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
+        return tuple(outputs), (0,) * len(outputs)
+
+
+def _guest_of(guest: Guest | int) -> Guest:
+    return GUESTS[guest] if isinstance(guest, int) else guest
+
+
+# --- in compiled code -----------------------------------------------------------------------------
+
+
+def number_guest(guest: Guest) -> int:
+    """Return a number for a guest, which is kept for graphs that call it."""
+    number = len(GUESTS)
+    GUESTS[number] = guest
+    return number
+
+
+def describe_outputs(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
+    kinds = GUESTS[number].infer([kind_of(x) for x in tensors])
+    return [tensors[0].new_empty(shape, dtype=transfer.dtype(dtype)) for shape, dtype in kinds]
+
+
+def describe_gradients(
+    number: int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
+) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+    ctx.number, tensors = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def pull_back(ctx: Any, cotangents: Sequence[Tensor]) -> tuple[None, list[Tensor | None]]:
+    number, tensors = ctx.number, list(ctx.saved_tensors)
+    found = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
+    return None, only_wrt(GUESTS[number], found)
+
+
+def note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.number = inputs[0]
+
+
+def refuse(ctx: Any, *cotangents: Any) -> Any:
+    raise GUESTS[ctx.number].refusal()
+
+
+@at_import
+def register_operators() -> None:
+    """Make the two calls operators, which graphs hold."""
+    schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
+    run = custom_op("multigrad::run_guest", schema)(run_guest)
+    run.register_fake(describe_outputs)
+    run.register_autograd(pull_back, setup_context=keep)
+    schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
+    pull = custom_op("multigrad::pull_guest", schema)(pull_guest)
+    pull.register_fake(describe_gradients)
+    pull.register_autograd(refuse, setup_context=note)
 
 
 @dynamo.disable
@@ -124,11 +302,5 @@ def span(x: Tensor) -> tuple[int, int]:
 
 
 def place_like(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Move a result to where the inputs are."""
     device = next((x.device for x in tensors), y.device)
     return y if y.device == device else y.to(device)
-
-
-def outside(function: Any) -> Any:
-    """Return a function that autograd does not record."""
-    return torch.no_grad()(function)

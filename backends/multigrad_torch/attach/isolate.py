@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 from multigrad.capture.meanings import composites
 from multigrad.graph.random import REPLAYED
 
-from ..compile.regions import top_hooks
+from ..compile.regions import as_it_is, top_hooks
 from ..dialect.gradients import without_autocast
 from ..dialect.table import ALIASES
 from ..kernels.random import untraced
-from .state import KINDS, is_memory
+from ..state import KINDS, is_memory
 
 
 def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
@@ -44,12 +44,14 @@ def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
             if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
                 found = "gives other memory to a tensor"
                 x.data = memory
-            if values is not None and not _are_same(memory, values):
+            both_nan = None if values is None else memory.isnan() & values.isnan()
+            if values is not None and not ((memory == values) | both_nan).all():
                 found = "writes into a tensor"
                 memory.copy_(values)
         if values is None and version not in (None, x._version):
             found = "writes into a tensor of too many elements to be put back,"
-        if not _are_identical(vars(x), attributes):
+        is_as_before = vars(x).keys() == attributes.keys()
+        if not (is_as_before and all(vars(x)[name] is attributes[name] for name in attributes)):
             found = "sets an attribute of a tensor"
             vars(x).clear()
             vars(x).update(attributes)
@@ -68,14 +70,6 @@ def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
 def _plainly(x: torch.Tensor) -> Iterator[None]:
     with without_modes(), torch.inference_mode(x.is_inference()), torch.no_grad():
         yield
-
-
-def _are_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return bool(((a == b) | (a.isnan() & b.isnan())).all())
-
-
-def _are_identical(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(a[name] is b[name] for name in a)
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
@@ -120,12 +114,8 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     if top_hooks(True) is None:
         yield
         return
-    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+    with torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is):
         yield
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 class Replaying(TorchFunctionMode):

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from multigrad.backend import GradientError, Kept
 from multigrad.backend.finding.values import run_on_tensors_alone
 
-from .vjp import vjp
+from .vjp import list_nodes, vjp
 
 Tensor: TypeAlias = torch.Tensor
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
@@ -56,14 +56,8 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function as one graph of Dynamo's."""
     torch._dynamo.reset()  # of one code it compiles so many
     return torch.compile(function, fullgraph=True, backend="aot_eager")
-
-
-def once(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """As `vjp` does, for one backward: compiled code may give away what a second reads."""
-    return vjp(run, inputs, again=False)
 
 
 def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
@@ -88,12 +82,7 @@ def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """As `vjp` does, with the forward alone under autocast, as a training step has it.
-
-    Raises:
-        NotImplementedError: a class asks for the autocast of another device.
-        GradientError: by the pullback, where a class that asks for this one's raises.
-    """
+    """As `vjp` does, with the forward alone under autocast, as a training step has it."""
     device = torch.get_default_device().type
     nodes: list[Any] = []
 
@@ -138,14 +127,7 @@ def _device_asked(forward: Any) -> str:
 # --- what is kept ---------------------------------------------------------------------------------
 def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
     """Return the nodes of classes among those that lead to outputs."""
-    waiting = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
-    seen = dict.fromkeys(waiting)
-    while waiting:
-        for further, _ in waiting.pop().next_functions:
-            if further is not None and further not in seen:
-                seen[further] = None
-                waiting.append(further)
-    return [node for node in seen if hasattr(node, "_forward_cls")]
+    return [node for node in list_nodes(outputs) if hasattr(node, "_forward_cls")]
 
 
 def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> list[Kept]:

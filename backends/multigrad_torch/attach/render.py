@@ -8,7 +8,7 @@ picks by asking whether a transform is active.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from multigrad.graph.ir.types import is_float
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Where one of these holds, a call takes another way.
 AROUND = "transforms_active() or count_modes() or forward_ad._current_level >= 0"
+DRAW = ("if key is None:", "    key = draw_key()")
 # Where one of these holds in backward, fast code may not run.
 ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", "count_modes()")
 
@@ -36,14 +37,9 @@ def render(emitted: Emitted) -> str:
         other_kind = f"type({inputs}) not in KINDS"
     else:
         other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
-    draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
+    draw = DRAW if emitted.draws else []
     # A key that backward alone reads is drawn where a gradient is prepared for.
     first, later = (draw, []) if "key" in emitted.forward_params else ([], draw)
-    read = emitted.read_params
-    notes = [*_keep(emitted, code), *_store(read), *_note(emitted)]
-    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
-    if not emitted.single:
-        unpack.append(f"{_names(emitted.outputs)} = output")
     apply = [
         *emitted.refuse_gradients,
         *first,
@@ -64,10 +60,10 @@ class {name}(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-{_indented([*unpack, *later, *notes] if notes else ["pass"])}
+{_indented(_set_up(emitted, later))}
     @staticmethod
     def backward(ctx, {", ".join(emitted.cotangents)}):
-{_indented(_load(emitted, read))}\
+{_indented(_load(emitted, emitted.read_params))}\
 {_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))])}
     @classmethod
     def apply(cls, {inputs}{emitted.signature}):
@@ -80,14 +76,9 @@ def render_file(emitted: Emitted) -> str:
     """
     name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
     inputs = ", ".join(emitted.inputs)
-    draw = ["if key is None:", "    key = draw_key()"] if "key" in emitted.params else []
-    read = ["else:", "    key = read_key(key)"] if draw else []
-    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
-    if not emitted.single:
-        unpack.append(f"{_names(emitted.outputs)} = output")
-    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
+    draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.params else []
     applied = f"return {cls}.apply({inputs}{emitted.arguments})"
-    apply = [*emitted.refuse_gradients, *draw, *read, applied]
+    apply = [*emitted.refuse_gradients, *draw, applied]
     return f"""\
 class {cls}(Function):
     generate_vmap_rule = True
@@ -98,7 +89,7 @@ class {cls}(Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-{_indented([*unpack, *notes] if notes else ["pass"])}
+{_indented(_set_up(emitted))}
     @staticmethod
     def backward(ctx, {", ".join(emitted.cotangents)}):
 {_indented([*_load(emitted, emitted.read_params), *_run_backward(emitted, len(emitted.params))])}
@@ -121,10 +112,6 @@ def render_operator(emitted: Emitted, name: str) -> str:
     types = [f"Tensor {each}" for each in emitted.inputs]
     types += [f"float {each}" for each in emitted.params]
     result = "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.outputs))})"
-    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
-    if not emitted.single:
-        unpack.append(f"{_names(emitted.outputs)} = output")
-    notes = [*_keep(emitted, code), *_store(emitted.read_params), *_note(emitted)]
     load = _load(emitted, emitted.read_params)
     backward = [*load, *_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))]
     # An operator's outputs lie in memory of their own.
@@ -137,7 +124,7 @@ def {own}_forward({given}):
 
 
 def {own}_keep(ctx, inputs, output):
-{_indented([*unpack, *notes] if notes else ["pass"], 4)}
+{_indented(_set_up(emitted), 4)}
 
 def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
 {_indented(backward, 4)}
@@ -156,6 +143,15 @@ def _class_name(emitted: Emitted) -> str:
     """Return the name of the class, which is no name of a module's or of the function's."""
     words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)
     return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
+
+
+def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
+    """Return what `setup_context` does: keep and note what backward reads, if anything."""
+    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    if not emitted.single:
+        unpack.append(f"{_names(emitted.outputs)} = output")
+    notes = [*_keep(emitted, emitted.code), *_store(emitted.read_params), *_note(emitted)]
+    return [*unpack, *draw, *notes] if notes else ["pass"]
 
 
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
@@ -204,7 +200,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     tangent, code, params = emitted.tangent, emitted.code, emitted.params
     assert tangent is not None
     inputs, saved = ", ".join(emitted.inputs), ", ".join(emitted.saved)
-    draw = ["if key is None:", "    key = draw_key()"] if emitted.draws else []
+    draw = DRAW if emitted.draws else []
     # A key that forward reads is drawn before it.
     first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [*emitted.refuse_gradients, *first]
@@ -260,7 +256,6 @@ def _apply_method(emitted: Emitted, lines: list[str]) -> str:
 
 
 def _indented(lines: Iterable[str], spaces: int = 8) -> str:
-    """Return lines, each ended, indented for a template."""
     return "".join([f"{' ' * spaces}{line}\n" for line in lines])
 
 
@@ -277,7 +272,6 @@ def _tuple(words: Iterable[str]) -> str:
 
 
 def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
-    """Return what a forward returns: its only output, or a tuple."""
     return words[0] if emitted.single else _tuple(words)
 
 
@@ -290,7 +284,6 @@ def _prepared(emitted: Emitted) -> dict[str, str]:
 
 
 def mentions(body: Body, names: Iterable[str]) -> bool:
-    """Return whether code mentions one of the names."""
     words = set(re.findall(r"\w+", " ".join((*body.lines, *body.results))))
     return not words.isdisjoint(names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -96,21 +96,25 @@ def _fits(output: Tensor, cotangent: Any) -> bool:
 def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
     """Raise torch's own error where what the outputs are made of was differentiated for the last
     time: what leads nowhere else torch does not run, and an input had zeros for it.
-
-    Raises:
-        RuntimeError: a gradient is marked as `once_differentiable`.
     """
-    nodes = {y.grad_fn for y in outputs if y.grad_fn is not None}
-    seen = set(nodes)
-    while nodes:
-        node = nodes.pop()
-        if node.name() == ONCE:
-            raise RuntimeError(
-                "trying to differentiate twice a function that was marked with @once_differentiable"
-            )
-        further = {each for each, _ in node.next_functions if each is not None} - seen
-        nodes |= further
-        seen |= further
+    if any(node.name() == ONCE for node in list_nodes(outputs)):
+        raise RuntimeError(
+            "trying to differentiate twice a function that was marked with @once_differentiable"
+        )
+
+
+def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]:
+    """Return the nodes of autograd that lead to outputs, but for some and what is behind them."""
+    seen = {y.grad_fn: None for y in outputs if isinstance(y, Tensor)}
+    for stop in (None, *stops):
+        seen.pop(stop, None)
+    waiting = [*seen]
+    while waiting:
+        for further, _ in waiting.pop().next_functions:
+            if not (further is None or further in seen or further in stops):
+                seen[further] = None
+                waiting.append(further)
+    return [*seen]
 
 
 def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:

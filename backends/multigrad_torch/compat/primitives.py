@@ -112,22 +112,17 @@ PRIMITIVES: dict[str, Callable[..., Tensor]] = {
     "squarewave_fourier": squarewave_fourier,
     "straight_through": identity,
     "unit_rectangular": rect,
-    "spikingjelly.atan": atan,
+    **{
+        f"spikingjelly.{each.__name__}": each
+        for each in (
+            *(atan, erf, leaky_k_relu, log_tailed_relu, piecewise_exp, piecewise_leaky_relu),
+            *(piecewise_quadratic, q_pseudo_spike, rect, s2nn, sigmoid, soft_sign),
+            squarewave_fourier_series,
+        )
+    },
     "spikingjelly.deterministic_pass": identity,
-    "spikingjelly.erf": erf,
-    "spikingjelly.leaky_k_relu": leaky_k_relu,
-    "spikingjelly.log_tailed_relu": log_tailed_relu,
     "spikingjelly.nonzero_sign_log_abs": nonzero_sign_log,
-    "spikingjelly.piecewise_exp": piecewise_exp,
-    "spikingjelly.piecewise_leaky_relu": piecewise_leaky_relu,
-    "spikingjelly.piecewise_quadratic": piecewise_quadratic,
     "spikingjelly.poisson_pass": identity,
-    "spikingjelly.q_pseudo_spike": q_pseudo_spike,
-    "spikingjelly.rect": rect,
-    "spikingjelly.s2nn": s2nn,
-    "spikingjelly.sigmoid": sigmoid,
-    "spikingjelly.soft_sign": soft_sign,
-    "spikingjelly.squarewave_fourier_series": squarewave_fourier_series,
 }
 
 

@@ -73,7 +73,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     """A surrogate of SpikingJelly's as an activation of ours."""
 
     rule_name: ClassVar[str]
-    param_names: ClassVar[tuple[str, ...]]
+    _sg_param_names: ClassVar[tuple[str, ...]]
 
     def __init__(self, spiking: bool = True, **params: Any) -> None:
         Activation.__init__(self, STEP, self.rule_name, params)
@@ -82,11 +82,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.param_names = tuple(get(cls.rule_name).params)
-
-    @property
-    def _sg_params(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.param_names}
+        cls._sg_param_names = tuple(get(cls.rule_name).params)
 
     def extra_repr(self) -> str:
         """Say what stands between the parentheses of the repr."""
@@ -95,7 +91,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
-        given = {**dict(zip(cls.param_names, args, strict=False)), **params}
+        given = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
         return get(cls.rule_name).with_params(**given).under(STEP)(x)
 
     @classmethod
@@ -108,7 +104,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def backward(cls, grad_output: Tensor, x: Tensor, *args: Any) -> Tensor:
         """Return the gradient for x."""
-        given = dict(zip(cls.param_names, args, strict=False))
+        given = dict(zip(cls._sg_param_names, args, strict=False))
         return get(cls.rule_name)(None, grad_output, x, **given)
 
 

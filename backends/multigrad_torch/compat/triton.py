@@ -65,7 +65,6 @@ def prepare() -> None:
 
 
 def is_interpreted() -> bool:
-    """Return whether kernels run in the interpreter."""
     knobs: Any = importlib.import_module("triton.knobs")
     return bool(knobs.runtime.interpret)
 

@@ -39,10 +39,10 @@ from multigrad.trace.scope.moving import Moving, settle
 from multigrad.trace.scope.reads import Telling, is_read
 from multigrad.trace.trace import NeedsConcrete
 
-from ..attach.exported_ops import asks_for_operators, register
-from ..attach.guest_op import Transformed, number_guest
+from ..attach.host import Transformed, number_guest
 from ..dialect import asked
 from ..dynamo import at_import
+from ..export import asks_for_operators, register
 from ..kernels import random
 from ..versions import custom_op
 from .mirror import HIDDEN, JIT, may_change, tensors_in
@@ -194,11 +194,7 @@ def call_of_activation(
 def operator_of_activation(
     activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
 ) -> Call:
-    """Return the operator of an activation under the rule in force, with its numbers as they are.
-
-    Raises:
-        UnsupportedOp: it has a tensor for a number, or runs as it is.
-    """
+    """Return an activation's operator under the rule in force, with its numbers as they are."""
     function = put_under(in_force.specialization, activation.forward)
     values = tuple(map(settle, in_force.values))
     if given or any(map(is_tensor, values)):
@@ -433,7 +429,6 @@ def find_variant(
 
 
 def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
-    """Return the layout of arguments."""
     tree = tree or flatten(tuple(leaves), {})[1]
     return function.recipe.lay_out(function.parameters, leaves, tree)
 
@@ -448,7 +443,6 @@ def has_lengths(described: Any) -> bool:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return whether a number comes as a tensor."""
     return isinstance(value, torch.Tensor)
 
 

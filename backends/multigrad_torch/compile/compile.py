@@ -2,31 +2,39 @@
 
 The arguments are described to `prepare`, which runs outside of the trace and leaves a call among
 CALLS, or asks for more: for the lengths of tensors, for what is in force, for its numbers. What it
-is told becomes part of the graph.
+is told becomes part of the graph. `xg.jit` is at the end.
 """
 
 from __future__ import annotations
 
+import functools
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
 
 from multigrad.backend import Reader
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.finding.values import key_for
 from multigrad.functions.function import Function, by_identifier
 from multigrad.functions.recipes.record import NotCaptured
 from multigrad.graph.support.trees import optree
-from multigrad.rules.context import RuleInForce
+from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.assertions import MISSING, TWICE
+from multigrad.trace.scope.draws import Draws
+from multigrad.trace.scope.present import all_at_present
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions
-from ..attach.exported_ops import asks_for_operators, note_refused
 from ..attach.isolate import without_modes
+from ..export import asks_for_operators, note_refused
+from ..kernels import random
 from .calls import (
     DRAWS,
     FRAMED,
@@ -39,11 +47,12 @@ from .calls import (
     Question,
     call_of_activation,
     call_of_function,
+    has_static_numbers,
     number_application,
     reads,
     serial,
 )
-from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Cell, check_mirror
+from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Applied, Cell, check_mirror
 
 Tensor: TypeAlias = Any
 AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
@@ -109,7 +118,9 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What Dynamo traces in the place of `Function.__call__`."""
-    if not torch.compiler.is_dynamo_compiling() and holds_symbols((args, kwargs)):
+    if not torch.compiler.is_dynamo_compiling() and any(
+        isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))
+    ):
         return function._apply(args, kwargs)  # in a capture that `prepare` began
     if any(map(is_object, args)) and not kwargs:
         name, tensors = class_for_objects(function.identifier), []
@@ -201,13 +212,8 @@ def is_object(value: Any) -> bool:
     return not (isinstance(value, PLAIN) or callable(value))
 
 
-def holds_symbols(arguments: Any) -> bool:
-    """Return whether a capture's symbols are among arguments."""
-    return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(arguments))
-
-
 @dynamo.disable
-def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...]) -> Tensor:
+def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
     """Apply outside of compiled code, after a graph break."""
     return activation.call_with(x, values) if values else activation.apply(x)
 
@@ -369,23 +375,128 @@ def warn_of_graphs(in_force: RuleInForce) -> None:
 # --- where Dynamo reads none of our code ----------------------------------------------------------
 
 
-def call_activation_apart(
-    activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()
-) -> Tensor:
-    """What an old Dynamo calls between its graphs; with values, of `call_with`."""
-    dynamo.say_apart()
-    return apply_activation(activation, x, values)
+def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what an old Dynamo calls between its graphs."""
 
+    def call(*args: Any) -> Any:
+        dynamo.say_apart()
+        return apply(*args)
 
-def call_function_apart(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an old Dynamo calls between its graphs."""
-    dynamo.say_apart()
-    return apply_function(function, args, kwargs)
+    return call
 
 
 if versions.COMPILES:
     ACTIVATIONS = Reader(torch.compiler.is_compiling, call_activation, reads_code=True)
     FUNCTIONS = Reader(torch.compiler.is_compiling, call_function, reads_code=True)
 else:
-    ACTIVATIONS = Reader(dynamo.is_around, call_activation_apart, reads_code=True)
-    FUNCTIONS = Reader(dynamo.is_around, call_function_apart, reads_code=True)
+    ACTIVATIONS = Reader(dynamo.is_around, between_graphs(apply_activation), reads_code=True)
+    FUNCTIONS = Reader(dynamo.is_around, between_graphs(apply_function), reads_code=True)
+
+
+# --- xg.jit: numbers and keys of the rule in force are inputs of compiled code --------------------
+def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+    """Return torch.compile(fn) to which numbers and keys of the rule in force are inputs.
+
+    Raises:
+        UnsupportedOp: torch is too old.
+    """
+    if not versions.has("xg.jit"):
+        raise versions.refuse("xg.jit", "call the function itself")
+    compiled: dict[str, Callable[..., Any]] = {}
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return fn(*args, **kwargs)
+        active = all_at_present(CURRENT.get(), load_backend("torch"))
+        hidden = hide(active.activations)
+        structure = f"{hidden.token}~{EPOCH.text}"
+        if structure not in compiled:
+            compiled[structure] = torch.compile(copy_code(fn), **options)
+        with mirroring(active, hidden):
+            return compiled[structure](*args, **kwargs)
+
+    return call
+
+
+def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return fn behind code of its own: Dynamo keeps `recompile_limit` graphs for one code."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    run.__code__ = run.__code__.replace(co_name=getattr(fn, "__name__", "run"))
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A rule in force as compiled code sees it: two tokens, and what they leave out."""
+
+    token: str
+    exact: str
+    # The numbers, the key's words, the next application's number.
+    tensors: tuple[Tensor, Tensor, Tensor]
+
+
+def hide(in_force: RuleInForce | None) -> Hidden:
+    """Return the rule in force with its numbers and its key as tensors."""
+    numbers: tuple[Any, ...] = ()
+    words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
+    token = exact = f"{JIT}-"
+    if in_force is not None:
+        if in_force.counter is not None:
+            key = key_for(load_backend("torch"), in_force.key)
+            words, start, keyed = random.key_words(key), in_force.counter.count, "@"
+        token = exact = f"{JIT}{in_force.bound_rule.token}{keyed}"
+        if not has_static_numbers(in_force):
+            numbers = in_force.values
+            token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
+    # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+    packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
+    return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
+
+
+@contextmanager
+def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
+    """Mirror a rule whose numbers are hidden; its counter ends where it would eagerly."""
+    in_force, applied = active.activations, Applied()
+    before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
+    with ExitStack() as stack:
+        if active is not CURRENT.get():  # what a graph break leaves to eager code reads it too
+            stack.callback(CURRENT.reset, CURRENT.set(active))
+        if in_force is not None and in_force.counter is not None:
+            # What a graph break leaves to eager code goes on counting where compiled code is.
+            counter = SharedCounter(in_force.counter.count, applied)
+            inner = RuleInForce(in_force.bound_rule, Draws(in_force.key, counter))
+            stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
+        MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
+        MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
+        try:
+            yield
+        finally:
+            MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied = before
+            if in_force is not None and in_force.counter is not None:
+                in_force.counter.advance(applied.number)
+
+
+class SharedCounter:
+    """Counts applications together with compiled code."""
+
+    def __init__(self, start: int, applied: Applied) -> None:
+        self.start = start
+        self.applied = applied
+
+    @property
+    def count(self) -> int:
+        """The number of the next application."""
+        return self.start + self.applied.number
+
+    def __next__(self) -> int:
+        n = self.count
+        self.applied.number += 1
+        return n
+
+    def advance(self, number: int) -> None:
+        """Skip applications that compiled code has made."""
+        self.applied.number += number

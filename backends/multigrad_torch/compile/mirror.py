@@ -103,7 +103,6 @@ class Cell:
         self.fill(moving.value)
 
     def fill(self, number: float) -> None:
-        """Hold a number."""
         # One axis: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
         self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
 
@@ -143,11 +142,7 @@ def on_register(epoch: int) -> None:
 
 
 def check_mirror(token: str) -> None:
-    """Check that what Dynamo sees is the rule in force.
-
-    Raises:
-        StaleTraceError: it is not.
-    """
+    """Check that what Dynamo sees is the rule in force."""
     if token != CURRENT.get().token:
         raise StaleTraceError(
             f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "

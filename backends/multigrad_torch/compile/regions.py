@@ -72,6 +72,15 @@ def note_regions() -> None:
             setattr(owner, name, RunAgain(function, CURRENT.get(), name == REENTRANT))
 
 
+def noted_regions() -> Iterator[RunAgain]:
+    """Yield the regions around this call, noted."""
+    note_regions()
+    for owner, name in (*hooked_regions(), *reentrant_regions()):
+        region = getattr(owner, name)
+        if isinstance(region, RunAgain):
+            yield region
+
+
 def hooked_regions() -> Iterator[tuple[Any, str]]:
     """Yield the regions of `use_reentrant=False`: each is held by its hook for saved tensors."""
     hooks = []
@@ -103,11 +112,11 @@ def on_draw(draw: Callable[[], Any]) -> Any:
     again = _RUNNING.again
     if torch.compiler.is_compiling() or (again is None and not may_run_again()):
         return draw()
-    note_regions()
-    key, is_torchs = draw_noting(draw) if again is None else again.draw_again(draw)
-    for owner, name in (*hooked_regions(), *reentrant_regions()):
-        getattr(owner, name).drawn.append((key, is_torchs))
-    return key
+    regions = list(noted_regions())
+    drawn = draw_noting(draw) if again is None else again.draw_again(draw)
+    for region in regions:
+        region.drawn.append(drawn)
+    return drawn[0]
 
 
 def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
@@ -175,7 +184,6 @@ class RunAgain:
 
 
 def as_it_is(saved: Tensor) -> Tensor:
-    """Leave a saved tensor as it is."""
     return saved
 
 
@@ -186,11 +194,8 @@ def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextMana
     """Note that something acts on modules in the regions around this call, and how it acts in their
     second runs, where it may have been taken off.
     """
-    note_regions()
-    for owner, name in (*hooked_regions(), *reentrant_regions()):
-        region = getattr(owner, name)
-        if isinstance(region, RunAgain):
-            region.acted.setdefault(key, (held, act_again))
+    for region in noted_regions():
+        region.acted.setdefault(key, (held, act_again))
 
 
 def is_around_region() -> bool:
@@ -199,7 +204,6 @@ def is_around_region() -> bool:
 
 
 def is_second_run() -> bool:
-    """Return whether a region runs again here."""
     return graph_task() != -1 and (_RUNNING.again is not None or is_run_again())
 
 

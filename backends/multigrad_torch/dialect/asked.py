@@ -20,7 +20,7 @@ from multigrad.capture.code.outside import CHANGES, SWITCHES, refusing
 from multigrad.capture.meanings import arrays
 from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
-from multigrad.capture.values import methods
+from multigrad.capture.values import attributes, methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
@@ -31,13 +31,12 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
 
+from ..state import transforms_active
 from .schemas import TORCH
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
 STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compiled code
-
-transforms_active = torch._C._are_functorch_transforms_active
 
 
 # --- facts about a call's tensors ----------------------------------------------------------------
@@ -202,7 +201,6 @@ def legacy_name(dtype: Any) -> str:
 
 
 def legacy_root(x: Tensor) -> str:
-    """Return how the name of a tensor's type begins."""
     place = place_of(x.trace)
     return "torch." if place == "cpu" else f"torch.{place}."
 
@@ -301,7 +299,6 @@ TRANSFORMED = [
 
 
 def is_transformed(tensor: Tensor) -> bool:
-    """No symbol is one of torch.func's tensors."""
     return False
 
 
@@ -408,3 +405,51 @@ PRIVATE: dict[Any, Callable[..., Any]] = {
     torch.Tensor._is_all_true: xp.all,
     torch.Tensor._is_any_true: xp.any,
 }
+
+
+# --- attributes that no symbol answers, and why ---------------------------------------------------
+AUTOGRAD = "which is autograd's; a rule's tensors carry no gradient of their own"
+QUANTIZED = "which is of quantized tensors"
+SPARSE = "which is of sparse tensors"
+DRAWS = "which draws from a distribution that is not captured; use xp.rand_like or xp.randn_like"
+INTEGERS = "which casts to or computes in integers in a way not captured"
+
+REASONS = {
+    attributes.PRIVATE: """
+        _* __div__ __idiv__ __rdiv__ __long__ __nonzero__ __torch_dispatch__ reinforce volatile
+        module_load const_data_ptr
+    """,
+    attributes.INDICES: """
+        bincount histc histogram index_reduce index_reduce_ mode slice_inverse
+    """,
+    attributes.VALUES: """
+        argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
+        unique_consecutive hash_tensor
+    """,
+    attributes.PARTS: "as_strided* resize resize_ resize_as resize_as_",
+    attributes.COMPLEX: """
+        cdouble cfloat chalf imag istft stft
+    """,
+    INTEGERS: "gcd gcd_ int_repr lcm lcm_ random_",
+    attributes.MEMORY: """
+        as_subclass cpu cuda data_ptr dim_order element_size get_device ipu is_contiguous is_cpu
+        is_cuda is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_pinned
+        is_same_size is_set_to is_shared is_vulkan is_xla is_xpu itemsize layout mtia name names
+        rename rename_ align_* has_names refine_names nbytes ndimension nelement new
+        new_empty_strided pin_memory record_stream set_ share_memory_ storage storage_* stride
+        to_mkldnn untyped_storage xpu hpu is_hpu is_maia
+    """,
+    AUTOGRAD: """
+        grad grad_dtype grad_fn is_inference is_leaf output_nr register_* requires_grad retain_grad
+        retains_grad
+    """,
+    QUANTIZED: "dequantize is_quantized q_* qscheme is_signed",
+    SPARSE: """
+        ccol_indices coalesce col_indices crow_indices dense_dim indices is_coalesced is_nested
+        is_sparse is_sparse_csr resize_as_sparse_ row_indices sparse_* to_dense to_padded_tensor
+        to_sparse to_sparse_* values
+    """,
+    DRAWS: "cauchy_ exponential_ geometric_ log_normal_ multinomial",
+    attributes.NUMBERS: "apply_ map_ map2_",
+}
+REFUSALS = attributes.refusals(REASONS)

@@ -25,7 +25,7 @@ def named_by(group: Any) -> Any:
 def over_group(tensor: Tensor, op: Any, group: Any) -> Tensor:
     """Return the all-reduction of a symbol."""
     kinds, named = torch.distributed.ReduceOp, named_by(group)
-    if op == kinds.SUM:
+    if op in (None, kinds.SUM):
         return xp.all_sum(tensor, named)
     if op == kinds.MAX:
         return xp.all_max(tensor, named)
@@ -38,13 +38,12 @@ def all_reduce(tensor: Tensor, op: Any = None, group: Any = None, async_op: bool
     """torch.distributed's, in place."""
     if async_op:
         raise TypeError("all_reduce with async_op=True")
-    op = torch.distributed.ReduceOp.SUM if op is None else op
     tensor.update(over_group(tensor, op, group))
 
 
 def all_reduce_anew(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
     """torch.distributed.nn.functional's, whose gradient is one too."""
-    return over_group(tensor, torch.distributed.ReduceOp.SUM if op is None else op, group)
+    return over_group(tensor, op, group)
 
 
 def functional_all_reduce(*args: Any, **kwargs: Any) -> Any:

@@ -58,11 +58,7 @@ def passing() -> Iterator[None]:
 
 
 def pauses() -> bool:
-    """Return whether autograd records nothing now.
-
-    Raises:
-        TypeError: torch chooses the dtypes.
-    """
+    """Return whether autograd records nothing now."""
     if torch._C._is_any_autocast_enabled():
         raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
     return not torch.is_grad_enabled()
@@ -83,7 +79,6 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
 
 
 def many(values: Any) -> list[Any]:
-    """Return tensors that may be one."""
     return list(values) if isinstance(values, tuple | list) else [values]
 
 
@@ -128,11 +123,14 @@ def grad(
     if not (allow_unused or materialize_grads) and any(each is None for each in found):
         raise TypeError("of a tensor that the outputs do not depend on, without allow_unused")
     if materialize_grads:
-        found = [
-            xp.zeros_like(source) if each is None else each
-            for source, each in zip(sources, found, strict=True)
-        ]
+        found = or_zeros(found, sources)
     return tuple(None if each is None else finished(trace, each, create_graph) for each in found)
+
+
+def or_zeros(found: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+    """Return gradients, zeros where there are none."""
+    pairs = zip(found, sources, strict=True)
+    return [xp.zeros_like(source) if each is None else each for each, source in pairs]
 
 
 def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
@@ -228,11 +226,7 @@ def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
 def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
     """Return gradients in the structure of what they are of, zeros where nothing depends on it."""
     found = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
-    filled = [
-        xp.zeros_like(leaf) if each is None else each
-        for leaf, each in zip(named, found, strict=True)
-    ]
-    return optree.tree_unflatten(structure, filled)
+    return optree.tree_unflatten(structure, or_zeros(found, named))
 
 
 def recording(transform: Function) -> Function:
@@ -329,11 +323,7 @@ def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
     ]
     slopes, along = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     found = take_gradients(slopes, along, heads) if pairs else [None] * len(heads)
-    filled = [
-        xp.zeros_like(leaf) if each is None else each
-        for leaf, each in zip(leaves, found, strict=True)
-    ]
-    return outputs, optree.tree_unflatten(outer, filled), *aux
+    return outputs, optree.tree_unflatten(outer, or_zeros(found, leaves)), *aux
 
 
 # --- torch.func.vmap: each row is recorded by itself ----------------------------------------------
@@ -349,7 +339,8 @@ def vmap(
 ) -> Function:
     def transformed(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = pytree.tree_flatten(args)
-        trace = next(leaf.trace for leaf in optree.tree_leaves((args, kwargs)) if is_symbol(leaf))
+        given = optree.tree_leaves((args, kwargs))
+        trace = next(leaf.trace for leaf in given if isinstance(leaf, Value))
         dims = pytree._broadcast_to_and_flatten(in_dims, structure)
         if dims is None:
             raise trace.error(f"calls torch.func.vmap with in_dims={in_dims} of other arguments")
@@ -388,12 +379,7 @@ def vmap(
     return transformed
 
 
-def is_symbol(leaf: Any) -> bool:
-    return isinstance(leaf, Value)
-
-
 def len_of(x: Tensor, dim: int) -> int:
-    """Return how many rows a tensor has."""
     lengths = lengths_of(x) if isinstance(x, Value) else tuple(x.shape)
     return lengths[dim]
 

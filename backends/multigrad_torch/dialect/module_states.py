@@ -97,7 +97,6 @@ class Made:
 
 
 def set_state(self: Module, state: Any) -> None:
-    """Copy a module, and note the copy."""
     note_made(self)
     COPY(self, state)
 

@@ -8,53 +8,49 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
+from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 from multigrad.capture.code.binding import named, reflected
 from multigrad.capture.code.conventions import Convention, register_conventions
 from multigrad.capture.code.outside import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
+from multigrad.capture.control import control, scans
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
+from multigrad.capture.meanings.places import first_of
 from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes
+from multigrad.graph.support.trees import optree
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value, mark_view
 from multigrad.trace.xp import all as xp
 
 from .. import dynamo
+from ..attach import bridge
 from ..importers import autograd_function, custom_ops
 from ..kernels import ops
 from ..kernels.random import untraced
+from ..versions import SCANS
 from . import (
-    asked,
-    attributes,
-    collectives,
-    control,
-    gradients,
-    module_states,
-    traced,
-    views,
-)
-from .families import (
     arrays,
-    aten,
+    asked,
+    collectives,
     convolutions,
+    gradients,
     layers,
     linalg,
-    losses,
-    parts,
-    sampling,
-    selected,
-)
-from .families import (
-    elementwise as capture_elementwise,
+    module_states,
+    traced,
 )
 from .schemas import TENSOR, TORCH
 from .types import TYPES
 
 Tensor = Any
+Handler = Callable[..., Any]
+_T = torch.Tensor
 
 
 def passes_at_limits() -> bool:
@@ -78,6 +74,24 @@ register_conventions(
         )
     },
 )
+
+
+def fmax(input: Tensor, other: Any) -> Tensor:
+    """The larger; of equal ones the first gets the whole gradient, as torch gives it."""
+    return first_of(xp.fmax, xp.less, input, other, missing=input)
+
+
+def fmin(input: Tensor, other: Any) -> Tensor:
+    """The smaller, likewise."""
+    return first_of(xp.fmin, xp.greater, input, other, missing=input)
+
+
+def hardtanh(
+    input: Tensor, min_val: Any = -1.0, max_val: Any = 1.0, inplace: bool = False
+) -> Tensor:
+    if isinstance(min_val, Value) or isinstance(max_val, Value):
+        return xp.clip(input, min_val, max_val)
+    return xp.hard_tanh(input, min_val, max_val)
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:
@@ -126,9 +140,6 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return input * (xp.rand_like(input) >= p) * (1.0 / (1.0 - p))
 
 
-_T = torch.Tensor
-
-
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """The sum over what broadcasting from a shape has repeated."""
     target = size[0] if len(size) == 1 and not isinstance(size[0], int | Value) else size
@@ -154,6 +165,8 @@ METHODS = {
 }
 OPERATORS = {
     "__radd__": methods.add,
+    "__rfloordiv__": reflected(xp.floor_divide),
+    "__rmod__": reflected(xp.remainder),
     "__rdiv__": reflected(xp.divide),
     "__rpow__": reflected(xp.pow),
     "__rsub__": reflected(xp.subtract),
@@ -162,31 +175,35 @@ OPERATORS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F),
     **METHODS,
-    **capture_elementwise.ALIASES,
+    # Functions called as the methods are.
+    **{
+        getattr(torch, name): handler
+        for name, handler in methods.ELEMENTWISE.items()
+        if hasattr(torch, name) and name != "int"
+    },
     **arrays.ALIASES,
-    **parts.ALIASES,
     **linalg.ALIASES,
     **layers.ALIASES,
     **convolutions.ALIASES,
     **asked.ALIASES,
     **gradients.ALIASES,
-    **losses.ALIASES,
-    **sampling.ALIASES,
-    **views.ALIASES,
-    **selected.ALIASES,
     **collectives.ALIASES,
     **creation.creators(("torch",)),
     **TORCH.called(
         {
             creation: "rand: rand_like; randn: randn_like",
             reductions: "sum; prod; mean; any; all; std; var",
+            composites: """
+                hard_shrink: hardshrink; nan_to_num; polygamma: polygamma special.polygamma
+            """,
             methods: "clamp: clamp clip clamp_min clamp_max; norm",
             matrices: "normalize: F.normalize",
             xp: """
                 expand_dims: unsqueeze; where: where masked_fill(mask=condition, value=a, input=b);
                 zeros_like: zeros_like empty_like; ones_like; full_like; size: numel; relu: relu
                 F.relu; relu6: F.relu6; leaky_relu: F.leaky_relu(negative_slope=slope); elu: F.elu;
-                silu: F.silu
+                silu: F.silu; celu: celu F.celu; selu: selu F.selu; mish: F.mish; hard_sigmoid:
+                F.hardsigmoid; hard_silu: F.hardswish; soft_shrink: F.softshrink
             """,
         }
     ),
@@ -194,14 +211,14 @@ ALIASES: dict[Any, Any] = {
         {
             places: "max; min",
             methods: "add; clamp: clip",
-            __name__: "getitem: __getitem__; sign; sum_to_size",
+            __name__: "fmax; fmin; getitem: __getitem__; sign; sum_to_size",
         }
     ),
     **{getattr(_T, name): handler for name, handler in OPERATORS.items()},
     **{getattr(torch, name): METHODS[getattr(_T, name)] for name in ("amax", "amin")},
     **TORCH.taking_the_same(
         {
-            composites: "addcmul; addcdiv; bernoulli",
+            composites: "addcmul; addcdiv; bernoulli; logit: special.logit",
             places: "max; min",
             trace: "copy_of: clone",
             xp: "stop_gradient: detach",
@@ -210,34 +227,65 @@ ALIASES: dict[Any, Any] = {
                 sub subtract
             """,
             __name__: """
-                F.dropout; F.gelu; F.softplus; heaviside; sign: sign sgn
+                fmax; fmin; F.hardtanh; F.dropout; F.gelu; F.softplus; heaviside; sign: sign sgn
             """,
         }
     ),
     torch.rsub: reflected(xp.subtract, "rsub"),
 }
 
+
+# --- loops and branches that are functions --------------------------------------------------------
+def cond(pred: Any, true_fn: Handler, false_fn: Handler, operands: Any = ()) -> Any:
+    """Both ways and a choice, where no fact decides."""
+    return scans.cond(pred, true_fn, false_fn, *operands)
+
+
+def while_loop(cond_fn: Handler, body_fn: Handler, carried_inputs: Any) -> Any:
+    """The loop unrolled, or recorded where values end it."""
+    step: Handler = lambda *values: [*body_fn(*values)]
+    return tuple(control.turns([*carried_inputs], cond_fn, step))
+
+
+def scan(combine_fn: Handler, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
+    """A loop over the rows along an axis, of which results are stacked along the first."""
+    rows = optree.tree_map(lambda x: xp.moveaxis(x, dim, 0), xs) if dim else xs
+    return scans.scan(combine_fn, init, rows, reverse=reverse)
+
+
+def associative_scan(
+    combine_fn: Handler,
+    xs: Any,
+    dim: int,
+    reverse: bool = False,
+    combine_mode: str = "pointwise",
+) -> Any:
+    """All partial results of an operation, whichever of its modes says how it is compiled."""
+    return scans.associative_scan(combine_fn, xs, reverse, dim)
+
+
+CONTROL: dict[Any, Handler] = {
+    torch.cond: cond,
+    torch_while_loop: while_loop,
+    torch_associative_scan: associative_scan,
+    **dict.fromkeys(SCANS, scan),
+}
+
+traced.ALIASES.update(ALIASES)
+
 OWN_METHODS: dict[str, Any] = {
     **asked.METHODS,
     **gradients.METHODS,
     **places.EXTREMES,
     "clip": methods.clamp,
-    "fmax": capture_elementwise.fmax,
-    "fmin": capture_elementwise.fmin,
+    "fmax": fmax,
+    "fmin": fmin,
     "sgn": sign,
     "sign": sign,
     "sum_to_size": sum_to_size,
-    **parts.METHODS,
     **linalg.METHODS,
-    **views.METHODS,
-    **selected.METHODS,
     **arrays.METHODS,
 }
-
-
-def as_torch_dtype(name: str) -> torch.dtype:
-    """Return the dtype of that name."""
-    return getattr(torch, name)
 
 
 PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
@@ -245,23 +293,13 @@ PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
 
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return what records a function of torch's own code, or an operator of a package."""
-    known = PRIVATE.get(function) or custom_ops.find_custom_op(function) or find_aten(function)
-    return known or other_way(function)
-
-
-def other_way(function: Any) -> Callable[..., Any] | None:
-    """Return what records a function by torch's own trace of its call."""
-    return traced.find_traced(function, find_aten)
+    known = PRIVATE.get(function) or custom_ops.find_custom_op(function)
+    return known or traced.find_aten(function) or traced.find_traced(function)
 
 
 def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a recorder of any function, by torch's own trace of its call."""
-    return OwnTrace(traced.record, function, find_aten)
-
-
-def find_aten(function: Any) -> Callable[..., Any] | None:
-    """Return what records an operator of ATen."""
-    return aten.find_aten(function, ALIASES)
+    return OwnTrace(traced.record, function)
 
 
 class Generator:
@@ -271,12 +309,10 @@ class Generator:
         self.generator = generator
 
     def get_state(self) -> Any:
-        """Return the state's bytes."""
         with gradients.without_dispatch_modes(), untraced(), torch._C._DisableFuncTorch():
             return self.generator.get_state().numpy().tobytes()
 
     def set_state(self, state: bytes) -> None:
-        """Go on from a state."""
         with torch.utils._python_dispatch._disable_current_modes(), torch._C._DisableFuncTorch():
             self.generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
@@ -311,7 +347,7 @@ register_dialect(
     Dialect(
         ALIASES,
         _T,
-        as_torch_dtype,
+        bridge.dtype,
         torch.device("cpu"),
         correction=1,
         methods=OWN_METHODS,
@@ -320,7 +356,7 @@ register_dialect(
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
             **asked.HIDDEN,
-            **control.HIDDEN,
+            **CONTROL,
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,
             torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
@@ -335,13 +371,13 @@ register_dialect(
         passes=gradients.passing,
         keeps=autograd_function.is_custom_gradient,
         finds=find_other,
-        other_way=other_way,
+        other_way=traced.find_traced,
         own_trace=own_trace,
         interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
         one_class=True,
         asking=("torch.distributions.", "torch._dynamo.decorators"),
         hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
-        refusals=attributes.REFUSALS,
+        refusals=asked.REFUSALS,
         generators=generators,
         refused=REFUSED,
         types=TYPES,

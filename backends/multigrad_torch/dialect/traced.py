@@ -1,5 +1,5 @@
 """Functions of torch that no row knows: torch traces the call itself, for its shapes and dtypes,
-into operators of ATen, which are recorded one by one.
+into operators of ATen, which are recorded one by one, as those that code calls itself are.
 """
 
 from __future__ import annotations
@@ -12,15 +12,20 @@ from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from multigrad.capture.code.table import OwnTrace, record_call
+from multigrad.capture.meanings import places
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
+from multigrad.capture.values import indexing, methods
 from multigrad.errors import TraceError
 from multigrad.graph.ir import questions
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Trace, Value, mark_view
+from multigrad.trace.trace import Trace, Value, cast, copy_of, mark_view
+from multigrad.trace.xp import all as xp
 
+from . import convolutions, layers, linalg
 from .gradients import without_autocast, without_dispatch_modes
 
 # Where those of torch's functions stand that compute, in Python; and what those in C are.
@@ -28,20 +33,17 @@ WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._j
 IN_C = (BuiltinFunctionType, MethodDescriptorType)
 # Of where a result lies, and how, which is no part of a graph.
 OF_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
-Find = Callable[[Any], Callable[..., Any] | None]
+Tensor = Any
+ALIASES: dict[Any, Callable[..., Any]] = {}  # the dialect's, which `table.py` puts here
 
 
-def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
-    """Return what records a function of torch's own by torch's trace; None for another's.
-
-    Args:
-        find: gives what records an operator of ATen, None for one that has to be taken apart.
-    """
+def find_traced(function: Any) -> Callable[..., Any] | None:
+    """Return what records a function of torch's own by torch's trace; None for another's."""
     if isinstance(getattr(function, "__self__", None), torch.Tensor):
         return None  # it would be kept
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
-    is_known = is_torchs or any(each in decompositions(find) for each in overloads_of(function))
-    return OwnTrace(record, function, find) if is_known else None
+    is_known = is_torchs or any(each in decompositions() for each in overloads_of(function))
+    return OwnTrace(record, function) if is_known else None
 
 
 def overloads_of(function: Any) -> list[Any]:
@@ -51,7 +53,7 @@ def overloads_of(function: Any) -> list[Any]:
     return [function] if isinstance(function, torch._ops.OpOverload) else []
 
 
-def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: Any) -> Any:
+def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Record a call by what torch computes it with.
 
     Raises:
@@ -62,7 +64,7 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
     call = TracedCall(function, torch.Tensor, args, kwargs)
     trace, given = call.trace, call.given
     with giving_reasons("torch"):
-        traced = trace_call(call, [described(x, trace) for x in given], find)
+        traced = trace_call(call, [described(x, trace) for x in given])
     if any(node.target is function for node in traced.module.graph.nodes):
         raise TypeError("torch does not take it apart")
     with call.read_by("torch"):
@@ -95,7 +97,7 @@ class Traced(NamedTuple):
 
 
 def trace_call(
-    called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]], find: Find
+    called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]]
 ) -> Traced:
     """Return torch's trace of a call on tensors without numbers."""
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -116,17 +118,13 @@ def trace_call(
             outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
         check_outputs(inputs, outputs)
         pure = torch.func.functionalize(flat, remove="mutations")
-        module = make_fx(pure, decompositions(find), tracing_mode="fake")(*inputs)
+        module = make_fx(pure, decompositions(), tracing_mode="fake")(*inputs)
     module.graph.eliminate_dead_code()
     return Traced(module, structure, [base_of(output, inputs) for output in outputs])
 
 
 def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Refuse what a graph cannot give.
-
-    Raises:
-        TypeError: a result is no tensor, or has torch's default dtype, which may change.
-    """
+    """Refuse what a graph cannot give."""
     other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
     if other is not None:
         raise TypeError(f"it gives {other!r}, which is no tensor")
@@ -140,15 +138,15 @@ def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
     return next((i for i, x in enumerate(inputs) if any(x is each for each in shared)), None)
 
 
-@functools.lru_cache(maxsize=1)
-def decompositions(find: Find) -> Mapping[Any, Callable[..., Any]]:
+@functools.cache
+def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Return how torch takes apart what has no row, but for its references in `prims`."""
     from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
 
     own = decompositions.__name__
     known = {op: made for op, made in decomposition_table.items() if made.__module__ == own}
     known |= core_aten_decompositions()
-    return {op: made_of for op, made_of in known.items() if find(op) is None}
+    return {op: made_of for op, made_of in known.items() if find_aten(op) is None}
 
 
 def run(module: Any, given: Sequence[Any], trace: Trace) -> list[Any]:
@@ -174,11 +172,7 @@ def is_number(x: Value) -> bool:
 
 
 def check_result(node: Any, found: Any) -> None:
-    """Check that an operator gave what it gives in torch's trace.
-
-    Raises:
-        TypeError: its row means another number of results, shape or dtype.
-    """
+    """Check that an operator gave what it gives in torch's trace."""
     expected = node.meta.get("val")
     is_tensor = isinstance(expected, torch.Tensor)
     fits = isinstance(found, Value | torch.Tensor) == is_tensor
@@ -231,3 +225,140 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
     except TraceError as error:  # said of the function that was called
         questions.forget(asked)
         raise TypeError(f"torch computes it with {target}, which is not captured") from error
+
+
+# --- operators of ATen that no function of torch has under its name -------------------------------
+LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
+LOSSES = frozenset(layers.LOSSES.values())  # of an operator, the reduction is a number
+PREFIXES = ("_", "linalg_", "special_")
+
+
+def names_of(name: str) -> list[str]:
+    """Return the names under which torch may have an operator as a function."""
+    found = [name, plain := name.removesuffix("_copy")]
+    for prefix in PREFIXES:
+        found.append(plain := plain.removeprefix(prefix))
+    return found
+
+
+def sliced(start: Any, end: Any, step: int) -> slice:
+    return slice(start, None if end is None or end > MOST else end, step)
+
+
+MOST = 2**62  # an end beyond it is none
+
+
+def along(dim: int, index: Any, x: Tensor) -> tuple[Any, ...]:
+    """Return an index into one axis."""
+    axis = operator.index(dim) % x.ndim
+    return (*(slice(None),) * axis, index)
+
+
+def slice_(
+    input: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    return input[along(dim, sliced(start, end, step), input)]
+
+
+def slice_scatter(
+    input: Tensor, src: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Tensor:
+    index = along(dim, sliced(start, end, step), like(input, src))
+    return indexing.assigned(like(input, src), index, src)
+
+
+def select_scatter(input: Tensor, src: Any, dim: int, index: int) -> Tensor:
+    return indexing.assigned(like(input, src), along(dim, index, like(input, src)), src)
+
+
+def like(x: Any, other: Any) -> Tensor:
+    return x if isinstance(x, Value) else places.as_tensor(x, other)
+
+
+def index(input: Tensor, indices: Sequence[Any]) -> Tensor:
+    symbol = next(x for x in (input, *indices) if isinstance(x, Value))
+    return like(input, symbol)[tuple(slice(None) if each is None else each for each in indices)]
+
+
+def index_put(
+    input: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False
+) -> Tensor:
+    if accumulate:
+        raise TypeError("index_put that accumulates")
+    symbol = next(x for x in (input, values, *indices) if isinstance(x, Value))
+    whole = tuple(slice(None) if each is None else each for each in indices)
+    return indexing.assigned(like(input, symbol), whole, values)
+
+
+def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
+    return copy_of(methods.to(input, dtype))
+
+
+def copy(input: Tensor, src: Any) -> Tensor:
+    given = like(src, input)
+    x = like(input, given)
+    return xp.broadcast_to(cast(given, x.dtype), x)
+
+
+def diagonal_scatter(
+    input: Tensor, src: Any, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Tensor:
+    result = copy_of(like(input, src))
+    result.diagonal(offset, dim1, dim2)[...] = src
+    return result
+
+
+def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Tensor:
+    return F.pad(input, list(pad), value=value)
+
+
+def native_layer_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Any, bias: Any, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    axes = tuple(range(-len(normalized_shape), 0))
+    return (
+        F.layer_norm(input, list(normalized_shape), weight, bias, eps),
+        xp.mean(input, axes, True),
+        xp.rsqrt(xp.var(input, axes, keepdims=True) + eps),
+    )
+
+
+def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: Any) -> Any:
+    return linalg.linalg_svd(A, full_matrices)
+
+
+OWN: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("alias", "lift_fresh", "lift_fresh_copy", "detach_copy"), copy_of),
+    "_unsafe_view": lambda input, size: input.reshape(size),
+    "view": lambda input, size: input.reshape(size),
+    "expand": lambda input, size, implicit=False: input.expand(*size),
+    "slice": slice_,
+    "slice_scatter": slice_scatter,
+    "select_scatter": select_scatter,
+    "index": index,
+    "index_put": index_put,
+    "_to_copy": to_copy,
+    "copy": copy,
+    "diagonal_scatter": diagonal_scatter,
+    "_linalg_svd": svd,
+    "convolution": convolutions.convolution,
+    "convolution_backward": convolutions.backward,
+    "constant_pad_nd": constant_pad_nd,
+    "native_layer_norm": native_layer_norm,
+}
+
+
+def find_aten(function: Any) -> Callable[..., Any] | None:
+    """Return what records an operator of ATen, None for one that has to be taken apart."""
+    packet = getattr(function, "overloadpacket", function)
+    space, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
+    if space != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":
+        return None
+    for each in names_of(name):
+        if each in OWN:
+            return OWN[each]
+        for library in LIBRARIES:
+            known = ALIASES.get(getattr(library, each, None))
+            if known is not None and known not in LOSSES:
+                return known
+    return None

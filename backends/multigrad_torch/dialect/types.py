@@ -60,9 +60,7 @@ def is_wide(function: Any) -> bool:
         return name in KERNELS
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
         return False  # it is written in Python, of others
-    packet = getattr(torch.ops.aten, name, None)
-    forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    of_tensors = [form for form in forms if is_known(form) and takes_tensor(form)]
+    of_tensors = [x for x in forms(name) if str(x._schema.arguments[0].type) == "Tensor"]
     return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
 
 
@@ -72,9 +70,7 @@ def is_cast(function: Any) -> bool:
     name = str(getattr(function, "__name__", ""))
     if name in UNCAST or (name.startswith("__") and name.strip("_") not in CAST_OPERATORS):
         return False
-    packet = getattr(torch.ops.aten, name.strip("_"), None)
-    forms = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    known = [*filter(is_known, forms)]
+    known = forms(name.strip("_"))
     if function in OPERATORS or (known and not any(map(is_made_of_others, known))):
         return name in CAST_OPERATORS or any(
             torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), f"Autocast{device}")
@@ -108,13 +104,13 @@ UNCAST = frozenset(
 )
 
 
-def is_known(form: Any) -> bool:
-    """Return whether an operator is dispatched; a few are TorchScript's alone (`element_size`)."""
-    return bool(torch._C._dispatch_has_kernel(form.name()))
-
-
-def takes_tensor(form: Any) -> bool:
-    return str(form._schema.arguments[0].type) == "Tensor"
+def forms(name: str) -> list[Any]:
+    """Return an operator's overloads that are dispatched; a few are TorchScript's alone
+    (`element_size`).
+    """
+    packet = getattr(torch.ops.aten, name, None)
+    every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return [form for form in every if torch._C._dispatch_has_kernel(form.name())]
 
 
 def is_made_of_others(form: Any) -> bool:

@@ -7,15 +7,18 @@ taken to any order.
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from typing import Any, TypeAlias
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from multigrad.backend import rows_of
+from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.trace.scope.ranks import CHECKED, note
+from multigrad.trace.scope.ranks import CHECKED, compare, note
 
 from .. import dynamo
 from ..kernels.ordering import wide
@@ -49,12 +52,6 @@ def group_names(names: Names) -> tuple[str, ...]:
     return tuple([group_of(name) for name in names])
 
 
-def groups_of(names: Names) -> list[Any]:
-    """Return the process groups that are meant; raises as `group_names`."""
-    resolve = torch.distributed.distributed_c10d._resolve_process_group
-    return [resolve(name) for name in group_names(names)]
-
-
 def group_of(name: str) -> str:
     """Return torch's name of the group that a name means: of a dimension of the mesh that is
     entered, of a group, of a dimension of any mesh.
@@ -77,11 +74,7 @@ _MESHES: dict[tuple[str, frozenset[str]], str] = {}
 
 
 def find_in_meshes(name: str, groups: set[str]) -> str:
-    """Return torch's name of the group of a mesh's dimension.
-
-    Raises:
-        RuleValueError: no mesh has it, or several have.
-    """
+    """Return torch's name of the group of a mesh's dimension."""
     kind = torch.distributed.device_mesh.DeviceMesh
     # Torch keeps no list of its meshes, and a mesh of one dimension has the group of all.
     meshes = [each for each in gc.get_objects() if type(each) is kind and each.mesh_dim_names]
@@ -132,19 +125,13 @@ def exchange(x: Tensor, kind: str, names: Names) -> Tensor:
 
 
 def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    for each in (of, x):
-        if is_distributed(each):
-            check_names(each, names)
-            return x
+    if is_whole(x, of, names):
+        return x
     return exchange(wide(x), "sum", names).to(x.dtype)
 
 
 def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    for each in (of, x):
-        if is_distributed(each):
-            check_names(each, names)
-            return x
-    return Largest.apply(x, names)
+    return x if is_whole(x, of, names) else Largest.apply(x, names)
 
 
 class Largest(torch.autograd.Function):
@@ -239,11 +226,7 @@ def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
 
 
 def single_group(op: str, names: Names) -> str:
-    """Return torch's name of the one group that is meant.
-
-    Raises:
-        RuleValueError: several are.
-    """
+    """Return torch's name of the one group that is meant."""
     group, *others = group_names(names)
     if others:
         raise RuleValueError(
@@ -263,11 +246,7 @@ def joined(parts: Tensor, number: int, axis: int) -> Tensor:
 
 
 def cut(x: Tensor, number: int, axis: int, op: str) -> Tensor:
-    """Return as many parts of an axis one after the other along the first.
-
-    Raises:
-        RuleValueError: they would not be of one length.
-    """
+    """Return as many parts of an axis one after the other along the first."""
     if x.shape[axis] % number:
         raise RuleValueError(
             f"{op} cuts axis {axis} of a tensor of shape {tuple(x.shape)} into a part for each of "
@@ -308,12 +287,10 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
 def rank_among(names: Names) -> tuple[int, int]:
     """Return this process's rank among those of all these groups, the last of which counts fastest,
     and how many they are.
-
-    Raises:
-        GradientError: this process is in none of them.
     """
     rank, number = 0, 1
-    for group in groups_of(names):
+    resolve = torch.distributed.distributed_c10d._resolve_process_group
+    for group in map(resolve, group_names(names)):
         own, size = group.rank(), group.size()
         if own < 0:
             raise GradientError(f"this process is not in the process group of {names}")
@@ -332,3 +309,61 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 
 
 OPS = rows_of(globals())
+
+
+# --- the processes and their store, which MULTIGRAD_CHECK_RANKS compares by -----------------------
+KEYS = "multigrad"  # how ours begin
+
+
+class _Known:
+    """The group of the store that was met last."""
+
+    store: Any = None
+    group: Group | None = None
+
+
+def rank_group() -> Group | None:
+    """Return the ranks of the default process group; None: there is none, or it is of one, or
+    another thread than the main one asks.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    store = distributed.distributed_c10d._get_default_store()
+    if store is not _Known.store:
+        _Known.store, _Known.group = store, None
+        if distributed.get_world_size() > 1:
+            _Known.group = make_group(distributed, store)
+    return _Known.group
+
+
+def make_group(distributed: Any, store: Any) -> Group:
+    """Return the ranks that share a store."""
+    keys = distributed.PrefixStore(KEYS, store)
+
+    def put(key: str, text: str) -> None:
+        keys.set(key, text)
+
+    def look(key: str) -> str | None:
+        return keys.get(key).decode() if keys.check([key]) else None
+
+    def drop(key: str) -> None:
+        if not isinstance(store, distributed.FileStore):  # a file only grows
+            keys.delete_key(key)
+
+    def timeout() -> float:
+        return store.timeout.total_seconds()
+
+    rank, size = distributed.get_rank(), distributed.get_world_size()
+    return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout)
+
+
+@dynamo.disable
+def before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
+    compare("optimizer.step()")
+
+
+if CHECKED:
+    register_optimizer_step_pre_hook(before_update)

@@ -51,7 +51,6 @@ class Layout:
 
 
 def layout_of(x: Tensor) -> Layout:
-    """Return the layout of a DTensor."""
     return Layout(x.device_mesh, tuple(x.placements), x.shape, tuple(x.stride()))
 
 
@@ -63,11 +62,7 @@ def whole_placement(placement: Any) -> Any:
 
 
 def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
-    """Raise for a tensor whose parts are still to be added up.
-
-    Raises:
-        GradientError: it is one.
-    """
+    """Raise for a tensor whose parts are still to be added up."""
     if any(each.is_partial() for each in x.placements):
         raise GradientError(
             f"{subject} got {what} of placements {shown(x.placements)}, whose parts are not added "
@@ -77,7 +72,6 @@ def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
 
 
 def shown(placements: Sequence[Any]) -> str:
-    """Return placements as one writes them."""
     return f"[{', '.join(map(show_placement, placements))}]"
 
 
@@ -216,11 +210,7 @@ def acts_on_elements(emitted: Emitted) -> bool:
 
 
 def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
-    """Raise for partial tensors, and for plain ones beside DTensors.
-
-    Raises:
-        GradientError: there is one.
-    """
+    """Raise for partial tensors, and for plain ones beside DTensors."""
     mesh = next(x.device_mesh for x in tensors if is_distributed(x))
     for x in tensors:
         if is_distributed(x):

@@ -7,6 +7,6 @@ from contextlib import AbstractContextManager
 
 def hook_params() -> AbstractContextManager[None]:
     """Let hooks attach by themselves, at each forward inside of the context."""
-    from .automatic_hooks import hook_params
+    from .param_hooks import hook_params
 
     return hook_params()

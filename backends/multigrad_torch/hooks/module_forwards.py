@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -65,15 +66,6 @@ class Forwards:
         self.is_half = False  # whether autocast to float16 was on
         self.marks = False
         self._handles: list[Any] = []
-
-    def watch(self, module: nn.Module) -> None:
-        """Note the active rules at each forward of a module from now on."""
-        self._handles.append(module.register_forward_pre_hook(self))
-
-    @property
-    def watches(self) -> bool:
-        """Whether it has not been removed."""
-        return bool(self._handles)
 
     @dynamo.disable
     def __call__(self, module: nn.Module, inputs: Any) -> None:
@@ -132,9 +124,9 @@ def is_half(device: str) -> bool:
 def forwards_of(module: nn.Module) -> Forwards:
     """Return what notes a module's forwards, which a hook is to keep."""
     forwards = _forwards.get(module)
-    if forwards is None or not forwards.watches:
+    if forwards is None or not forwards._handles:  # it has been removed
         forwards = _forwards[module] = Forwards()
-        forwards.watch(module)
+        forwards._handles.append(module.register_forward_pre_hook(forwards))
     return forwards
 
 
@@ -158,11 +150,7 @@ def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
     to.
     """
     era = _REACHED.get(torch._C._current_graph_task_id(), math.inf)
-    return max((each.note_at(era) for each in forwards), key=_first)[1]
-
-
-def _first(note: tuple[int, ActiveRules]) -> int:
-    return note[0]
+    return max((each.note_at(era) for each in forwards), key=itemgetter(0))[1]
 
 
 class Mark:

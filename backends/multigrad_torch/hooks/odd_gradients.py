@@ -1,12 +1,16 @@
-"""Gradients that a rule does not get as they are: sparse ones, and those that a GradScaler has
-scaled.
+"""Gradients that a rule does not get as they are: sparse ones, those that a GradScaler has scaled,
+and those that DistributedDataParallel reduces.
 """
 
 from __future__ import annotations
 
+import sys
+import weakref
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import Variable
 
 from multigrad.errors import GradientError
 from multigrad.rules.context import RuleInForce
@@ -16,11 +20,7 @@ Tensor: TypeAlias = Any
 
 
 def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
-    """Apply a rule to the gradient of a parameter, also to a sparse one.
-
-    Raises:
-        GradientError: the rule cannot act on the layout of the gradient.
-    """
+    """Apply a rule to the gradient of a parameter, also to a sparse one."""
     if grad.layout is torch.strided:
         return apply_rule(in_force, None, grad, None)
     rule = in_force.specialization.rule.name
@@ -84,3 +84,110 @@ def find_scale(scaler: Any) -> Tensor | None:
         return None
     waiting = getattr(scaler, "_get_scale_async", scaler.get_scale)()
     return scaler.get_scale() if waiting is None else waiting
+
+
+# --- after the all-reduce of DistributedDataParallel, when backward has ended ---------------------
+# DDP adds processes' gradients up within backward, bucket by bucket, through whatever communication
+# hook it has, and writes them to `grad` in a callback at its end. A rule acts in a callback behind
+# that: so it composes with every communication hook, and raises where backward was called.
+ReducedHook: TypeAlias = Any  # that of `param_hooks.py`
+
+
+def ddp_class() -> Any:
+    """Return DistributedDataParallel, or a class without instances."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    return parallel.DistributedDataParallel if parallel is not None else _None
+
+
+class _None:
+    """No module is an instance of it."""
+
+    _active_ddp_module = None
+
+
+class Reduction:
+    """The all-reduces of one DDP module, and the hooks that act after them."""
+
+    def __init__(self, module: Any) -> None:
+        self.module: Callable[[], Any] = weakref.ref(module)
+        self.hooks: list[ReducedHook] = []
+        self.reached: dict[ReducedHook, RuleInForce | None] = {}
+        self.syncs = True
+        self.task = -1
+
+    def note_forward(self) -> None:
+        """Note whether the backward of a forward is to reduce: outside of `no_sync`."""
+        module = self.module()
+        if module is not None and torch.is_grad_enabled():
+            self.syncs = module.require_backward_grad_sync
+
+    def reach(self, hook: ReducedHook, in_force: RuleInForce | None) -> None:
+        """Note that backward has come to a parameter, and act at its end."""
+        self.reached.pop(hook, None)
+        self.reached[hook] = in_force  # in the order of this backward
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task = task
+            queue(self.wait)
+
+    def wait(self) -> None:
+        """Let what waits for the end of backward go first: DDP, queued after its last gradient."""
+        queue(self.finish)
+
+    def finish(self) -> None:
+        """Let the rules act on what was reduced."""
+        self.task = -1
+        if not self.syncs:
+            return
+        reached, self.reached = self.reached, {}
+        for hook in self.in_order(reached):
+            in_force = reached[hook] if hook in reached else hook.rule()
+            if in_force is not None:
+                self.act(hook, in_force)
+
+    def in_order(self, reached: dict[ReducedHook, RuleInForce | None]) -> list[ReducedHook]:
+        """Return the hooks whose gradients were reduced, in one order on all processes."""
+        module = self.module()
+        if not (module.find_unused_parameters or module.static_graph):
+            return list(reached)
+        # What one process has not used another may have, and its gradient is then everywhere.
+        used = torch.tensor([float(hook in reached) for hook in self.hooks])
+        used = used.to(module.device) if module.device is not None else used
+        torch.distributed.all_reduce(used, group=module.process_group)
+        return [hook for hook, count in zip(self.hooks, used.tolist(), strict=True) if count]
+
+    def act(self, hook: ReducedHook, in_force: RuleInForce) -> None:
+        """Apply a rule to a reduced gradient."""
+        parameter = hook.parameter()
+        if parameter is None or parameter.grad is None:
+            return
+        rule = in_force.specialization.rule.name
+        what = f"rule {rule!r} cannot act on the reduced gradient of parameter {hook.name!r}"
+        if hook.has_acted:
+            raise GradientError(
+                f"{what}: it was added to one on which a rule has acted. Call optimizer.zero_grad"
+                "(set_to_none=True) before backward or, to accumulate gradients, run all but the "
+                "last forward and backward inside of `with model.no_sync():`"
+            )
+        if hasattr(parameter, "_in_backward_optimizers"):
+            raise GradientError(
+                f"{what}: an optimizer that runs within backward has used it already. Attach "
+                "the hooks with reduced=False, or step the optimizer after backward"
+            )
+        if in_force.counter is None and draws(in_force):
+            raise GradientError(
+                f"{what}: without a key each process would draw other numbers, and its parameters "
+                f"would differ from the others'. Give a key: xg.use({rule!r}, key=0)"
+            )
+        with torch.no_grad():
+            result = hook.apply(in_force, parameter.grad)
+            if result.layout is torch.strided:
+                parameter.grad.copy_(result)  # it may be a part of a bucket
+            else:
+                parameter.grad = result
+        hook.has_acted = True
+
+
+def queue(callback: Callable[[], None]) -> None:
+    """Let the engine call it after the callbacks that it has now."""
+    Variable._execution_engine.queue_callback(callback)  # pyright: ignore

@@ -2,32 +2,34 @@
 
 A hook on a parameter transforms its gradient by the rule in force at the forward that a backward
 belongs to: that of the module that owns it, or of a module around that, whichever came last. Hooks
-are attached by `attach_param_hooks`, or by themselves (`automatic_hooks.py`). Both kinds share one
+are attached by `attach_param_hooks`, or by themselves (`hook_params`). Both kinds share one
 register, so that no parameter has two.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 
 from multigrad.errors import GradientError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
-from .. import versions
+from .. import dynamo, versions
 from ..distributed.tensors import is_distributed, lay_out, layout_of
-from . import sharded
 from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
-from .odd_gradients import apply_to_gradient, apply_unscaled
-from .reduced import Reduction, ddp_class
+from .odd_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_class
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -172,7 +174,7 @@ def remove_param_hooks(model: nn.Module) -> None:
         >>> hooks = attach_param_hooks(model)
         >>> remove_param_hooks(model)
     """
-    owners = sharded.owners()
+    owners = owners_of_shards()
     for parameter in nn.Module.parameters(model):  # the frozen ones too
         hook = find_hook(owners.get(id(parameter), parameter))
         if hook is not None:
@@ -202,7 +204,6 @@ class ParamHook:
         _hooks[self._identity] = self
 
     def register(self, parameter: Tensor) -> Any:
-        """Let autograd call this with each gradient of a parameter."""
         return parameter.register_hook(self)
 
     def __call__(self, grad: Tensor) -> Tensor:
@@ -237,7 +238,6 @@ class ParamHook:
             forwards.hooks.add(self)
 
     def remove(self) -> None:
-        """Take the hook off."""
         self._handle.remove()
         self._forget()
 
@@ -295,7 +295,7 @@ class ReducedHook(ParamHook):
 
 
 def nothing() -> None:
-    """Stand for a gradient that is not there."""
+    pass
 
 
 def warn_of_scaled(in_force: RuleInForce) -> None:
@@ -315,7 +315,6 @@ _hooks: dict[int, ParamHook] = {}  # by the parameter's identity: parameters com
 
 
 def find_hook(parameter: Tensor) -> ParamHook | None:
-    """Return the hook on a parameter."""
     hook = _hooks.get(id(parameter))
     return hook if hook is not None and hook.parameter() is parameter else None
 
@@ -329,7 +328,7 @@ def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) 
     A hook that attached by itself gives way to one that was asked for. What is refused is refused
     before the first one is hooked.
     """
-    for kind, parameter, name, chain in [*_plan_below(root, (), asked, sharded.owners())]:
+    for kind, parameter, name, chain in [*_plan_below(root, (), asked, owners_of_shards())]:
         hook = find_hook(parameter)
         if hook is None or (asked is not None and hook.asked is None):
             with _lock:
@@ -351,7 +350,7 @@ def _plan_below(
     owners: dict[int, Tensor],
 ) -> Iterator[tuple[type[ParamHook], Tensor, str, tuple[nn.Module, ...]]]:
     """Yield which hook each parameter is to get, its name, its module and those around that."""
-    sharded.refuse(module)
+    refuse_flat(module)
     chain = (module, *around)
     for name, parameter in own_parameters(module):
         owner = owners.get(id(parameter))
@@ -409,3 +408,133 @@ def refuse_transformed(module: nn.Module, name: str, value: Tensor) -> None:
                 "under scope='activations'"
             )
         value = functorch.get_unwrapped(value)
+
+
+# --- parameters that are sharded over processes ---------------------------------------------------
+# `fully_shard` runs forward and backward on gathered parameters, and adds the reduced gradient to
+# the sharded one itself. FullyShardedDataParallel flattens several parameters into one, of whose
+# gradient each process has a slice that ends anywhere: no rule for one parameter can act there.
+
+# What torch (2.13) puts into modules in the place of the sharded parameter.
+STAND_INS = ("_unsharded_param", "_sharded_post_forward_param")
+
+
+def owners_of_shards() -> dict[int, Tensor]:
+    """Return the sharded parameters of `fully_shard`, by the identity of all that stands for them
+    in modules.
+    """
+    if "torch.distributed.fsdp" not in sys.modules:
+        return {}
+    found = {}
+    for group in versions.find_groups():
+        for each in group.fsdp_params:
+            found[id(each.sharded_param)] = each.sharded_param
+            for name in STAND_INS:
+                found[id(getattr(each, name, None))] = each.sharded_param
+    found.pop(id(None), None)
+    return found
+
+
+def refuse_flat(module: nn.Module) -> None:
+    """Raise for a module whose parameters get no gradients that rules could act on."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and (isinstance(module, fsdp.FullyShardedDataParallel) or is_flat(module)):
+        raise GradientError(
+            "the rule of scope 'params' cannot act on the parameters of a "
+            "FullyShardedDataParallel, which computes the gradient of a flat one in their place. "
+            "Shard by torch.distributed.fsdp.fully_shard instead, or apply the rule before "
+            "optimizer.step(): xg.apply_to_gradients(grads, rule) acts on each process's slice "
+            "alone"
+        )
+
+
+def is_flat(module: nn.Module) -> bool:
+    """Return whether a FullyShardedDataParallel around a module has flattened its parameters."""
+    if not getattr(module, "_is_fsdp_managed_module", False):
+        return False
+    if not module._fsdp_use_orig_params:
+        return True
+    # The original parameters are marked; within forward, views of the flat one stand for them.
+    views = (v for v in vars(module).values() if isinstance(v, torch.Tensor))
+    marked = (hasattr(p, "_fsdp_flattened") for p in module._parameters.values())
+    return any(marked) or any(view.grad_fn is not None for view in views)
+
+
+# --- hooks that attach by themselves --------------------------------------------------------------
+# At each forward inside of a `use` that names the scope "params": torch then calls
+# `attach_at_forward` before every module.
+COMPILED_MODULE = r"Using `torch.compile\(module\)` when there are global hooks on modules"
+_entering = make_lock()
+
+
+class _Active:
+    """How many `use` that name the scope "params" are entered now, on all threads."""
+
+    number = 0
+    hooks = ExitStack()  # and what runs eagerly where compiled code would call none
+
+
+class _Outermost(threading.local):
+    """The outermost module that is called now on this thread, and all below it."""
+
+    module: Any = None
+    below: Any = frozenset()
+
+
+_OUTERMOST = _Outermost()
+
+
+@contextmanager
+def hook_params() -> Iterator[None]:
+    """Let hooks attach by themselves; the frame says on which thread, and in which task."""
+    with _entering:
+        if _Active.number == 0:
+            expect_compiled_modules()
+            with ExitStack() as stack:
+                if not versions.CALLS_HOOKS:
+                    stack.enter_context(dynamo.force_eager())
+                before = register_module_forward_pre_hook(attach_at_forward)
+                stack.callback(before.remove)
+                after = register_module_forward_hook(attach_after_forward, always_call=True)
+                stack.callback(after.remove)
+                _Active.hooks = stack.pop_all()
+        _Active.number += 1
+    try:
+        yield
+    finally:
+        with _entering:
+            _Active.number -= 1
+            if _Active.number == 0:
+                _Active.hooks.close()
+
+
+def expect_compiled_modules() -> None:
+    """Silence torch's warning that our hook is called for a compiled module too: it should be."""
+    # Each change of the filters lets Python repeat warnings that it has shown, so there is at most
+    # one.
+    known = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
+    if COMPILED_MODULE not in known:
+        warnings.filterwarnings("ignore", COMPILED_MODULE, UserWarning)
+
+
+@dynamo.disable
+def attach_at_forward(module: nn.Module, inputs: Any) -> None:
+    """Hook all parameters below the outermost module before its forward, if the frame says so."""
+    if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
+        return
+    hook_tree(module, None, [])
+    forwards = forwards_of(module)
+    forwards.mark(module)
+    forwards.note()  # too late for the module to call its new hook in this forward
+    _OUTERMOST.module = weakref.ref(module)
+    _OUTERMOST.below = weakref.WeakSet(module.modules())
+
+
+@dynamo.disable
+def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    """Hook what the forward of the outermost module has made; it gave None where it has failed."""
+    if _OUTERMOST.module is None or _OUTERMOST.module() is not module:
+        return
+    _OUTERMOST.module, _OUTERMOST.below = None, frozenset()
+    if outputs is not None and CURRENT.get().hooks_params:
+        hook_tree(module, None, [])

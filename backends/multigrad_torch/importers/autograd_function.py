@@ -73,24 +73,19 @@ class Context:
         return tuple(is_float and next(needed) for is_float in floats)
 
     def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors for backward."""
         self._saved = tensors
 
     def save_for_forward(self, *tensors: Tensor) -> None:
-        """Keep tensors for `jvp`."""
         self._saved_for_forward = tensors
 
     @property
     def saved_tensors(self) -> tuple[Tensor, ...]:
-        """What was kept."""
         return self._saved_for_forward if self.is_pushing else self._saved
 
     def mark_non_differentiable(self, *outputs: Tensor) -> None:
-        """Say which outputs carry no gradient."""
         self._marked = outputs
 
     def mark_dirty(self, *inputs: Tensor) -> None:
-        """Say which inputs forward changed in place."""
         self._dirty = inputs
 
     def set_materialize_grads(self, value: bool) -> None:
@@ -161,7 +156,6 @@ class ClassRecipe(CodeRecipe):
 
     @property
     def name(self) -> str:
-        """The class's name."""
         return self.function_class.__name__
 
     @property
@@ -183,11 +177,9 @@ class ClassRecipe(CodeRecipe):
 
     @property
     def gives_tangents(self) -> bool:
-        """Whether the class has a `jvp` of its own."""
         return self.function_class.jvp is not torch.autograd.Function.jvp
 
     def dialect(self) -> str:
-        """Return the library that it is written in."""
         return "torch"
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
@@ -343,11 +335,7 @@ class ClassRecipe(CodeRecipe):
         )
 
     def _count(self, returned: Any, count: int) -> tuple[Any, ...]:
-        """Return one gradient per argument of `apply`; torch lets more of them be None.
-
-        Raises:
-            GradientError: there is another number of them.
-        """
+        """Return one gradient per argument of `apply`; torch lets more of them be None."""
         gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         extra = gradients[count:]
         if len(gradients) < count or any(each is not None for each in extra):
@@ -399,11 +387,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
 
 
 def import_function(function_class: Any) -> ClassRecipe:
-    """Return the recipe of a `torch.autograd.Function` class.
-
-    Raises:
-        TypeError: it is no such class.
-    """
+    """Return the recipe of a `torch.autograd.Function` class."""
     is_class = isinstance(function_class, type)
     if not is_class or not issubclass(function_class, torch.autograd.Function):
         owner = getattr(function_class, "__self__", None)

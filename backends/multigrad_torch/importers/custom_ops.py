@@ -1,22 +1,25 @@
 """Operators that a package has made by `torch.library.custom_op`: a Python function, and by
 `register_autograd` a gradient of its own, which is kept as that of a class.
+
+Here are also all that packages have registered with a gradient, as functions with the parameters of
+their schemas.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.graph.support.trees import optree
 from multigrad.trace.answers import place_of
-from multigrad.trace.trace import Trace, Value
+from multigrad.trace.trace import Value
 
 from .autograd_function import find_imported
 
@@ -50,7 +53,9 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
         return find_imported(own_class)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
-    return _without_gradient(trace, kernel, args, kwargs)
+    # The values alone, as a class uses them; a derivative of its backward ends there.
+    trace.is_once |= trace.in_backward
+    return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
 def written(kernel: Any) -> Any:
@@ -62,14 +67,6 @@ def written(kernel: Any) -> Any:
             break
         kernel = inner
     return kernel
-
-
-def _without_gradient(
-    trace: Trace, kernel: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Record the values alone, as a class uses them; a derivative of its backward ends there."""
-    trace.is_once |= trace.in_backward
-    return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,3 +103,55 @@ def class_of(
     }
     name = definition._qualname.replace("::", ".")
     return type(name, (torch.autograd.Function,), methods)
+
+
+# --- operators with a gradient, as functions ------------------------------------------------------
+KEYS = ("Autograd", "AutogradCPU")
+OWN = ("aten", "debug_mode_ops", "export", "mkldnn", "prim", "prims", "quantized", "rngprims")
+
+
+def operators() -> Iterator[str]:
+    """Yield their names, as namespace::name."""
+    seen = set()
+    for key in KEYS:
+        for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key):
+            name = entry.partition(".")[0]
+            definition = OPDEFS.get(name)
+            has_gradient = definition is None or definition._backward_fn is not None
+            if name not in seen and has_gradient and name.partition("::")[0] not in OWN:
+                seen.add(name)
+                yield name
+
+
+def find_operator(what: Any) -> Callable[..., Any] | None:
+    """Return the function of an operator, which may be given by its name; None for what is none."""
+    if isinstance(what, CustomOpDef):
+        return as_function(what._opoverload)
+    found: Any = what
+    if isinstance(what, str) and "::" in what:
+        space, _, name = what.partition("::")
+        found = getattr(getattr(torch.ops, space), name, None)
+    if found is not None and isinstance(found, torch._ops.OpOverloadPacket):
+        found = getattr(found, found.overloads()[0], None)
+    return as_function(found) if isinstance(found, torch._ops.OpOverload) else None
+
+
+def as_function(overload: Any) -> Callable[..., Any]:
+    """Return a function that calls an operator, with a signature."""
+
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return overload(*args, **kwargs)
+
+    schema = overload._schema
+    operator.__name__ = operator.__qualname__ = schema.name
+    operator.__module__ = "torch.ops"
+    operator.__dict__["__signature__"] = inspect.Signature([*map(_parameter, schema.arguments)])
+    return operator
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(
+        argument.name, kinds[argument.kwarg_only], default=default, annotation=str(argument.type)
+    )

@@ -1,28 +1,318 @@
-"""Torch's rows of the array family: op to callable."""
+"""Torch's rows of the array family, linear algebra included, each function named as its op."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import find_array
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 from multigrad.graph.ops.arrays.products import as_matrix
 
 from .. import dynamo
-from . import convolutions, indices, linalg, ordering, random, shapes
-from .ordering import factor
+from ..state import count_modes, transforms_active
+from . import ordering, random
+from .ordering import factor, order, positions, wide
 
 Tensor: TypeAlias = torch.Tensor
-transforms_active = torch._C._are_functorch_transforms_active
-count_modes = torch._C._len_torch_dispatch_stack
 Axis = int | tuple[int, ...] | None
+Ints = tuple[int, ...]
+BY_AXES = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
+def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
+    first = x.ndim - len(sizes)
+    for axis, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+        x = x.unfold(first + axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
+    return x
+
+
+def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
+    first, sums = like.ndim - len(sizes), wide(x)
+    for axis in range(len(sizes) - 1, -1, -1):  # the last axis of sums is that of its windows
+        size, dilation = sizes[axis], dilations[axis]
+        reach = dilation * (size - 1) + 1
+        if dilation > 1:
+            spread = sums.new_zeros((*sums.shape[:-1], reach))
+            spread[..., ::dilation] = sums
+            sums = spread
+        shape = list(sums.shape[:-1])
+        shape[first + axis] = like.shape[first + axis]
+        sums = torch.ops.aten.unfold_backward(sums, shape, first + axis, reach, strides[axis])
+    return sums.to(x.dtype)
+
+
+def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
+    result = BY_AXES[len(strides)](factor(x), factor(w), None, strides, 0, dilations, groups)
+    return result.to(x.dtype)
+
+
+def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
+    given, kernels = factor(cotangent), factor(w)
+    result = backward(given, given.new_empty(()).expand(like.shape), kernels, (True, False), attrs)
+    return result[0].to(cotangent.dtype)
+
+
+def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
+    seen, given = factor(x), factor(cotangent)
+    result = backward(given, seen, given.new_empty(()).expand(like.shape), (False, True), attrs)
+    return result[1].to(cotangent.dtype)
+
+
+def backward(
+    cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, Any]
+) -> tuple[Tensor, ...]:
+    """The cotangents of x and w, each where it is wanted; of the other only the shape is read."""
+    zeros, wants = [0] * (x.ndim - 2), [*wanted, False]
+    steps, gaps = list(attrs["strides"]), list(attrs["dilations"])
+    return torch.ops.aten.convolution_backward(
+        cotangent, x, w, None, steps, zeros, gaps, False, zeros, attrs["groups"], wants
+    )
+
+
+# --- places ---------------------------------------------------------------------------------------
+def check_memory(x: Tensor, indices: Tensor) -> None:
+    """Check that indices have numbers where a tensor has: torch would read any memory."""
+    if indices.is_meta and not x.is_meta:
+        raise RuntimeError(f"indices on {indices.device} of a tensor on {x.device}")
+
+
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
+    return torch.gather(x, axis, indices)
+
+
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
+    values = wide(x)
+    return torch.scatter_add(values.new_zeros(like.shape), axis, indices, values).to(x.dtype)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
+    if indices.ndim == 1:
+        return torch.index_select(x, axis, indices)
+    axis = axis % x.ndim
+    taken = torch.index_select(x, axis, indices.reshape(-1))
+    return taken.reshape((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    check_memory(x, indices)
+    axis, values = axis % like.ndim, wide(x)
+    if indices.ndim != 1:
+        shape = (*like.shape[:axis], indices.numel(), *like.shape[axis + 1 :])
+        values, indices = values.reshape(shape), indices.reshape(-1)
+    return values.new_zeros(like.shape).index_add(axis, indices, values).to(x.dtype)
+
+
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    last = torch.full(like.shape, -1, dtype=torch.int64, device=indices.device)
+    places = positions(indices, axis).expand(indices.shape)
+    return torch.scatter_reduce(last, axis, indices, places, "amax")
+
+
+# --- linear algebra -------------------------------------------------------------------------------
+def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
+    a, upper = (a.mT, lower) if transposed else (a, not lower)
+    return torch.linalg.solve_triangular(a, b, upper=upper, unitriangular=unit)
+
+
+def solve(a: Tensor, b: Tensor) -> Tensor:
+    # Right sides of one axis less count as vectors.
+    if a.ndim > b.ndim:
+        b = b[(None,) * (a.ndim - b.ndim)]
+    return torch.linalg.solve(a, b)
+
+
+def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
+    cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
+    # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
+    return vh.mT @ (inverse[..., None] * u.mT)
+
+
+def logabsdet(x: Tensor) -> Tensor:
+    return torch.linalg.slogdet(x).logabsdet
+
+
+def signdet(x: Tensor) -> Tensor:
+    return torch.linalg.slogdet(x).sign
+
+
+# --- factors --------------------------------------------------------------------------------------
+def lu(x: Tensor) -> Tensor:
+    return torch.linalg.lu_factor_ex(x)[0]
+
+
+def lu_pivots(x: Tensor) -> Tensor:
+    return torch.linalg.lu_factor_ex(wide(x))[1].long() - 1
+
+
+def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
+    *batch, count = indices.shape
+    factors = torch.empty((*batch, like.shape[-2], count), device=indices.device)
+    places = torch.lu_unpack(factors, (indices + 1).int(), unpack_data=False)[0]
+    rows = torch.arange(like.shape[-2], dtype=places.dtype, device=places.device)
+    return (places.mT @ rows).long()
+
+
+def svd(x: Tensor) -> Tensor:
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    return torch.cat((s[..., None, :], u, vh.mT), -2)
+
+
+def eigh(x: Tensor, *, lower: bool) -> Tensor:
+    w, v = torch.linalg.eigh(x, "L" if lower else "U")
+    return torch.cat((w[..., None, :], v), -2)
+
+
+def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
+    return torch.linalg.eigvalsh(x, UPLO="L" if lower else "U")
+
+
+def qr(x: Tensor) -> Tensor:
+    return torch.linalg.qr(x)[0]
+
+
+# --- spectra --------------------------------------------------------------------------------------
+def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
+    whole, places = torch.view_as_complex(x.contiguous()), [axis + 1 for axis in axes]
+    if inverse:
+        return torch.view_as_real(torch.fft.ifftn(whole, dim=places, norm="forward"))
+    return torch.view_as_real(torch.fft.fftn(whole, dim=places))
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return x.reshape(like.shape)
+
+
+def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
+    if axis is None:
+        return x.squeeze()
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if any(x.shape[i] != 1 for i in axes):  # torch leaves longer axes as they are
+        raise ValueError(f"axis {axis} of a tensor of shape {tuple(x.shape)} is not of length 1")
+    return x.squeeze(axes)
+
+
+def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
+    return x.permute(tuple(reversed(range(x.ndim))) if axes is None else axes)
+
+
+def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
+    return x.transpose(axis1, axis2)
+
+
+def flip(x: Tensor, *, axis: Axis) -> Tensor:
+    axes = tuple(range(x.ndim)) if axis is None or x.ndim == 0 else axis
+    return torch.flip(x, axes if isinstance(axes, tuple) else (axes,))
+
+
+def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+    return torch.roll(x, shift, () if axis is None else axis) if x.ndim else x
+
+
+def tril(x: Tensor, *, offset: int) -> Tensor:
+    return torch.tril(x, offset)
+
+
+def triu(x: Tensor, *, offset: int) -> Tensor:
+    return torch.triu(x, offset)
+
+
+def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return torch.broadcast_to(x, shape)
+
+
+def as_torch_index(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+    """Return the index, and whether every slice goes forward, as torch's must."""
+    steps = [item[2] for item in index if isinstance(item, tuple)]
+    return as_index(index), all(step is None or step > 0 for step in steps)
+
+
+def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
+    """The flat places of the elements that an index with a backward slice takes."""
+    import numpy as np
+
+    # A copy: NumPy calls one element contiguous whatever its stride, torch takes no negative one.
+    flat = np.arange(math.prod(x.shape)).reshape(x.shape)[index].copy()
+    return torch.as_tensor(flat, device=x.device)
+
+
+def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    item, simple = as_torch_index(index)
+    return x[item] if simple else torch.take(x, places(x, item))
+
+
+def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    item, simple = as_torch_index(index)
+    full = x.new_zeros(like.shape)
+    if simple:
+        full[item] = x
+        return full
+    at = places(like, item).reshape(-1)
+    return full.reshape(-1).index_add(0, at, x.reshape(-1)).reshape(like.shape)
+
+
+def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    return torch.index_select(x, axis, positive(x, indices, axis))
+
+
+def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
+    """The indices counted from the front, as a tensor."""
+    places = from_front(indices, x.shape[axis])
+    return torch.tensor(places, dtype=torch.int64, device=x.device)
+
+
+def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    values = wide(x)
+    full = values.new_zeros(like.shape)
+    return full.index_add(axis, positive(like, indices, axis), values).to(x.dtype)
+
+
+def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    return torch.tile(x, repetitions)
+
+
+def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
+    return torch.repeat_interleave(x, repeats, axis)
+
+
+def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
+    pairs = as_pairs(widths, x.ndim)
+    sides = [n for pair in reversed(pairs) for n in pair]
+    return torch.nn.functional.pad(x, sides, value=fill)
+
+
+def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+    return torch.cat(arrays, axis)
+
+
+def stack(*arrays: Tensor, axis: int) -> Tensor:
+    return torch.stack(arrays, axis)
+
+
+def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    return x.narrow(axis, start, like.shape[axis])
+
+
+def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    full = x.new_zeros(like.shape)
+    full[along(x, start, x.shape[axis], axis)] = x
+    return full
+
+
+# --- reductions and products ----------------------------------------------------------------------
 def _dims(x: Tensor, axis: Axis) -> tuple[int, ...]:
     if axis is None:
         return tuple(range(x.ndim))
@@ -65,24 +355,20 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     return torch.logsumexp(x, _dims(x, axis), keepdims) if x.ndim else x.clone()
 
 
-def softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return over_axes(torch.softmax, x, axis)
+def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of one axis as a row: several are merged into one."""
 
+    def apply(x: Tensor, *, axis: Axis) -> Tensor:
+        if isinstance(axis, int):
+            return function(x, axis)
+        if axis is None or x.ndim == 0:
+            return function(x.reshape(-1), 0).reshape(x.shape)
+        back = tuple(range(-len(axis), 0))
+        last = torch.movedim(x, axis, back)
+        rows = last.reshape((*last.shape[: x.ndim - len(axis)], -1))
+        return torch.movedim(function(rows, -1).reshape(last.shape), back, axis)
 
-def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
-    return over_axes(torch.log_softmax, x, axis)
-
-
-def over_axes(function: Callable[..., Tensor], x: Tensor, axis: Axis) -> Tensor:
-    """Apply a function of one axis over several, merged into one."""
-    if isinstance(axis, int):
-        return function(x, axis)
-    if axis is None or x.ndim == 0:
-        return function(x.reshape(-1), 0).reshape(x.shape)
-    back = tuple(range(-len(axis), 0))
-    last = torch.movedim(x, axis, back)
-    rows = last.reshape((*last.shape[: x.ndim - len(axis)], -1))
-    return torch.movedim(function(rows, -1).reshape(last.shape), back, axis)
+    return apply
 
 
 def glu(x: Tensor, *, axis: int) -> Tensor:
@@ -162,6 +448,7 @@ def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
 
 
 OPS: dict[Op, Callable[..., Any]] = {
+    **ordering.OPS,
     **rows_of(vars()),
     ops.SUM: over_dims(torch.sum),
     ops.MEAN: over_dims(torch.mean),
@@ -169,14 +456,24 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.MIN: over_dims(torch.amin),
     ops.ANY: over_dims(torch.any),
     ops.ALL: over_dims(torch.all),
+    ops.SOFTMAX: over_axes(torch.softmax),
+    ops.LOG_SOFTMAX: over_axes(torch.log_softmax),
     ops.MATMUL: torch.matmul,  # 16-bit products accumulate in float32 (2.13, CPU: 0.5 eps)
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
-    **ordering.OPS,
-    **convolutions.OPS,
-    **indices.OPS,
-    **linalg.OPS,
-    **shapes.OPS,
+    ops.ARGMAX: torch.argmax,
+    ops.ARGMIN: torch.argmin,
+    ops.ARGSORT: order,
+    ops.CHOLESKY: torch.linalg.cholesky,
+    ops.INV: torch.linalg.inv,
+    ops.DET: torch.linalg.det,
+    ops.EXPM: torch.linalg.matrix_exp,
+    ops.SVDVALS: torch.linalg.svdvals,
+    ops.RESHAPE: torch.reshape,
+    ops.MOVEAXIS: torch.movedim,
 }
-NAMES = "matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__"
+NAMES = """
+    matmul: bmm dot linalg.matmul matmul mm mv Tensor.dot Tensor.__matmul__;
+    moveaxis: moveaxis movedim
+"""

@@ -16,7 +16,8 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
 from multigrad.graph.ops.elementwise.special import from_zeta, reflected
 
-from . import former
+from ..state import count_modes, transforms_active
+from ..versions import RELEASE
 
 Tensor: TypeAlias = torch.Tensor
 HALVES = (torch.float16, torch.bfloat16)
@@ -188,14 +189,6 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 @aligned
-def formerly_floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """The same before torch 2.9."""
-    if not b.is_floating_point():
-        return of_integers(torch.floor_divide, a, b)
-    return former.floor_of(a, b)
-
-
-@aligned
 def remainder(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.remainder, a, b)
@@ -222,8 +215,6 @@ def stop_gradient(x: Tensor) -> Tensor:
 
 
 # --- activations ---------------------------------------------------------------------------------
-transforms_active = torch._C._are_functorch_transforms_active
-count_modes = torch._C._len_torch_dispatch_stack
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -260,77 +251,86 @@ def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
     return F.threshold(x, threshold, default)
 
 
+# --- kernels of torch before 2.9 that lose digits or NaN; see docs/versions.md --------------------
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+BIG = 1e30  # from where on 1 + x is x
+
+
+@widened
+def former_elu(x: Tensor, *, alpha: float) -> Tensor:
+    """Without exp(x) - 1, which is 0 from -6e-8 on; the slope at NaN is 1, as torch's is."""
+    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0)), x)
+
+
+@widened
+def former_celu(x: Tensor, *, alpha: float) -> Tensor:
+    return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0) / alpha), x)
+
+
+@widened
+def former_selu(x: Tensor) -> Tensor:
+    return SELU_SCALE * former_elu(x, alpha=SELU_ALPHA)
+
+
+def former_soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
+    """NaN stays NaN, where torch's gives 0."""
+    return torch.where(x.isnan(), x, F.softshrink(x, lambd))
+
+
+def former_log1p(x: Tensor) -> Tensor:
+    """Finite up to the largest number of float32."""
+    return torch.where(x > BIG, torch.log(x), torch.log1p(x))
+
+
+@aligned
+def former_floor_divide(a: Tensor, b: Tensor) -> Tensor:
+    """Infinite where a / b overflows, where torch's is NaN."""
+    if not b.is_floating_point():
+        return of_integers(torch.floor_divide, a, b)
+    floored = torch.div(a, b, rounding_mode="floor")
+    overflows = floored.isnan() & a.isfinite() & ~b.isnan()
+    return torch.where(overflows, torch.floor((a / b).detach()), floored)
+
+
+FORMER: dict[Op, Callable[..., Any]] = {
+    ops.ELU: former_elu,
+    ops.CELU: former_celu,
+    ops.SELU: former_selu,
+    ops.SOFT_SHRINK: former_soft_shrink,
+    ops.LOG1P: former_log1p,
+    ops.FLOOR_DIVIDE: former_floor_divide,
+}
+MENDED = FORMER if RELEASE < (2, 9) else {}
+
+
+def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
+    """Return a library's functions of the names of ops as their rows."""
+    return {ops.OPS[name]: getattr(library, name) for name in names.split()}
+
+
+BY_NAME = """
+    abs acos acosh asin asinh atan atanh bitwise_left_shift bitwise_right_shift ceil cos cosh
+    deg2rad erfinv exp exp2 expm1 floor frac isfinite isinf isnan lgamma log log10 log1p log2 logit
+    pow rad2deg reciprocal relu round rsqrt sigmoid signbit sin sinc sinh sqrt square tan tanh trunc
+"""
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    **named(torch, BY_NAME),
+    **named(torch.special, "erfc i0e i1e log_ndtr ndtri"),
+    **named(F, "celu elu mish relu6 selu silu"),
     ops.LERP: aligned(torch.lerp),
-    ops.POW: torch.pow,
-    ops.ABS: torch.abs,
-    ops.SQUARE: torch.square,
-    ops.SQRT: torch.sqrt,
-    ops.RSQRT: torch.rsqrt,
-    ops.RECIPROCAL: torch.reciprocal,
-    ops.FLOOR: torch.floor,
-    ops.CEIL: torch.ceil,
-    ops.ROUND: torch.round,
-    ops.TRUNC: torch.trunc,
-    ops.EXP: torch.exp,
-    ops.EXPM1: torch.expm1,
-    ops.LOG: torch.log,
-    ops.LOG1P: torch.log1p,
-    ops.SIN: torch.sin,
-    ops.COS: torch.cos,
-    ops.ATAN: torch.atan,
-    ops.TANH: torch.tanh,
-    ops.FRAC: torch.frac,
     ops.FMAX: aligned(torch.fmax),
     ops.FMIN: aligned(torch.fmin),
     ops.COPYSIGN: aligned(torch.copysign),
     ops.HYPOT: aligned(torch.hypot),
     ops.ATAN2: aligned(torch.atan2),
-    ops.EXP2: torch.exp2,
-    ops.LOG2: torch.log2,
-    ops.LOG10: torch.log10,
     ops.LOGADDEXP: aligned(torch.logaddexp),
     ops.XLOGY: aligned(torch.xlogy),
     ops.XLOG1PY: aligned(torch.special.xlog1py),
-    ops.TAN: torch.tan,
-    ops.ASIN: torch.asin,
-    ops.ACOS: torch.acos,
-    ops.SINC: torch.sinc,
-    ops.DEG2RAD: torch.deg2rad,
-    ops.RAD2DEG: torch.rad2deg,
-    ops.SINH: torch.sinh,
-    ops.COSH: torch.cosh,
-    ops.ASINH: torch.asinh,
-    ops.ACOSH: torch.acosh,
-    ops.ATANH: torch.atanh,
-    ops.ERFC: torch.special.erfc,
-    ops.ERFINV: torch.erfinv,
-    ops.NDTRI: torch.special.ndtri,
-    ops.LOG_NDTR: torch.special.log_ndtr,
-    ops.LGAMMA: torch.lgamma,
-    ops.I0E: torch.special.i0e,
-    ops.I1E: torch.special.i1e,
-    ops.SIGNBIT: torch.signbit,
-    ops.BITWISE_LEFT_SHIFT: torch.bitwise_left_shift,
-    ops.BITWISE_RIGHT_SHIFT: torch.bitwise_right_shift,
-    ops.ISNAN: torch.isnan,
-    ops.ISINF: torch.isinf,
-    ops.ISFINITE: torch.isfinite,
-    ops.ELU: F.elu,
-    ops.CELU: F.celu,
-    ops.LOGIT: torch.logit,
     ops.SOFT_SHRINK: F.softshrink,
     ops.HARD_SHRINK: F.hardshrink,  # 2.13 rounds lambd to 16 bits before it compares
-    ops.SIGMOID: torch.sigmoid,
     ops.LOG_SIGMOID: F.logsigmoid,
-    ops.RELU: torch.relu,
-    ops.RELU6: F.relu6,
-    ops.SELU: F.selu,
-    ops.SILU: F.silu,
-    ops.MISH: F.mish,
-    **former.MENDED,
-    **({ops.FLOOR_DIVIDE: formerly_floor_divide} if former.MENDED else {}),
+    **MENDED,
 }
 NAMES = """
     mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;

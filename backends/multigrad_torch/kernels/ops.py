@@ -24,7 +24,7 @@ from multigrad.graph.ops.arrays.loops import (
 )
 
 from ..distributed import collectives
-from . import arrays, elementwise, ordering, shapes
+from . import arrays, elementwise, ordering
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "turns", "while_loop"]
@@ -48,7 +48,7 @@ WIDE = (
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
 OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
-NAMES = f"{elementwise.NAMES}; {arrays.NAMES}; {shapes.NAMES}"
+NAMES = f"{elementwise.NAMES}; {arrays.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
 

@@ -1,4 +1,4 @@
-"""Random draws on torch, eagerly and in compiled code.
+"""Random draws on torch, by Threefry in int32 (torch has no uint32 arithmetic), block by block.
 
 The compiler must not see the rounds of the generator: inductor (torch 2.13)
 does not finish on 20 rounds, its time grows exponentially with their number. So compiled code calls
@@ -7,15 +7,18 @@ the same functions as opaque operators, `torch.ops.multigrad.*`, and draws the s
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from multigrad.errors import GradientError, RuleError, RuleValueError
 from multigrad.graph import random as core
@@ -23,15 +26,6 @@ from multigrad.graph import random as core
 from ..distributed.tensors import is_distributed
 from ..dynamo import at_import
 from ..versions import DTENSORS, custom_op, register_vmap
-from .random_kernels import (
-    draw_normal,
-    draw_uniform,
-    dtype_name,
-    fold_in_words,
-    is_readable,
-    with_words,
-    words_of,
-)
 
 Tensor: TypeAlias = Any
 
@@ -51,26 +45,24 @@ def fold_in(key: Tensor, n: int) -> Tensor:
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw uniforms in [0, 1) of x's shape, dtype and device, bit-equal to the other backends'."""
-    core.check_dtype(dtype_name(x.dtype))
-    if torch.compiler.is_compiling():
-        return draw_compiled(torch.ops.multigrad.uniform.default, key, x)
-    if type(x) is not torch.Tensor:
-        return draw_for_class(draw_uniform, key, x)
-    if torch._C._get_tracing_state() is not None:
-        return draw_untraced(draw_uniform, key, x)
-    return draw_uniform(key, x.shape, x.dtype, x.device)
+    return draw_like(draw_uniform, "uniform", key, x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Draw standard normals of x's shape, dtype and device."""
+    return draw_like(draw_normal, "normal", key, x)
+
+
+def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor) -> Tensor:
+    """Draw like x, in compiled code by the operator of that name."""
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
-        return draw_compiled(torch.ops.multigrad.normal.default, key, x)
+        return draw_compiled(getattr(torch.ops.multigrad, operator).default, key, x)
     if type(x) is not torch.Tensor:
-        return draw_for_class(draw_normal, key, x)
+        return draw_for_class(draw, key, x)
     if torch._C._get_tracing_state() is not None:
-        return draw_untraced(draw_normal, key, x)
-    return draw_normal(key, x.shape, x.dtype, x.device)
+        return draw_untraced(draw, key, x)
+    return draw(key, x.shape, x.dtype, x.device)
 
 
 def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
@@ -172,30 +164,27 @@ def draw_words_in_transform() -> Tensor:
 
 
 def key_words(key: Tensor) -> Tensor:
-    """Make a pair of ints a tensor."""
     return torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
 
 
-def draw_uniforms(
-    key: torch.Tensor,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    device: torch.device,
-    start: int = 0,
-    whole: Sequence[int] | None = None,
-) -> torch.Tensor:
-    return draw_for_each(draw_uniform, key, (start, whole), shape, dtype, device)
+def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what draws once per key, along the leading dimensions, as an operator."""
 
+    def draw_each(
+        key: torch.Tensor,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        start: int = 0,
+        whole: Sequence[int] | None = None,
+    ) -> torch.Tensor:
+        place = start, whole
+        if key.dim() > 1:
+            return torch.stack([draw_each(k, shape, dtype, device, *place) for k in key])
+        own = key if whole is None else core.PlacedKey(key, start, tuple(whole))
+        return draw(own, shape, dtype, device)
 
-def draw_normals(
-    key: torch.Tensor,
-    shape: Sequence[int],
-    dtype: torch.dtype,
-    device: torch.device,
-    start: int = 0,
-    whole: Sequence[int] | None = None,
-) -> torch.Tensor:
-    return draw_for_each(draw_normal, key, (start, whole), shape, dtype, device)
+    return draw_each
 
 
 def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
@@ -208,17 +197,6 @@ def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Te
         return operator(words, *description)
 
     return draw_part(draw, key, x) if is_distributed(x) else draw(key, x.shape, x.dtype, x.device)
-
-
-def draw_for_each(
-    draw: Callable[..., Tensor], keys: Tensor, place: tuple[int, Any], *description: Any
-) -> Tensor:
-    """Draw once per key, along the leading dimensions."""
-    if keys.dim() > 1:
-        return torch.stack([draw_for_each(draw, key, place, *description) for key in keys])
-    start, whole = place
-    key = keys if whole is None else core.PlacedKey(keys, start, tuple(whole))
-    return draw(key, *description)
 
 
 def describe_draw(
@@ -251,8 +229,8 @@ def register_operators() -> None:
     which vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
     """
     for name, schema, run, describe in (
-        ("uniform", DRAWING, draw_uniforms, describe_draw),
-        ("normal", DRAWING, draw_normals, describe_draw),
+        ("uniform", DRAWING, for_each_key(draw_uniform), describe_draw),
+        ("normal", DRAWING, for_each_key(draw_normal), describe_draw),
         ("fold_in", "(Tensor key, SymInt n) -> Tensor", fold_in_words, describe_folded_key),
     ):
         operator = custom_op(f"multigrad::{name}", schema)(run)
@@ -273,17 +251,15 @@ class OwnKey(NamedTuple):
 
 
 def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a DTensor what one process would: each process its part.
-
-    Raises:
-        GradientError: x's local tensor has not the shape that its placements give it.
-    """
+    """Draw for a DTensor what one process would: each process its part."""
     tensors = sys.modules[DTENSORS]
     DTensor, Replicate, Shard = tensors.DTensor, tensors.Replicate, tensors.Shard
 
     mesh = x.device_mesh
     if mesh.size() > 1 and (isinstance(key, OwnKey) or not isinstance(key, tuple)):
-        key = agree(key, x)
+        # One process's key everywhere: a key from torch's own generator differs.
+        words, everywhere = key_words(key).to(x.device), [Replicate()] * mesh.ndim
+        key = DTensor.from_local(words, mesh, everywhere, run_check=True).to_local()
     placements = [Replicate() if each.is_partial() else each for each in x.placements]
     if any(type(each) not in (Replicate, Shard) for each in placements):  # strided
         whole = draw(key, x.shape, x.dtype, x.device)
@@ -302,7 +278,7 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
         key = core.place(key, starts, x.shape)
     drawn = draw(key, local.shape, x.dtype, x.device)
     return DTensor.from_local(
-        drawn, mesh, placements, run_check=False, shape=x.shape, stride=contiguous(x.shape)
+        drawn, mesh, placements, run_check=False, shape=x.shape, stride=tuple(core.strides(x.shape))
     )
 
 
@@ -324,16 +300,273 @@ def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, .
     return starts, tuple(lengths)
 
 
-def agree(key: Tensor, x: Tensor) -> Tensor:
-    """Return one process's key everywhere: a key from torch's own generator differs."""
-    tensors = sys.modules[DTENSORS]
-    DTensor, Replicate = tensors.DTensor, tensors.Replicate
+# --- Threefry -------------------------------------------------------------------------------------
+# Elements per pass. On a CPU three buffers of this size stay in a cache and still occupy eight
+# threads; on a device only memory is bounded.
+CPU_BLOCK = 1 << 18
+DEVICE_BLOCK = 1 << 26
+# Elements between two logarithms of compiled code: torch takes these on its threads, for which it
+# waits each time (1e6 normals: 2.4 ms, by blocks of 1 << 14 3.4).
+NATIVE_BLOCK = 1 << 18
 
-    words = torch.tensor(key, dtype=torch.int64) if isinstance(key, tuple) else key
-    everywhere = [Replicate()] * x.device_mesh.ndim
-    same = DTensor.from_local(words.to(x.device), x.device_mesh, everywhere, run_check=True)
-    return same.to_local()
+
+# Draws. A key of ints takes part in arithmetic in place. A key that must not be read (it is on a
+# device, or being traced) takes part as a tensor, out of place, because vmap may have batched it.
 
 
-def contiguous(shape: Any) -> tuple[int, ...]:
-    return tuple(core.strides(shape))
+def draw_uniform(
+    key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    native = find_native(key, shape, device)
+    if native is None:
+        return join(uniform_blocks(key, shape, dtype_name(dtype), device), shape, dtype, device)
+    kernels, layout = native
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    drawn = torch.empty(shape, dtype=wide, device="cpu")
+    kernels.uniform(drawn.data_ptr(), layout, 0, drawn.numel(), dtype_name(dtype))
+    return drawn if drawn.dtype is dtype else drawn.to(dtype)
+
+
+def draw_normal(
+    key: Tensor, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    native, double = find_native(key, shape, device), dtype == torch.float64
+    if native is None:
+        blocks = uniform_blocks(key, shape, "float64" if double else "float32", device)
+        normals = (core.normal_from_uniform(block, torch, double) for block in blocks)
+        return join(normals, shape, dtype, device)
+    kernels, layout = native
+    drawn = torch.empty(shape, dtype=torch.float64 if double else torch.float32, device="cpu")
+    size = drawn.numel()
+    scratch = take_scratch(min(size, NATIVE_BLOCK), drawn.dtype)
+    kernels.normal(
+        drawn.data_ptr(),
+        layout,
+        0,
+        size,
+        double=double,
+        block=NATIVE_BLOCK,
+        scratch=scratch.addresses,
+        take_roots=scratch.take_roots,
+    )
+    give_back(scratch)
+    return drawn if drawn.dtype is dtype else drawn.to(dtype)
+
+
+def join(
+    blocks: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Make one tensor of the blocks."""
+    drawn = [block.to(dtype) for block in blocks]
+    if not drawn:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return (drawn[0] if len(drawn) == 1 else torch.cat(drawn)).reshape(shape)
+
+
+def uniform_blocks(
+    key: Tensor, shape: Sequence[int], dtype: str, device: torch.device
+) -> Iterator[Tensor]:
+    """Give the uniforms of a dtype, block by block: float64, or exact float32."""
+    words, size = words_of(key), math.prod(shape)
+    if not isinstance(words, tuple):
+        words = tuple(words.tolist()) if is_readable(words) else int32_words(words.to(device))
+    if isinstance(words, tuple) and device.type == "cpu" and is_faster_in_numpy(size):
+        drawn = np.empty(shape, "float64" if dtype == "float64" else "float32")
+        core.fill_uniform(drawn, with_words(key, words), dtype)
+        yield torch.from_numpy(drawn)
+        return
+    for high, low in counter_blocks(key, shape, device):
+        yield uniform_block(encrypt(words, high, low), dtype)
+
+
+# Draws by compiled code, which writes to addresses: not where torch traces, maps or fakes tensors.
+
+
+def find_native(
+    key: Tensor, shape: Sequence[int], device: torch.device
+) -> tuple[core.Kernels, core.Layout] | None:
+    """Return the compiled functions and the layout of a draw; None where torch's code draws."""
+    if device.type != "cpu" or not is_plain():
+        return None
+    words = words_of(key)
+    if not isinstance(words, tuple):
+        if not is_readable(words):
+            return None
+        key = with_words(key, tuple(words.tolist()))
+    kernels = core.find_kernels(math.prod(shape))
+    return None if kernels is None else (kernels, core.lay_out(key, shape))
+
+
+def is_plain() -> bool:
+    """Whether tensors that are made here are what they seem."""
+    return not (
+        torch._C._are_functorch_transforms_active()
+        or is_in_torch_dispatch_mode()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+class Scratch:
+    """Where the logarithms of a draw are taken, and their roots."""
+
+    def __init__(self, size: int, dtype: torch.dtype) -> None:
+        with torch.inference_mode(False):  # for draws outside of it, too
+            self.w, self.root = torch.empty((2, size), dtype=dtype, device="cpu").unbind()
+        self.size = size
+        self.log = torch.log if dtype == torch.float64 else torch.log1p
+        self.addresses = self.w.data_ptr(), self.root.data_ptr()
+
+    def take_roots(self, number: int) -> None:
+        """Put the roots of minus the logarithms in their place, and keep the latter."""
+        w, root = self.w, self.root
+        if number < self.size:
+            w, root = w[:number], root[:number]
+        torch.neg(self.log(w, out=w), out=w)
+        torch.sqrt(w, out=root)
+
+
+# What no draw uses now, by size: two allocations and two views take as long as what they are for.
+SPARE: dict[tuple[int, torch.dtype], list[Scratch]] = {}
+MOST_SIZES, LARGEST_SPARE = 8, 1 << 14
+
+
+def take_scratch(size: int, dtype: torch.dtype) -> Scratch:
+    try:
+        return SPARE[size, dtype].pop()  # no other thread gets it
+    except (KeyError, IndexError):
+        return Scratch(size, dtype)
+
+
+def give_back(scratch: Scratch) -> None:
+    if scratch.size > LARGEST_SPARE:
+        return
+    if len(SPARE) > MOST_SIZES:
+        SPARE.clear()
+    SPARE.setdefault((scratch.size, scratch.w.dtype), []).append(scratch)
+
+
+def words_of(key: Tensor) -> Tensor:
+    return key.key if isinstance(key, core.PlacedKey) else key
+
+
+def with_words(key: Tensor, words: Tensor) -> Tensor:
+    """Return a key of these words in the place of another key."""
+    if isinstance(key, core.PlacedKey):
+        return core.PlacedKey(words, key.start, key.whole)
+    return words
+
+
+def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
+    """Turn the words of a block, which are consumed, into uniforms: float64, or exact float32."""
+    x, y = words
+    if dtype == "float64":
+        high = (x.to(torch.int64) & core.WORD_MASK) << 20
+        low = y.bitwise_right_shift_(12).bitwise_and_(0xFFFFF)
+        return (high | low).to(torch.float64).mul_(2.0**-core.WIDE_BITS)
+    dropped, kept = core.UNIFORM_FIELDS[dtype]
+    field = x.bitwise_xor_(y).bitwise_right_shift_(dropped).bitwise_and_((1 << kept) - 1)
+    return field.to(torch.float32).mul_(2.0**-kept)
+
+
+def counter_blocks(
+    key: Tensor, shape: Sequence[int], device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give the two counter words of every element, block by block, in int32."""
+    block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
+    if not isinstance(key, core.PlacedKey):
+        for start, stop in core.blocks(math.prod(shape), block):
+            yield count_from(start, stop - start, device)
+        return
+    axes = core.split_axes(key.whole, shape)
+    number, length = math.prod(shape[:axes]), math.prod(shape[axes:])
+    if number == 1:
+        for start, stop in core.blocks_of_run(key.start, length, block):
+            yield count_from(key.start + start, stop - start, device)
+        return
+    firsts, along = firsts_of_runs(key, shape[:axes], device), torch.arange(length, device=device)
+    for start, stop in core.blocks(number, max(1, block // max(length, 1))):
+        counters = (firsts[start:stop, None] + along).reshape(-1)
+        yield (counters >> 32).to(torch.int32), counters.to(torch.int32)
+
+
+def count_from(first: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Give the words of counters that follow one another and share their high word."""
+    high = torch.full((size,), as_int32(first >> 32), dtype=torch.int32, device=device)
+    low = torch.arange(size, dtype=torch.int32, device=device)
+    return high, low.add_(as_int32(first))
+
+
+def firsts_of_runs(key: Tensor, lengths: Sequence[int], device: torch.device) -> Tensor:
+    """Give the first counter of each run in which a part lies in the whole array, in int64."""
+    firsts = torch.full((1,), key.start, dtype=torch.int64, device=device)
+    for length, stride in zip(lengths, core.strides(key.whole), strict=False):
+        steps = torch.arange(length, device=device) * stride
+        firsts = (firsts[:, None] + steps).reshape(-1)
+    return firsts
+
+
+def is_faster_in_numpy(size: int) -> bool:
+    """Whether NumPy's 110 operations on a few elements (0.07 ms, in torch 0.23), or on one thread
+    (6 ms per 1e6, in torch 11), take less: two threads of torch take 6 ms where both cores are
+    free, and several times that where they wait for each other.
+    """
+    return size <= core.BLOCK or torch.get_num_threads() <= 2
+
+
+def is_readable(key: Tensor) -> bool:
+    """Whether the key's values may become ints: nothing traces them, no device is waited for."""
+    return (
+        type(key) is torch.Tensor
+        and key.device.type == "cpu"
+        and not torch._C._are_functorch_transforms_active()
+        and not is_in_torch_dispatch_mode()
+    )
+
+
+def fold_in_words(key: Tensor, n: int) -> Tensor:
+    """Derive the n-th key of a key tensor, where the key is."""
+    first, second = int32_words(key).unbind(-1)
+    x = torch.zeros((), dtype=torch.int32, device=key.device)
+    y = torch.full((), as_int32(n), dtype=torch.int32, device=key.device)
+    words = core.threefry_rounds((first, second), (x, y), torch.add, rotate_xor, as_given)
+    return torch.stack(words, -1).to(torch.int64) & core.WORD_MASK
+
+
+def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Run the threefry rounds: in place under a key of ints, out of place under a tensor."""
+    if not isinstance(key, tuple):
+        return core.threefry_rounds((key[0], key[1]), (x, y), torch.add, rotate_xor, as_given)
+    scratch = torch.empty_like(x)
+
+    def rotate_xor_in_place(x: Tensor, bits: int, y: Tensor) -> Tensor:
+        torch.bitwise_left_shift(x, bits, out=scratch)
+        x.bitwise_right_shift_(32 - bits).bitwise_and_((1 << bits) - 1)
+        return x.bitwise_or_(scratch).bitwise_xor_(y)
+
+    return core.threefry_rounds(key, (x, y), add_in_place, rotate_xor_in_place, as_int32)
+
+
+def add_in_place(x: Tensor, y: Tensor) -> Tensor:
+    return x.add_(y)
+
+
+def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
+    # The right shift repeats the sign; the mask takes it off.
+    return ((x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))) ^ y
+
+
+def as_given(word: Tensor) -> Tensor:
+    return word
+
+
+def as_int32(word: Tensor) -> Tensor:
+    """Give a word, an int or int64, the value that it has as a signed 32-bit number."""
+    return ((word + (1 << 31)) & core.WORD_MASK) - (1 << 31)
+
+
+def int32_words(key: Tensor) -> Tensor:
+    return as_int32(key.to(torch.int64)).to(torch.int32)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

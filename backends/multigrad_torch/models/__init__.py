@@ -61,6 +61,6 @@ def is_operation(selector: Any) -> bool:
 
 def override_function(function: Any, rules: Any) -> Any:
     """Return a function with rules on the operations that it calls; see `multigrad.override`."""
-    from .override import override_calls
+    from .operation_mode import override_calls
 
     return override_calls(function, rules)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.handle import Attachment, Row, named
 from multigrad.models.interpose import (
+    MOST_NAMES,
     Choice,
     Function,
     Given,
@@ -24,20 +27,29 @@ from multigrad.models.interpose import (
     list_rows,
 )
 
+from ..compile.regions import is_second_run
 from .layer_acting import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
 from .layer_kinds import OPERATIONS, kind_of
-from .layer_rules import CallRule, rule_of_calls, rule_of_operation
-from .operation_acting import (
-    OnModel,
-    OperationsActing,
-    QuietActing,
-    RootActing,
-    make_mode,
-    may_call,
+from .operation_mode import HARDTANH, OperationMode, find_inner, is_entered, say_missing, stack_at
+from .operations import find_operation, functions_calling, operation_names
+from .rule_over import (
+    CallRule,
+    PlainRule,
+    is_compiling,
+    refuse,
+    rule_of_calls,
+    rule_of_operation,
+    stack_length,
 )
-from .operations import find_operation, operation_names
-from .rule_over import PlainRule
-from .swapped_classes import Acting, acting_on, put_on, take_off
+from .swapped_classes import (
+    Acting,
+    Method,
+    acting_on,
+    is_parametrized,
+    original_class,
+    put_on,
+    take_off,
+)
 
 Planned = tuple[Acting, nn.Module, str]
 
@@ -62,13 +74,11 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
 
 
 def put(plan: Sequence[Planned]) -> None:
-    """Let all act."""
     for acting, module, name in plan:
         put_on(module, acting, name)
 
 
 def undo(acting: Iterable[Acting]) -> None:
-    """Take off what was put on."""
     for each in dict.fromkeys(acting):
         take_off(each)
 
@@ -145,11 +155,7 @@ def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
 
 
 def refuse_second(name: str, layer: nn.Module) -> None:
-    """Refuse a layer that has a rule.
-
-    Raises:
-        RuleValueError: it has.
-    """
+    """Refuse a layer that has a rule."""
     for other in acting_on(layer):
         if isinstance(other, OnLayer):
             raise RuleValueError(
@@ -183,11 +189,7 @@ def plan_operations(
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:
-    """Refuse a module whose forward is no Python code.
-
-    Raises:
-        RuleTypeError: it is one.
-    """
+    """Refuse a module whose forward is no Python code."""
     if isinstance(module, torch.jit.ScriptModule):
         raise RuleTypeError(
             f"layer {name or '(model)'!r} is a {type(module).__name__}: scripted and traced code "
@@ -198,19 +200,15 @@ def refuse_scripted(name: str, module: nn.Module) -> None:
 # --- composites on torch modules ------------------------------------------------------------------
 def plan_composite(
     model: nn.Module, layers: Sequence[Layer], composite: Composite
-) -> tuple[list[tuple[Acting, nn.Module, str]], list[Row]]:
-    """Return what is to act on which modules, and the rows of its table.
-
-    Raises:
-        RuleValueError: a layer has a rule already, or nothing gets one.
-    """
+) -> tuple[list[Planned], list[Row]]:
+    """Return what is to act on which modules, and the rows of its table."""
     leaves = [layer for layer in layers if layer.is_leaf]
     given = give(composite, leaves, kind_of)
     merged = merges(given) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     within = OperationsActing(calls)
     made: dict[Any, OnLayer] = {}
-    plan: list[tuple[Acting, nn.Module, str]] = []
+    plan: list[Planned] = []
     rows: list[Row] = []
     for i, each in enumerate(given):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
@@ -273,3 +271,171 @@ def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
         if rule is not None and id(rule) not in made:
             made[id(rule)] = rule_of_calls(rule)
     return {name: made[id(rule)] for name, rule in rules.items() if rule is not None}
+
+
+# --- operations' rules: methods of modules run within the mode that sees the calls ----------------
+pop_mode = torch._C._pop_torch_function_stack
+push_mode = torch._C._push_on_torch_function_stack
+
+
+class ActingByMode(Acting):
+    """Acts by a mode that sees operations."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def goes_inside(self, other: Acting) -> bool:
+        return isinstance(other, ActingByMode) and other.mode in self.mode.around
+
+
+class OnModel(ActingByMode):
+    """Stands on the model that a mode is for."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__(mode)
+        mode.roots = self.all_modules
+
+
+class OperationsActing(ActingByMode):
+    """Methods of modules run within a mode."""
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if inspect.isgeneratorfunction(method):
+            return method
+        if name != "forward" and original.__module__.startswith("torch.nn."):
+            return method
+        mode = self.mode
+
+        @functools.wraps(method)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            if is_entered(mode) or (not is_compiling() and is_second_run()):
+                return method(*args, **kwargs)  # a second run is in the mode as its first was
+            inner = find_inner(mode) if stack_length() else None
+            if inner is None:
+                with mode:
+                    return method(*args, **kwargs)
+            with mode, inner:  # its rules are asked first
+                return method(*args, **kwargs)
+
+        return within
+
+
+class QuietActing(ActingByMode):
+    """Layers of torch that call none of the mode's operations run without it: it sees each call."""
+
+    def around_forward(self, original: type, method: Method) -> Method:
+        mode = self.mode
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            listens = is_compiling() or mode.seen is not None
+            if listens or stack_length() != 1 or stack_at(0) is not mode:
+                return method(*args, **kwargs)
+            pop_mode()  # that one alone: a tensor of a class of its own is still seen by its class
+            try:
+                return method(*args, **kwargs)
+            finally:
+                push_mode(mode)
+
+        return forward
+
+
+class RootActing(OnModel):
+    """After a call of the whole model, each of the mode's rules has acted."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__(mode)
+        mode.say_layers = self.say_layers
+
+    def say_layers(self, operation: str) -> str:
+        """Return which layers have a rule of their own, that are an operation; "" if none."""
+        names = [
+            f"layer {name!r} ({type(module).__name__})"
+            for model in self.all_modules()[:1]
+            for name, module in model.named_modules()
+            if any(isinstance(each, OnLayer) for each in acting_on(module))
+            and may_call(module, {operation})
+        ]
+        one = len(names) == 1
+        more = "" if len(names) <= MOST_NAMES else ", ..."
+        words = " has a rule of its own" if one else " have rules of their own"
+        return f" ({', '.join(names[:MOST_NAMES])}{more}{words})" if names else ""
+
+    def around_forward(self, original: type, method: Method) -> Method:
+        mode, key = self.mode, self.mode.key
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
+            if is_inner or mode.seen is None or is_compiling():
+                output = method(*args, **kwargs)
+            else:
+                with mode:
+                    output = method(*args, **kwargs)
+            if not is_inner:
+                message = ""
+                if is_compiling():
+                    message = say_missing(key)
+                    if message:
+                        torch._dynamo.graph_break(msg=message)
+                elif mode.seen is not None:
+                    message = mode.say_missing()
+                if message:
+                    refuse(message)
+            return output
+
+        return forward
+
+
+def make_mode(
+    model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
+) -> OperationMode:
+    """Return what gives operations of a model rules. Of two models within each other the inner
+    one's rules win there.
+    """
+    mode = OperationMode(rules)
+    parts = {id(layer.layer) for layer in layers}
+    for layer in layers:
+        for other in acting_on(layer.layer):
+            if not isinstance(other, OperationsActing | OnModel):
+                continue
+            names, roots = other.mode.hits.keys() & mode.hits.keys(), other.mode.roots()
+            if not names:
+                continue
+            if any(root is model for root in roots):
+                where = f"in this {original_class(model).__name__}"
+            elif any(id(root) in parts for root in roots):
+                put_around(other.mode, mode)
+                continue
+            elif any(each is model for root in roots for each in root.modules()):
+                put_around(mode, other.mode)
+                continue
+            else:
+                where = f"in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
+            raise RuleValueError(
+                f"operation {min(names)!r} has a rule {where} already: detach that first"
+            )
+    return mode
+
+
+def put_around(inner: OperationMode, outer: OperationMode) -> None:
+    """Note that a model lies inside of another one, as long as that has its rules."""
+    inner.around = (*(each for each in inner.around if each.roots() and each is not outer), outer)
+
+
+def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
+    """Return whether code of a module may call one of some operations: of torch's own layers it is
+    known.
+    """
+    cls = original_class(module)
+    is_own = not cls.__module__.startswith("torch.nn.modules.")
+    if is_own or is_parametrized(type(module)) or "forward" in vars(module):
+        return True
+    within = {each.__name__ for each in functions_calling(frozenset(operations))}
+    names = {
+        each.strip("_")
+        for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]
+        for method in vars(base).values()
+        if inspect.isfunction(method)
+        for each in method.__code__.co_names
+    }
+    return not names.isdisjoint(operations | within | ({HARDTANH} & names))

@@ -12,6 +12,7 @@ from torch import nn
 from multigrad.models.kept import MASKS, WHOLE, Row, make_row
 
 from ..attach import bridge
+from ..compile.regions import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -47,7 +48,7 @@ class Record:
         """Run forward, and return what is saved of other memory than weights."""
         with (
             torch.enable_grad(),
-            torch.autograd.graph.saved_tensors_hooks(self.pack, _same),
+            torch.autograd.graph.saved_tensors_hooks(self.pack, as_it_is),
         ):
             outputs = run()
         rows = _rows({_place(each) for each in own}, self.saved, self.given, self.made)
@@ -148,10 +149,6 @@ def _rows(
         parts[part] = size
         rows.append(make_row(rows, layer, what, shape=tensor.shape, dtype=dtype, size=size))
     return rows
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _place(tensor: Tensor) -> Any:

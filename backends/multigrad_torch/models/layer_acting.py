@@ -20,9 +20,17 @@ from multigrad.models.handle import named
 from .. import dynamo
 from ..compile.regions import has_acted, is_around_region, keep_acting
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
-from .layer_rules import WeightRule, call_merged, rules_inside
 from .operation_mode import OperationMode, count_hits
-from .rule_over import PlainRule, is_compiling, may_have_gradient, refuse, stack_length
+from .rule_over import (
+    PlainRule,
+    WeightRule,
+    call_merged,
+    is_compiling,
+    may_have_gradient,
+    refuse,
+    rules_inside,
+    stack_length,
+)
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
@@ -51,12 +59,9 @@ class OnLayer(InRegions):
 
     rule_name: str
 
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if name != "forward":
-            return method
+    def around_forward(self, original: type, method: Method) -> Method:
         ruled = self.wrap_forward(original, method)
 
-        @functools.wraps(method)
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_around_region() and not self.acts_in_regions(module):
                 return method(module, *args, **kwargs)
@@ -65,7 +70,6 @@ class OnLayer(InRegions):
         return forward
 
     def wrap_forward(self, original: type, method: Method) -> Method:
-        """Return what runs in the place of the forward of a class."""
         raise NotImplementedError
 
 
@@ -140,7 +144,7 @@ class LayerActing(OnLayer):
                 return self.name_of(module)
 
             if getattr(module, "inplace", None) is True:
-                return x.copy_(self.rule.apply(x.clone(), on_clone(call), where))
+                return x.copy_(self.rule.apply(x.clone(), lambda given: call(given.clone()), where))
             out = self.rule.apply(x, call, where)
             if not self.has_acted and not is_compiling():
                 self.note_gradient(module, x, out)
@@ -186,11 +190,7 @@ class LayerActing(OnLayer):
             self.idle.add(id(module))
 
     def check(self, module: nn.Module, x: Any, others: Any) -> None:
-        """Check what a layer is called with.
-
-        Raises:
-            RuleValueError: it is nothing that the rule could act on.
-        """
+        """Check what a layer is called with."""
         if isinstance(x, torch.Tensor) and x.is_floating_point():
             if others in (([], {}), ()):
                 return
@@ -227,12 +227,9 @@ class FunctionActing(InRegions):
         self.rule = rule
         self.attribute = attribute
 
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if name != "forward":
-            return method
+    def around_forward(self, original: type, method: Method) -> Method:
         in_eager_code = dynamo.disable(method)
 
-        @functools.wraps(method)
         def forward(*args: Any, **kwargs: Any) -> Any:
             return (in_eager_code if is_compiling() else method)(*args, **kwargs)
 
@@ -321,12 +318,3 @@ class MergedActing(OnLayer):
             return alone(module, input) if merged is None else merged
 
         return forward
-
-
-def on_clone(call: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """Return a call that leaves its tensor as it is."""
-
-    def call_on_clone(given: Tensor) -> Any:
-        return call(given.clone())
-
-    return call_on_clone

@@ -6,8 +6,10 @@ are our activations.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -88,58 +90,41 @@ def convolution_transpose(
     groups: int = 1,
     dilation: Any = 1,
 ) -> CallOfLayer:
-    count = weight.ndim - 2
+    read = convolution(input, weight, bias, stride, padding, dilation, groups)
+    return replace(read, kind="convolution_transpose")
+
+
+def average_pooling(
+    axes: int,
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> CallOfLayer:
+    if ceil_mode or divisor_override is not None:
+        raise RuleValueError(
+            "average pooling with ceil_mode or divisor_override has no rule that reads layers: "
+            "give the composite None for it by name, or pool without them"
+        )
+    sizes = spread(kernel_size, axes)
     attributes = {
-        "strides": spread(stride, count),
-        "padding": tuple((each, each) for each in spread(padding, count)),
-        "dilations": spread(dilation, count),
-        "groups": groups,
+        "sizes": sizes,
+        "strides": spread(stride, axes) if stride else sizes,
+        "padding": tuple((each, each) for each in spread(padding, axes)),
+        "counts_padding": count_include_pad,
     }
-    single = input.ndim == count + 1
-    kind = "convolution_transpose"
-    return CallOfLayer(kind, (input,), (weight, bias), attributes, is_single=single)
+    single = input.ndim == axes + 1
+    return CallOfLayer("average_pooling", (input,), (), attributes, is_single=single)
 
 
-def pooling(axes: int) -> Callable[..., CallOfLayer]:
-    """Return what reads a call of average pooling over as many axes."""
-
-    def average_pooling(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> CallOfLayer:
-        if ceil_mode or divisor_override is not None:
-            raise RuleValueError(
-                "average pooling with ceil_mode or divisor_override has no rule that reads layers: "
-                "give the composite None for it by name, or pool without them"
-            )
-        sizes = spread(kernel_size, axes)
-        attributes = {
-            "sizes": sizes,
-            "strides": spread(stride, axes) if stride else sizes,
-            "padding": tuple((each, each) for each in spread(padding, axes)),
-            "counts_padding": count_include_pad,
-        }
-        single = input.ndim == axes + 1
-        return CallOfLayer("average_pooling", (input,), (), attributes, is_single=single)
-
-    return average_pooling
-
-
-def adaptive_pooling(axes: int) -> Callable[..., CallOfLayer]:
-    """Return what reads a call of adaptive average pooling over as many axes."""
-
-    def adaptive_average_pooling(input: Tensor, output_size: Any) -> CallOfLayer:
-        lengths = input.shape[-axes:]
-        counts = spread(output_size, axes) if output_size is not None else (None,) * axes
-        chosen = tuple(c if c is not None else n for c, n in zip(counts, lengths, strict=True))
-        return CallOfLayer("adaptive_average_pooling", (input,), (), {"counts": chosen})
-
-    return adaptive_average_pooling
+def adaptive_average_pooling(axes: int, input: Tensor, output_size: Any) -> CallOfLayer:
+    lengths = input.shape[-axes:]
+    counts = spread(output_size, axes) if output_size is not None else (None,) * axes
+    chosen = tuple(c if c is not None else n for c, n in zip(counts, lengths, strict=True))
+    return CallOfLayer("adaptive_average_pooling", (input,), (), {"counts": chosen})
 
 
 def mean(
@@ -184,63 +169,52 @@ class Operation:
     settings: Mapping[str, Any] | None = None
 
 
-AXES = (1, 2, 3)
+def over_axes(
+    modules: str, kind: str, read: Callable[[int], Any] | None = None
+) -> dict[str, Operation]:
+    """Return the rows of modules over one, two and three axes; `read`: by their number."""
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", modules).lower()
+    return {
+        f"{name}{n}d": Operation(kind, (getattr(nn, f"{modules}{n}d"),), read and read(n))
+        for n in (1, 2, 3)
+    }
+
+
 # One row for each operation: a layer is added here, and nowhere else.
 OPERATIONS: Mapping[str, Operation] = {
     "linear": Operation("linear", (nn.Linear,), linear),
-    **{
-        f"conv{n}d": Operation("convolution", (getattr(nn, f"Conv{n}d"),), convolution)
-        for n in AXES
-    },
-    **{
-        f"conv_transpose{n}d": Operation(
-            "convolution_transpose", (getattr(nn, f"ConvTranspose{n}d"),), convolution_transpose
-        )
-        for n in AXES
-    },
-    **{
-        f"avg_pool{n}d": Operation("average_pooling", (getattr(nn, f"AvgPool{n}d"),), pooling(n))
-        for n in AXES
-    },
-    **{
-        f"adaptive_avg_pool{n}d": Operation(
-            "adaptive_average_pooling", (getattr(nn, f"AdaptiveAvgPool{n}d"),), adaptive_pooling(n)
-        )
-        for n in AXES
-    },
+    **over_axes("Conv", "convolution", lambda n: convolution),
+    **over_axes("ConvTranspose", "convolution_transpose", lambda n: convolution_transpose),
+    **over_axes("AvgPool", "average_pooling", lambda n: partial(average_pooling, n)),
+    **over_axes(
+        "AdaptiveAvgPool",
+        "adaptive_average_pooling",
+        lambda n: partial(adaptive_average_pooling, n),
+    ),
     "mean": Operation("adaptive_average_pooling", read=mean),
     "add": Operation("addition", read=addition),
-    **{f"max_pool{n}d": Operation("max_pooling", (getattr(nn, f"MaxPool{n}d"),)) for n in AXES},
-    **{
-        f"adaptive_max_pool{n}d": Operation("max_pooling", (getattr(nn, f"AdaptiveMaxPool{n}d"),))
-        for n in AXES
-    },
+    **over_axes("MaxPool", "max_pooling"),
+    **over_axes("AdaptiveMaxPool", "max_pooling"),
     "batch_norm": Operation(
         "batch_normalization", (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     ),
     "relu": Operation("relu", (nn.ReLU,), settings={}),
-    "celu": Operation("activation", (nn.CELU,)),
     "elu": Operation("activation", (nn.ELU,), settings={"alpha": 1.0}),
     "gelu": Operation("activation", (nn.GELU,), settings={"approximate": "none"}),
-    "hardshrink": Operation("activation", (nn.Hardshrink,)),
-    "hardsigmoid": Operation("activation", (nn.Hardsigmoid,)),
-    "hardswish": Operation("activation", (nn.Hardswish,)),
-    "hardtanh": Operation("activation", (nn.Hardtanh,)),
     "leaky_relu": Operation("activation", (nn.LeakyReLU,), settings={"negative_slope": 0.01}),
-    "logsigmoid": Operation("activation", (nn.LogSigmoid,)),
-    "mish": Operation("activation", (nn.Mish,)),
-    "prelu": Operation("activation", (nn.PReLU,)),
-    "relu6": Operation("activation", (nn.ReLU6,), settings={}),
-    "rrelu": Operation("activation", (nn.RReLU,)),
-    "selu": Operation("activation", (nn.SELU,)),
-    "sigmoid": Operation("activation", (nn.Sigmoid,), settings={}),
-    "silu": Operation("activation", (nn.SiLU,), settings={}),
-    "softplus": Operation("activation", (nn.Softplus,)),
-    "softshrink": Operation("activation", (nn.Softshrink,)),
-    "softsign": Operation("activation", (nn.Softsign,)),
-    "tanh": Operation("activation", (nn.Tanh,), settings={}),
-    "tanhshrink": Operation("activation", (nn.Tanhshrink,)),
-    "threshold": Operation("activation", (nn.Threshold,)),
+    **{
+        each.__name__.lower(): Operation("activation", (each,), settings={})
+        for each in (nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Tanh)
+    },
+    # Of these torch has the functions under the names of the modules, and we no activation.
+    **{
+        each.__name__.lower(): Operation("activation", (each,))
+        for each in (
+            *(nn.CELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LogSigmoid),
+            *(nn.Mish, nn.PReLU, nn.RReLU, nn.SELU, nn.Softplus, nn.Softshrink, nn.Softsign),
+            *(nn.Tanhshrink, nn.Threshold),
+        )
+    },
 }
 # Those that are our activations, and the modules that are one: a subclass may compute another.
 ACTIVATIONS = {name: row.settings for name, row in OPERATIONS.items() if row.settings is not None}

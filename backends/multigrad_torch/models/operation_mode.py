@@ -12,28 +12,33 @@ from typing import Any, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigrad.errors import suggest
+from multigrad.errors import RuleTypeError, RuleValueError, suggest
+from multigrad.functions.custom_gradient import name_of
+from multigrad.models.attribution.composites import Composite
+from multigrad.models.interpose import Following, parts_of, unmet
 
 from .. import dynamo
 from ..compile.regions import (
-    RunAgain,
-    hooked_regions,
     is_first_without_gradients,
     may_run_again,
-    note_regions,
-    reentrant_regions,
+    noted_regions,
 )
-from .layer_rules import OWN, CallRule
 from .operations import (
+    find_operation,
     functions_calling,
     known_functions,
     let_dynamo_dispatch,
     name_operation,
+    operation_names,
     overloaded,
     see_through,
 )
 from .rule_over import (
+    OWN,
+    CallRule,
     is_compiling,
+    refuse,
+    rule_of_operation,
     stack_length,
 )
 
@@ -172,15 +177,12 @@ class OperationMode(TorchFunctionMode):
             self.keep_in_regions()
 
     def count(self) -> int:
-        """Return how often its rules acted."""
         return sum(self.hits.values())
 
     def keep_in_regions(self) -> None:
         """Let the regions around this call, that run again in backward, do so within this mode."""
-        note_regions()
-        for owner, name in (*hooked_regions(), *reentrant_regions()):
-            region = getattr(owner, name)
-            if isinstance(region, RunAgain) and not holds(region.function, self):
+        for region in noted_regions():
+            if not holds(region.function, self):
                 region.function = Within(region.function, self)
 
     def say_missing(self) -> str:
@@ -245,13 +247,11 @@ def note_seen(key: str, function: Any) -> str:
 
 @dynamo.assume_constant_result
 def say_missing(key: str) -> str:
-    """Return what is wrong after the model was traced."""
     return MODES[key].say_missing()
 
 
 @dynamo.assume_constant_result
 def count_hits(key: str) -> int:
-    """Return how many calls there were in code that is traced."""
     return MODES[key].count()
 
 
@@ -298,3 +298,77 @@ def find_inner(mode: OperationMode) -> OperationMode | None:
                 if each is mode:
                     return entered
     return None
+
+
+# --- xg.override for functions of torch -----------------------------------------------------------
+def override_calls(function: Call, rules: Any) -> Call:
+    """Return a function with rules on the operations that it calls."""
+    if isinstance(rules, Composite):
+        raise RuleTypeError(
+            f"composite {rules.name!r} reads the layers of a model: xg.attach(model, composite)"
+        )
+    acting = Overriding(function, {find(part): rule for part, rule in parts_of(rules)})
+
+    @functools.wraps(function)
+    def overridden(*args: Any, **kwargs: Any) -> Any:
+        mode = acting.mode if is_compiling() else acting.following.now()
+        if is_entered(mode):
+            return function(*args, **kwargs)
+        with mode:
+            outputs = function(*args, **kwargs)
+        message = say_unmet(mode.key) if is_compiling() else acting.say_unmet()
+        if message:
+            if is_compiling():
+                torch._dynamo.graph_break(msg=message)
+            refuse(message)
+        return outputs
+
+    return dynamo.apart(overridden)
+
+
+class Overriding:
+    """The mode that a function is called in, made anew where a name means another rule."""
+
+    def __init__(self, function: Call, rows: Mapping[str, Any]) -> None:
+        self.name = name_of(function)
+        self.rows = rows
+        self.following = Following(rows.values(), self.make_mode)
+        self.mode = self.following.now()
+
+    def make_mode(self, found: Any) -> OperationMode:
+        """Return the mode for what the rules' names mean now."""
+        self.mode = OperationMode({n: rule_of_operation(n, r) for n, r in self.rows.items()})
+        ACTING[self.mode.key] = self
+        return self.mode
+
+    def say_unmet(self) -> str:
+        """Return what is wrong after a call; "" where every rule has acted."""
+        missing = next((name for name, count in self.mode.hits.items() if not count), None)
+        if missing is None:
+            if self.mode.seen is None:
+                return ""
+            return self.mode.say_unrecorded(f"function {self.name!r}")
+        called = (self.mode.seen or set()) - {"", "get", "set"}
+        near = suggest(missing, called)
+        return unmet(f"function {self.name!r}", repr(missing), near, called)
+
+
+ACTING: weakref.WeakValueDictionary[str, Overriding] = weakref.WeakValueDictionary()
+
+
+@dynamo.assume_constant_result
+def say_unmet(key: str) -> str:
+    return ACTING[key].say_unmet()
+
+
+def find(selector: Any) -> str:
+    """Return the operation that a selector means."""
+    operation = find_operation(selector)
+    if operation is not None:
+        return operation
+    if isinstance(selector, str):
+        near = suggest(selector, operation_names())
+        raise RuleValueError(f"torch has no operation {selector!r}{near}")
+    raise RuleTypeError(
+        f"{selector!r:.60} is no operation of torch: expected a name or a function of torch"
+    )

@@ -73,7 +73,6 @@ def plain_names() -> frozenset[str]:
 
 @functools.cache
 def operation_names() -> frozenset[str]:
-    """Return the names of all operations."""
     return frozenset(SAME.get(name, name) for name in plain_names())
 
 
@@ -183,25 +182,23 @@ def _callees() -> dict[types.FunctionType, set[str]]:
     """Return the operations that torch's functions in Python name in their code, also those in what
     they call.
     """
-    own = {
+    called = {
         value: {SAME.get(name.rstrip("_"), name.rstrip("_")) for name in value.__code__.co_names}
         for home in (F, torch.functional)
         for value in vars(home).values()
         if isinstance(value, types.FunctionType)
-        and value.__module__ == home.__name__
-        and not value.__name__.startswith("_")
     }
-    helpers = {
-        value.__name__: {SAME.get(n.rstrip("_"), n.rstrip("_")) for n in value.__code__.co_names}
-        for home in (F, torch.functional)
-        for value in vars(home).values()
-        if isinstance(value, types.FunctionType)
-    }
-    while True:
+    helpers = {value.__name__: names for value, names in called.items()}
+    grown = True
+    while grown:
         grown = False
-        for names in (*own.values(), *helpers.values()):
+        for names in called.values():
             more = set().union(*(helpers[n] for n in names & helpers.keys())) - names
             names |= more
             grown = grown or bool(more)
-        if not grown:
-            return own
+    return {
+        value: names
+        for value, names in called.items()
+        if value.__module__ in (F.__name__, torch.functional.__name__)
+        and not value.__name__.startswith("_")
+    }

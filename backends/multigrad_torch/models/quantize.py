@@ -47,11 +47,9 @@ class Quantizer(nn.Module):
             self.register_parameter(name, nn.Parameter(value))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x quantized."""
         return self.how(x, *[getattr(self, name) for name in self.how.learned])
 
     def extra_repr(self) -> str:
-        """Say what stands between the parentheses of the repr."""
         return self.how.words
 
 
@@ -118,12 +116,7 @@ def quantize_input(
 
 
 def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
-    """Return the weights of a module that are quantized, with the modules that hold them.
-
-    Raises:
-        RuleValueError: there are none; or one has a parametrization, or no values yet.
-        RuleTypeError: torch computes with copies of them.
-    """
+    """Return the weights of a module that are quantized, with the modules that hold them."""
     found = []
     for path, owner in module.named_modules():
         if parametrize.is_parametrized(owner):

@@ -44,6 +44,11 @@ class Acting:
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
         """Return what runs in the place of a method of a class."""
+        forward = self.around_forward(original, method) if name == "forward" else method
+        return method if forward is method else functools.wraps(method)(forward)
+
+    def around_forward(self, original: type, method: Method) -> Method:
+        """Return what runs in the place of the forward of a class."""
         return method
 
     def attributes(self) -> dict[str, property]:
@@ -55,7 +60,6 @@ class Acting:
         return False
 
     def all_modules(self) -> list[nn.Module]:
-        """Return the modules that it acts on."""
         held = [one() for one, _ in list(self.modules.values())]
         return [module for module in held if module is not None]
 
@@ -75,7 +79,6 @@ class Acting:
 
 
 def acting_on(module: nn.Module) -> tuple[Acting, ...]:
-    """Return what acts on a module."""
     return getattr(type(module), ACTING, ())
 
 
@@ -107,7 +110,8 @@ def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
     they do now.
     """
     before = [(each, type(each), dict(vars(each))) for each in root.modules()]
-    held = [(each, each.copy()) for *_, own in before for each in own.values() if is_table(each)]
+    tables = [each for *_, own in before for each in own.values() if isinstance(each, dict | set)]
+    held = [(each, each.copy()) for each in tables]
     try:
         yield
     except BaseException:
@@ -119,11 +123,6 @@ def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
             table.clear()
             table.update(rows)
         raise
-
-
-def is_table(held: Any) -> bool:
-    """Return whether a module may hold parts in it."""
-    return isinstance(held, dict | set)
 
 
 def original_class(module: nn.Module) -> type:
@@ -177,7 +176,6 @@ def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own: bool) -> 
 
 
 def properties(cls: type) -> set[str]:
-    """Return the names of a class's own properties."""
     return {name for name, value in vars(cls).items() if isinstance(value, property)}
 
 

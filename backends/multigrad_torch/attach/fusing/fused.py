@@ -25,8 +25,8 @@ from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 
-from ...kernels.bits import unpack
-from ..state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
+from ...kernels.fast.masks import unpack
+from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import in_c, in_triton
 from .proof import agree, prepared
 
@@ -103,16 +103,11 @@ class Kernels:
         self.apply = base.apply
 
     def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> Call:
-        """Return what calls need for values of the params and elements of this shape.
-
-        Raises:
-            CannotFuseError: a number is beyond the dtype, for which some ops of torch raise; or
-                there is one element to reduce, of which torch's norm does not overflow; or there
-                are more or fewer axes than are reduced.
-        """
+        """Return what calls need for values of the params and elements of this shape."""
         if self.rank not in (None, len(shape)):
             raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
         n, columns = shape.numel(), shape[-self.row_axes :].numel()
+        # Of one element torch's norm does not overflow.
         if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
             raise CannotFuseError
         emitted, slots = self.emitted, self.slots
@@ -194,13 +189,10 @@ class Part:
         self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
 
     def pack(self, values: Any, shape: torch.Size, columns: int) -> Any:
-        """Return what it takes besides tensors for values of the params.
-
-        Raises:
-            CannotFuseError: one is beyond the dtype.
-        """
+        """Return what it takes besides tensors for values of the params."""
         params = dict(zip(self.params, values, strict=True))
         found = self.kernel.values(params, self.on_numbers, shape)
+        # Beyond the dtype some ops of torch raise.
         if any(self.largest < abs(each) < math.inf for each in found):
             raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
         return None if self.launch is None else self.launch.pack(found, shape.numel(), columns)
@@ -220,11 +212,7 @@ class Part:
 
 
 def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
-    """Return how many axes tensors must have, if that matters, and how many of them are a row.
-
-    Raises:
-        CannotFuseError: kernels differ.
-    """
+    """Return how many axes tensors must have, if that matters, and how many of them are a row."""
     ranks = {rank for kernel in kernels for rank in kernel.ranks}
     row_axes = {kernel.row_axes for kernel in kernels if kernel.parts.is_by_rows}
     if len(ranks) > 1 or len(row_axes) > 1:
@@ -233,11 +221,7 @@ def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
 
 
 def check(emitted: Emitted) -> None:
-    """Check what a kernel cannot give: a view of an input, a number; and whether it has a use.
-
-    Raises:
-        CannotFuseError: it is one of these.
-    """
+    """Check what a kernel cannot give: a view of an input, a number; and whether it has a use."""
     if emitted.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)
@@ -277,9 +261,6 @@ def write(
 ) -> tuple[Kernel, Kernel, Kernel]:
     """Return the kernels of forward, of forward with what it keeps, and of backward; and complete
     `layouts`, which are those of the inputs.
-
-    Raises:
-        CannotFuseError: there are none.
     """
     assert emitted.graphs is not None
     layouts = dict.fromkeys(emitted.inputs, WHOLE) if layouts is None else layouts

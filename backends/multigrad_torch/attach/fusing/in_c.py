@@ -1,4 +1,8 @@
-"""Kernels on processors: C, compiled by the system's compiler, with the bits of torch's own."""
+"""Kernels on processors: C, compiled by the system's compiler, with the bits of torch's own.
+
+Functions in them are torch's own, so that their bits are: MKL's, of arrays, and SLEEF's, of
+vectors, as libtorch has them where it was built so. A kernel calls them on a chunk.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,218 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from struct import Struct
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from multigrad.backend.fast import FastKernels, disabled
+from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ir.op import Op
 from multigrad.graph.support.compiled import Compiled
 from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from multigrad.lowering.patterns import apply_patterns
 
+from ...kernels.elementwise import MENDED
 from ...kernels.fast import fused as fast
 from ...kernels.fast.alone import FAST
-from ..state import PROCESS
-from . import whole
-from .whole import GRAIN
+from ...state import PROCESS
+
+GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
+MKL = {
+    ops.EXP: "Exp", ops.LOG: "Ln", ops.LOG2: "Log2", ops.LOG10: "Log10", ops.SIN: "Sin",
+    ops.COS: "Cos", ops.TAN: "Tan", ops.ASIN: "Asin", ops.ACOS: "Acos", ops.ATAN: "Atan",
+    ops.TANH: "Tanh", ops.ERF: "Erf", ops.ERFC: "Erfc", ops.SQRT: "Sqrt",
+}  # fmt: skip
+
+
+class Vectors(NamedTuple):
+    """What torch computes by vectors.
+
+    Attributes:
+        function: SLEEF's, which is F in the formula.
+        formula: of a vector x.
+        alone: of one number, where torch computes the last ones of each thread's share, fewer than
+            two vectors, one by one.
+        exponent: how it is declared, if there is one.
+        before: what is done instead, for some exponents.
+    """
+
+    function: str
+    formula: str
+    alone: str = ""
+    exponent: str = ""
+    before: str = ""
+
+
+# For exponents that are numbers. Torch rounds one to the dtype for vectors alone.
+POWERS = """
+    if (e == 1) return;
+    if (e == 0.5) ROOT;
+    if (e == -0.5) EACH(1 / SQRT(x));
+    if (e == 0) EACH(1);
+    if (e == -1) EACH(1 / x);
+    if (e == 2) EACH(x * x);
+    if (e == -2) EACH(1 / (x * x));
+    if (e == 3) EACH(x * x * x);
+"""
+SLEEF = {
+    ops.SIGMOID.name: Vectors("exp", "1 / (1 + F(-x))", "1 / (1 + EXP(-x))"),
+    ops.SILU.name: Vectors("exp", "x / (1 + F(-x))", "x / (1 + EXP(-x))"),
+    ops.LOG1P.name: Vectors("log1p", "F(x)"),
+    ops.EXPM1.name: Vectors("expm1", "F(x)"),
+    ops.POW.name: Vectors("pow", "F(x, vector_at(e + i))", "POW(x, e[i])", "const R *e,"),
+    "power": Vectors("pow", "F(x, (R)e - (V){0})", "(R)pow(x, e)", "double e,", POWERS),
+}
+# vml.h of torch: high accuracy, subnormals stay, errors are not looked for.
+OF_ARRAYS = """
+void (*NAME_)(int64_t, const R *, R *, int64_t);
+static void NAME(R *x, int64_t n) { NAME_(n, x, x, 0x140102); }
+"""
+OF_VECTORS = """
+V (*NAME_)(TAKEN);
+static void NAME(R *memory, int64_t m, EXPONENT int64_t first, int64_t n, int64_t shares) {
+BEFORE
+    R last[2 * WIDTH];
+    int64_t from = 0, to = 0;
+LAST
+    for (int64_t i = 0; i < m; i += WIDTH) {
+        const V x = vector_at(memory + i), found = FORMULA;
+        memcpy(memory + i, &found, sizeof found);
+    }
+    memcpy(memory + from, last, (to - from) * sizeof *last);
+}
+"""
+LAST = """
+    to = find_last(m, first, n, shares, &from);
+    for (int64_t i = from; i < to; i++) {
+        const R x = memory[i];
+        last[i - from] = ALONE;
+    }
+"""
+VECTORS = """
+#ifndef __{isa}__
+#error "the compiler has no {isa}"
+#endif
+typedef R V __attribute__((vector_size({width})));
+#define WIDTH (int64_t)(sizeof(V) / sizeof(R))
+#define PLACE_full first, n, shares
+#define PLACE_row row, n / columns, shares
+#define PLACE_column start, columns, shares
+#define PLACE_one 0, 1, shares
+#define EACH(value) {{ \\
+    for (int64_t i = 0; i < m; i++) {{ const R x = memory[i]; memory[i] = value; }} \\
+    return; \\
+}}
+
+static inline V vector_at(const R *memory) {{
+    V found;
+    memcpy(&found, memory, sizeof found);
+    return found;
+}}
+
+// Which of m elements are the last of a share, where n are shared among threads as torch does it.
+static inline int64_t find_last(
+    int64_t m, int64_t first, int64_t n, int64_t shares, int64_t *from
+) {{
+    const int64_t most = (n + {grain} - 1) / {grain}, count = MIN(shares, most);
+    const int64_t share = (n + count - 1) / count, begin = first / share * share;
+    const int64_t end = MIN(begin + share, n), alone = (end - begin) % (2 * WIDTH);
+    const int64_t to = MIN(end - first, m), last = end - alone - first;
+    *from = last < 0 ? 0 : MIN(last, to);
+    return to;
+}}
+"""
+# By what torch says of the processor: what a compiler calls it, and its vectors' bytes.
+CAPABILITIES = {"AVX2": ("AVX2", 32), "AVX512": ("AVX512F", 64)}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """Return torch's library of operations, where it computes with vectors."""
+    if torch.backends.cpu.get_cpu_capability() not in CAPABILITIES:
+        return None
+    try:
+        return ctypes.CDLL(str(Path(torch.__path__[0]) / "lib" / "libtorch_cpu.so"))
+    except OSError:
+        return None
+
+
+@cache
+def functions(dtype: str) -> dict[str, tuple[int, str]]:
+    """Return torch's functions for a dtype by the names of ops: where they are, what calls them."""
+    if library() is None:
+        return {}
+    _, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
+    kind, vectors = ("d", f"d{width // 8}") if dtype == "float64" else ("s", f"f{width // 4}")
+    symbols = {op.name: (f"vm{kind}{name}", OF_ARRAYS) for op, name in MKL.items()}
+    root = "{ torch_sqrt(memory, m); return; }"
+    if not hasattr(library(), symbols[ops.SQRT.name][0]):
+        root = "EACH(SQRT(x))"
+    for name, row in SLEEF.items():
+        parts = {
+            "BEFORE": row.before.replace("ROOT", root),
+            "LAST": LAST.replace("ALONE", row.alone) if row.alone else "",
+            "EXPONENT": row.exponent,
+            "TAKEN": "V, V" if row.exponent else "V",
+            "FORMULA": row.formula.replace("F(", "NAME_("),
+        }
+        source = OF_VECTORS
+        for word, text in parts.items():
+            source = source.replace(word, text)
+        symbols[name] = f"Sleef_{row.function}{vectors}_u10", source
+    found = {}
+    for op_name, (symbol, source) in symbols.items():
+        function = getattr(library(), symbol, None)
+        if function is not None:
+            address = ctypes.cast(function, ctypes.c_void_p).value or 0
+            found[op_name] = address, source.replace("NAME", f"torch_{op_name}")
+    return found
+
+
+def rows(dtype: str) -> dict[Op, str]:
+    """Return rows of ops by torch's functions."""
+    found = functions(dtype)
+    rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in found}
+    # What plain code mends in this version of torch is something else.
+    by_vectors = [ops.OPS[name] for name in SLEEF if name in found and name in ops.OPS]
+    for op in [each for each in by_vectors if each not in MENDED]:
+        operands = ", ".join(["{}"] * len(op.operands))
+        rows[op] = f"WHOLE(torch_{op.name}, {operands}, PLACE_{{layout}})"
+    return rows
+
+
+def rows_by_number(dtype: str) -> dict[Op, str]:
+    """Return rows of ops of a tensor and a number."""
+    is_there = "power" in functions(dtype)
+    return {ops.POW: "WHOLE(torch_power, {}, {}, PLACE_{layout})"} if is_there else {}
+
+
+def source(kernels: str, dtype: str) -> str:
+    """Return the definitions of what kernels call."""
+    called = [text for name, (_, text) in functions(dtype).items() if is_in(kernels, name)]
+    if not called:
+        return ""
+    isa, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
+    return "".join([VECTORS.format(isa=isa, width=width, grain=GRAIN), *called])
+
+
+def give(library: ctypes.CDLL, kernels: str, dtype: str) -> None:
+    """Tell a compiled library where the functions are."""
+    for name, (address, _) in functions(dtype).items():
+        if is_in(kernels, name):
+            ctypes.c_void_p.in_dll(library, f"torch_{name}_").value = address
+
+
+def is_in(kernels: str, name: str) -> bool:
+    """Return whether kernels call a function, or one that does."""
+    names = (name, "power") if name == ops.SQRT.name else (name,)
+    return any(f"torch_{each}(" in kernels for each in names)
+
 
 Tensor: TypeAlias = torch.Tensor
 # The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
@@ -38,8 +237,8 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 def language(dtype: str) -> Language:
     """Return C, with torch's own ops and functions."""
-    by_number = {**C.by_number, **whole.rows_by_number(dtype)}
-    return replace(C, rows={**C.rows, **OWN_ROWS, **whole.rows(dtype)}, by_number=by_number)
+    by_number = {**C.by_number, **rows_by_number(dtype)}
+    return replace(C, rows={**C.rows, **OWN_ROWS, **rows(dtype)}, by_number=by_number)
 
 
 def as_eager(graph: Graph) -> Graph:
@@ -83,7 +282,7 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
     """
     dtype = kernels[0].parts.dtype
     text = "".join([kernel.source for kernel in kernels])
-    source = begin(dtype) + whole.source(text, dtype) + text
-    library = Compiled("kernels", lambda: source, lambda found: found, 0, flags=FLAGS).load()
-    whole.give(library, text, dtype)
+    code = begin(dtype) + source(text, dtype) + text
+    library = Compiled("kernels", lambda: code, lambda found: found, 0, flags=FLAGS).load()
+    give(library, text, dtype)
     return [Launch(library, kernel) for kernel in kernels]

@@ -181,16 +181,11 @@ class Compiled:
 
 
 def divides(sizes: Sequence[int]) -> bool:
-    """Return whether 16 divides the lengths."""
     return not any(size % 16 for size in sizes[:2])
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
-    """Return what runs the kernels, compiled for the device of a tensor; nothing is launched.
-
-    Raises:
-        NoLibraryError: Triton is not installed, or too old.
-    """
+    """Return what runs the kernels, compiled for the device of a tensor; nothing is launched."""
     if read_setting() == "off":
         raise NoLibraryError(f"{VARIABLE}=off")
     try:

@@ -16,7 +16,7 @@ import torch
 from multigrad.graph.support.params import CannotFuseError
 from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, Layout
 
-from ..state import eager_of
+from ...state import eager_of
 from . import in_c
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 
 
 def agree(native: Any, kernels: Any, values: Any) -> None:
-    """Compare forward and backward with eager code.
-
-    Raises:
-        CannotFuseError: they differ.
-    """
+    """Compare forward and backward with eager code."""
     is_exact = are_exact(kernels)
     has_ones = any(layout.kind not in (FULL, COLUMN) for layout in kernels.layouts.values())
     for ones in ONES if has_ones else ONES[:1]:
@@ -86,7 +82,6 @@ def run(
 
 
 def apply_new(kernels: Any, values: Any, *tensors: Tensor) -> Any:
-    """Apply kernels to tensors of any shape."""
     call = kernels.prepare(values, tensors[kernels.first].shape, kernels.device)
     return kernels.apply(*tensors, call)
 

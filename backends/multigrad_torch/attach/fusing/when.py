@@ -24,8 +24,8 @@ from multigrad.graph.support.params import (
 )
 from multigrad.graph.support.threads import make_lock
 
+from ...state import eager_of, is_memory
 from ...versions import top_hooks
-from ..state import eager_of, is_memory
 
 if TYPE_CHECKING:
     from .fused import Call, Kernels
@@ -211,7 +211,6 @@ class Fusing:
 
 
 def is_recorded(x: Tensor) -> bool:
-    """Return whether a CUDA graph is being recorded, where a tensor is on such a device."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 

@@ -21,9 +21,8 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import Type
 from multigrad.graph.ops.results import elementwise
 
-from .. import former
 from ..arrays import norm
-from ..elementwise import fitting
+from ..elementwise import MENDED, fitting
 from ..ops import turns
 from . import fused, many, masks
 
@@ -220,7 +219,7 @@ UNARY = """
     abs neg square sqrt rsqrt reciprocal floor ceil round trunc exp expm1 log log1p sin cos atan
     tanh sigmoid relu
 """
-NAMES = [name for name in UNARY.split() if ops.OPS[name] not in former.MENDED]
+NAMES = [name for name in UNARY.split() if ops.OPS[name] not in MENDED]
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in NAMES},
     ops.ADD: (Tensor.add_, Tensor.add_),

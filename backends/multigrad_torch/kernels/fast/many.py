@@ -35,7 +35,6 @@ FOREACH_NORM, FOREACH_RECIPROCAL, FOREACH_COPY = (
 
 
 def norms(tensors: Many) -> Tensor:
-    """The norm of each, as a vector."""
     return torch.stack(FOREACH_NORM(tensors))
 
 
@@ -60,7 +59,6 @@ def subtracted(tensors: Many, number: float) -> Many:
 
 
 def copied(tensors: Many, results: Many) -> Many:
-    """Write results over the gradients."""
     FOREACH_COPY(tensors, results)
     return tensors
 

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import Function
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..versions import told_keys
+from .versions import told_keys
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active

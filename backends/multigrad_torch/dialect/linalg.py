@@ -19,7 +19,7 @@ from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 
-from ..schemas import TENSOR, TORCH
+from .schemas import TENSOR, TORCH
 
 Tensor = Any
 TYPES: Any = torch.return_types

@@ -1,0 +1,392 @@
+"""Torch's dialect, arrays: their axes, parts, neighbors and products; views, which never copy,
+so that an update goes both ways; what is selected by order.
+
+What may be a view or a copy, such as `reshape`, depends on how a tensor lies in memory.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Any
+
+import torch
+
+from multigrad.capture.code.binding import handlers, reflected
+from multigrad.capture.code.table import leave_order_open
+from multigrad.capture.dialects import numpy as np_dialect
+from multigrad.capture.meanings import (
+    arrays,
+    composites,
+    parts,
+    places,
+    products,
+    reductions,
+)
+from multigrad.capture.meanings.creation import with_numbers
+from multigrad.capture.meanings.parts import length, rank, shape_of
+from multigrad.capture.meanings.places import Extremes
+from multigrad.capture.values import indexing
+from multigrad.graph.ir.types import INT32, INT64, WHOLE
+from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view
+from multigrad.trace.xp import all as xp
+
+from . import asked
+from .schemas import TENSOR, TORCH
+
+Tensor = Any
+
+
+def softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    if dim is None:
+        raise TypeError("softmax without a dim")
+    return arrays.softmax(input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    if dim is None:
+        raise TypeError("log_softmax without a dim")
+    return arrays.log_softmax(input, dim, dtype)
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0, *, axis: int | None = None) -> Tensor:
+    return xp.concatenate(tensors, dim if axis is None else axis)
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    given = (
+        operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+    )
+    return xp.einsum(equation, *given)
+
+
+# --- parts ----------------------------------------------------------------------------------------
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most so many parts, all but the last of one length."""
+    return parts.pieces_of(input, max(-(-parts.length(input, dim) // chunks), 1), dim)
+
+
+def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts of one length, or of those given."""
+    if isinstance(split_size_or_sections, Sequence):
+        return parts.pieces(tensor, split_size_or_sections, dim)
+    return parts.pieces_of(tensor, split_size_or_sections, dim)
+
+
+def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
+    return parts.broadcast_arrays(*_given(tensors))
+
+
+def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
+    """Return tensors given one by one or as one sequence."""
+    return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+
+
+# --- neighbors ------------------------------------------------------------------------------------
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
+    """`pad` lists (before, after) from the last axis on; a negative number cuts."""
+    if mode != "constant":
+        raise TypeError(f"pad in mode {mode!r} of these shapes")
+    if len(pad) % 2:
+        raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
+    if not pad:
+        return copy_of(input)
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    fill = 0.0 if value is None else value
+    return parts.padded(input, tuple(reversed(pairs)), fill=fill)
+
+
+# --- products -------------------------------------------------------------------------------------
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
+    return products.added(input, xp.matmul(mat1, mat2), beta, alpha)
+
+
+def addbmm(
+    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    return products.added(input, xp.sum(xp.matmul(batch1, batch2), 0), beta, alpha)
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Any = None, aweights: Any = None
+) -> Tensor:
+    if fweights is not None or aweights is not None:
+        raise TypeError("cov with weights")
+    return products.covariance(input, correction)
+
+
+# --- reductions -----------------------------------------------------------------------------------
+def var_mean(
+    input: Tensor,
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Any = None,
+) -> tuple[Tensor, Tensor]:
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    measured = reductions.var(input, dim, keepdim, unbiased=unbiased, correction=correction)
+    return measured, xp.mean(input, dim, keepdim)
+
+
+# --- views ----------------------------------------------------------------------------------------
+def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what records the same, each step of it a view for certain."""
+
+    @wraps(record)
+    def certain(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        result = record(x, *args, **kwargs)
+        step = result
+        while isinstance(step, Value) and step is not x:
+            step.is_certain = True
+            step = step.base
+        return result
+
+    return certain
+
+
+view, view_as = viewing(arrays.view), viewing(arrays.view_as)
+expand = viewing(asked.expand)
+diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
+OF_LINALG = TORCH.called({products: "diagonal: linalg.diagonal"})
+linalg_diagonal = viewing(OF_LINALG[torch.linalg.diagonal])
+
+
+def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+    """Write into the diagonal of a matrix; of more axes torch takes one diagonal through all."""
+    if len(asked.lengths_of(x)) != 2 or wrap:
+        raise TypeError("fill_diagonal_ of other than a matrix, or with wrap")
+    diagonal(x)[...] = fill_value
+    return x
+
+
+# --- other orders of axes -------------------------------------------------------------------------
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    return same(input) if lacks_axes(input, dim0, dim1) else xp.swapaxes(input, dim0, dim1)
+
+
+def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
+    is_whole = lacks_axes(input, source, destination)
+    return same(input) if is_whole else xp.moveaxis(input, source, destination)
+
+
+def transpose_method(x: Tensor, *axes: Any, **named: Any) -> Tensor:
+    """Two axes exchanged, where the method is torch's."""
+    if named or (len(axes) == 2 and arrays.habits_for(x, "transpose").exchanges_two):
+        return transpose(x, *axes, **named)
+    return arrays.transpose(x, *axes)
+
+
+def lacks_axes(x: Tensor, *dims: Any) -> bool:
+    """Return whether a tensor has no axes, where these are such as torch takes for that one: its
+    rank is a fact then.
+    """
+    return all(type(dim) is int and dim in (0, -1) for dim in dims) and x.ndim == 0
+
+
+def same(x: Tensor) -> Tensor:
+    """Return another name of a tensor, in the same memory."""
+    view = copy_of(x)
+    mark_view(view, x, True)
+    return view
+
+
+# --- what is selected by order --------------------------------------------------------------------
+def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
+    """The lower of two in the middle; NaN where there is one."""
+    if dim is None:
+        refuse_ties(input, "median")
+        return median(xp.reshape(input, -1), 0).values
+    axis = operator.index(dim)
+    leave_order_open(input, "median")
+    order, is_nan = xp.argsort(input, axis), cast(xp.isnan(input), INT64)
+    middle = xp.take(order, [(length(input, axis) - 1) // 2], axis)
+    first = xp.argmax(is_nan, axis, keepdims=True)
+    place = xp.where(xp.sum(is_nan, axis, keepdims=True) > 0, first, middle)
+    values = xp.take_along(input, place, axis=axis)
+    if not keepdim:
+        values, place = xp.squeeze(values, axis), xp.squeeze(place, axis)
+    return Extremes(values, lambda: place)
+
+
+def refuse_ties(x: Tensor, name: str) -> None:
+    """Refuse what divides a gradient among equal elements, where that is derived from the ops."""
+    if x.trace.kind == "function":
+        raise TypeError(f"{name} in a function whose gradient it derives")
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Tensor:
+    """The place of each element by halves, as torch finds it of what is in no order, too."""
+    if sorter is not None:
+        raise TypeError("searchsorted with a sorter")
+    if isinstance(input, bool | int | float):
+        raise TypeError("searchsorted of a number")
+    symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
+    line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
+    dtypes = line.node.type.dtype, x.node.type.dtype
+    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
+        x = cast(x, dtypes[0])
+    is_after = xp.greater if right or side == "right" else xp.greater_equal
+    count = length(line, -1)
+    start = cast(xp.zeros_like(x), INT64)
+    end = start + count
+    for _ in range(count.bit_length()):
+        half = xp.bitwise_right_shift(start + end, 1)
+        at = xp.minimum(half, count - 1)
+        found = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
+        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(found, x)))
+        is_within = xp.logical_and(start < end, is_after(found, x))
+        start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
+    return cast(start, INT32) if out_int32 else start
+
+
+def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return a running extreme with its places, of equal ones the last."""
+
+    def record(input: Tensor, dim: int) -> Extremes:
+        axis = operator.index(dim)
+        values = cumulate(input, axis)
+
+        def find() -> Value:
+            # As nodes: a pair that is returned is asked for its places when torch's code has run,
+            # and neutral code would count in the input's dtype.
+            ones = input.trace.value(cast_node(xp.ones_like(input).node, INT64))
+            steps = xp.cumsum(ones, axis) - 1
+            is_met = xp.logical_or(xp.equal(input, values), xp.isnan(input))
+            return xp.cummax(xp.where(is_met, steps, 0), axis)
+
+        return Extremes(values, find)
+
+    record.__name__ = record.__qualname__ = name
+    return record
+
+
+def scatter_reduce(
+    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    """Put in order, the largest comes last, which is what stays."""
+    axis = operator.index(dim)
+    if reduce == "sum" and include_self:
+        return places.scatter_add(input, axis, index, src)
+    refuse_ties(input if isinstance(input, Value) else src, f"scatter_reduce by {reduce!r}")
+    index = places.as_places(input if isinstance(input, Value) else src, index)
+    x, given = places.as_tensor(input, index), places.as_long(places.as_tensor(src, index), index)
+    if reduce in ("sum", "mean"):
+        counts = places.scatter_add(xp.zeros_like(x), axis, index, xp.ones_like(given))
+        start = x if include_self else xp.where(counts > 0, 0.0, x)
+        total = places.scatter_add(start, axis, index, given)
+        if reduce == "sum":
+            return total
+        return total / (counts + 1.0 if include_self else xp.maximum(counts, 1.0))
+    if reduce not in ("amax", "amin"):
+        raise TypeError(f"scatter_reduce by {reduce!r}; 'sum', 'mean', 'amax', 'amin' are known")
+    sign = 1.0 if reduce == "amax" else -1.0
+    order = xp.argsort(given * sign, axis)
+    at, values = (xp.take_along(each, order, axis=axis) for each in (index, given))
+    put = places.scatter(x, axis, at, values)
+    extreme = xp.maximum if reduce == "amax" else xp.minimum
+    return extreme(x, put) if include_self else put
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
+    """What the same mask has selected goes back to its places."""
+    if not isinstance(source, indexing.Picked):
+        raise TypeError("values that the same mask has not selected")
+    return indexing.assigned(input, mask, source)
+
+
+def equal(input: Tensor, other: Tensor) -> Any:
+    """Whether all elements are, which is True of tensors of one shape alone."""
+    a, b = (
+        x if isinstance(x, Value) else places.as_tensor(x, y)
+        for x, y in ((input, other), (other, input))
+    )
+    return shape_of(a) == shape_of(b) and xp.all(xp.equal(a, b))
+
+
+cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
+# Under one name in torch and among its tensors' methods: what means the same, and what does not.
+NAMED: dict[Any, str] = {
+    __name__: "transpose: swapaxes(axis0=dim0, axis1=dim1)",
+    composites: "allclose; isclose; logaddexp2",
+    np_dialect: "round_: round",
+    parts: "unstack: unbind; pieces: split_with_sizes; flatten",
+    products: "diag(diagonal=k); correlation: corrcoef",
+    xp: "matmul: dot vdot; outer: outer ger",
+}
+SHARED: dict[Any, str] = {
+    __name__: """
+        addbmm; addmm; chunk; cov; cummax; cummin; diagonal; equal; median; movedim: moveaxis
+        movedim; scatter_reduce; transpose: swapdims
+    """
+}
+MASKED: dict[Any, str] = {__name__: "masked_scatter", indexing: "selected: masked_select"}
+OF_TENSORS: dict[Any, Callable[..., Any]] = {
+    **TENSOR.taking_the_same(SHARED),
+    **TENSOR.called(NAMED),
+    **TENSOR.called({parts: "windows: unfold"}),
+    torch.Tensor.split: TENSOR.bound(
+        torch.Tensor.split, split, {"split_size": "split_size_or_sections"}
+    ),
+}
+METHODS: dict[str, Callable[..., Any]] = {
+    **{method.__name__: record for method, record in OF_TENSORS.items()},
+    "logcumsumexp": xp.logcumsumexp,
+    **handlers({__name__: "expand; fill_diagonal_; transpose_method: transpose; view; view_as"}),
+    **handlers(MASKED),
+}
+AS_METHODS = "count_nonzero logsumexp repeat_interleave roll select t tril triu"
+ALIASES: dict[Any, Callable[..., Any]] = {
+    **OF_TENSORS,
+    **TENSOR.called({places: "sort"}),
+    **TENSOR.taking_the_same({__name__: "transpose; view; view_as"}),
+    **TORCH.called(NAMED),
+    **TORCH.called(
+        {
+            __name__: "searchsorted: bucketize(boundaries=sorted_sequence)",
+            arrays: "reshape; expand: broadcast_to",
+            parts: "hstack; vstack",
+            places: "sort",
+            products: "tensordot; cross: linalg.cross",
+            xp: """
+                glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp;
+                vecdot: linalg.vecdot
+            """,
+        }
+    ),
+    **TORCH.taking_the_same(SHARED),
+    **TORCH.taking_the_same(MASKED),
+    **TORCH.taking_the_same(
+        {
+            arrays: """
+                cumprod; cumsum; narrow; log_softmax: special.log_softmax; quantile; ravel; softmax:
+                special.softmax; squeeze
+            """,
+            places: """
+                kthvalue; topk; F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add;
+                index_copy; index_fill; index_select; scatter; scatter_add; take_along_dim
+            """,
+            __name__: """
+                F.pad; broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
+                linalg_diagonal: linalg.diagonal; log_softmax: log_softmax F.log_softmax;
+                searchsorted; softmax: softmax F.softmax; transpose; var_mean
+            """,
+        }
+    ),
+    **{getattr(torch, name): arrays.METHODS[name] for name in AS_METHODS.split()},
+    torch.special.logsumexp: arrays.METHODS["logsumexp"],
+    torch.Tensor.__rmatmul__: reflected(xp.matmul),
+    torch.Tensor.repeat: arrays.tile,
+    torch.tril_indices: partial(with_numbers, torch.tril_indices),
+    torch.triu_indices: partial(with_numbers, torch.triu_indices),
+}

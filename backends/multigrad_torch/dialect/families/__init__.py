@@ -1,1 +1,0 @@
-"""The names of PyTorch's dialect, by family."""

@@ -1,0 +1,227 @@
+"""Torch's dialect, layers, losses and resampling of `torch.nn.functional`; see `table.py`.
+
+What is asked of a loss besides its reduction, such as weights or `size_average`, is left to torch's
+own trace, but where the gradient at an end is another one than that of the formula.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from multigrad.capture.dialects import xp as xp_dialect
+from multigrad.capture.meanings import arrays, convolutions, layers, places
+from multigrad.capture.meanings.convolutions import lengths
+from multigrad.capture.meanings.layers import reduced
+from multigrad.capture.meanings.parts import length, rank
+from multigrad.trace.xp import all as xp
+
+from .schemas import TORCH
+
+Tensor = Any
+
+
+# --- normalizations -------------------------------------------------------------------------------
+def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
+    """Return the axes of a shape that x ends in."""
+    given = [operator.index(n) for n in normalized_shape]
+    axes = [*range(-len(given), 0)]
+    if [length(x, axis) for axis in axes] != given:
+        raise TypeError(f"it normalizes over {given}, which is not how the shape ends")
+    return axes
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-05,
+) -> Tensor:
+    return layers.layer_norm(input, last_axes(normalized_shape, input), weight, bias, eps)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
+) -> Tensor:
+    added = xp_dialect.finfo(input.dtype).eps if eps is None else eps
+    return layers.rms_norm(input, last_axes(normalized_shape, input), weight, added)
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-05,
+) -> Tensor:
+    if training:
+        if running_mean is not None or running_var is not None:
+            raise TypeError("batch_norm updates its running statistics; use eval()")
+        return layers.batch_norm(input, None, None, weight, bias, eps=eps)
+    return layers.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
+
+
+def rrelu(
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> Tensor:
+    """Out of training the slope is the middle one."""
+    if training:
+        raise TypeError("it draws random slopes; multiply with a draw of xp.rand_like")
+    return xp.leaky_relu(input, (lower + upper) / 2)
+
+
+# --- losses ---------------------------------------------------------------------------------------
+def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the loss whose elements are those of a formula."""
+    parameters = [*inspect.signature(formula).parameters.values()]
+    how = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY)
+
+    @functools.wraps(formula)
+    def loss(*args: Any, reduction: str, **options: Any) -> Tensor:
+        return reduced(formula(*args, **options), reduction)
+
+    vars(loss)["__signature__"] = inspect.Signature([*parameters, how])
+    return loss
+
+
+mse_loss, l1_loss = reducing(layers.squared_error), reducing(layers.absolute_error)
+smooth_l1_loss = reducing(layers.smooth_l1)
+binary_cross_entropy_with_logits = reducing(layers.binary_cross_entropy_with_logits)
+
+
+@reducing
+def binary_cross_entropy(x: Tensor, target: Any, weight: Any = None) -> Tensor:
+    loss = layers.binary_cross_entropy(x, target)
+    return loss if weight is None else xp.multiply(loss, weight)
+
+
+def nll_loss(logs: Tensor, target: Any, ignore_index: int = -100, *, reduction: str) -> Tensor:
+    """The negative of the log-probability of each class index."""
+    index = places.as_places(logs, target)
+    counts = index != ignore_index
+    axis = 1 if rank(logs) > 1 else 0
+    loss = xp.where(counts, layers.of_class(logs, xp.where(counts, index, 0), axis), 0.0)
+    if reduction == "mean":
+        return xp.sum(loss) / xp.sum(places.counted(counts))
+    return reduced(loss, reduction)
+
+
+def cross_entropy(x: Tensor, target: Any, ignore_index: int = -100, *, reduction: str) -> Tensor:
+    logs = xp.log_softmax(x, 1 if rank(x) > 1 else 0)
+    return nll_loss(logs, target, ignore_index, reduction=reduction)
+
+
+@reducing
+def gaussian_nll_loss(
+    x: Tensor, target: Any, var: Any, full: bool = False, eps: float = 1e-6
+) -> Tensor:
+    if isinstance(var, float | int):
+        var = xp.full_like(x, var)
+    elif rank(var) == rank(x) - 1:
+        var = xp.expand_dims(var, -1)
+    loss = layers.gaussian(x, target, var, eps)
+    return loss + 0.5 * math.log(2 * math.pi) if full else loss
+
+
+# --- pictures at other places ---------------------------------------------------------------------
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Along one axis after another, by the weights that torch's own function has."""
+    axes = rank(input) - 2
+    sizes = each_axis(size, axes, operator.index)
+    scales = each_axis(scale_factor, axes, float)
+    result = input
+    for i, count in enumerate(lengths(input, axes)):
+
+        def resize(unit: Any, i: int = i) -> Any:
+            """Along that axis, the others of length 2: of 1, antialiasing is wrong (2.13)."""
+            before, after = (2,) * i, (2,) * (axes - 1 - i)
+            lines = torch.from_numpy(unit).reshape(1, -1, *(1,) * i, len(unit), *(1,) * len(after))
+            found = F.interpolate(
+                lines.expand(1, -1, *before, -1, *after).contiguous(),
+                sizes and [*before, sizes[i], *after],
+                scales and [*(1.0,) * i, scales[i], *(1.0,) * len(after)],
+                mode=mode,
+                align_corners=align_corners,
+                recompute_scale_factor=recompute_scale_factor,
+                antialias=antialias,
+            )
+            return found[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
+
+        result = convolutions.resized(result, i - axes, count, resize)
+    return result
+
+
+def each_axis(given: Any, axes: int, of: Callable[[Any], Any]) -> list[Any] | None:
+    if given is None:
+        return None
+    numbers = arrays.numbers((given,))
+    numbers = list(numbers) if isinstance(numbers, tuple | list) else [numbers]
+    return [of(n) for n in (numbers * axes if len(numbers) == 1 else numbers)]
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
+
+
+def grid_sample(
+    input: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:
+    return convolutions.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
+
+
+LOSSES = TORCH.called(
+    {
+        __name__: """
+            F.binary_cross_entropy; F.binary_cross_entropy_with_logits; F.cross_entropy;
+            F.gaussian_nll_loss; F.l1_loss; F.mse_loss; F.nll_loss; F.smooth_l1_loss
+        """
+    }
+)
+ALIASES: dict[Any, Any] = {
+    **LOSSES,
+    **TORCH.called(
+        {
+            layers: """
+                linear: F.linear; bilinear: F.bilinear; group_norm: group_norm(weight=scale,
+                bias=shift) F.group_norm(weight=scale, bias=shift); distances: cdist;
+                own_distances: pdist F.pdist
+            """
+        }
+    ),
+    **TORCH.taking_the_same(
+        {
+            __name__: """
+                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; F.batch_norm;
+                rrelu: F.rrelu rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
+                F.upsample_bilinear; F.grid_sample
+            """,
+        }
+    ),
+}
