@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from .params import Fused
+
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec, Self, TypeVar
 
@@ -49,6 +51,15 @@ class WrittenRule(Protocol):
 
     @property
     def shards(self) -> Any: ...  # what its reductions and draws are taken over, if that is said
+
+    @property
+    def first_order(self) -> bool: ...  # see `register`
+
+    @property
+    def fused(self) -> Fused: ...  # whether it runs as one compiled kernel, where that is chosen
+
+    @property
+    def residuals(self) -> str: ...  # what forward keeps for it, where that is chosen
 
     @property
     def bound(self) -> Mapping[str, Any]: ...  # the params that are set, with their values
