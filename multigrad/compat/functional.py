@@ -12,6 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["jvp", "vjp"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = served_by(
-        "torch", "multigrad_torch.compat.functional", __name__, __all__
-    )
+    __getattr__, __dir__ = served_by("torch", "compat.functional", __name__, __all__)

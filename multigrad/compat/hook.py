@@ -16,6 +16,4 @@ if TYPE_CHECKING:
 __all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = served_by(
-        "torch", "multigrad_torch.hooks.param_hooks", __name__, __all__
-    )
+    __getattr__, __dir__ = served_by("torch", "hooks.param_hooks", __name__, __all__)

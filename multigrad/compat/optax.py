@@ -30,4 +30,4 @@ class RuleState(NamedTuple):
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = served_by("jax", "multigrad_jax.compat.optax", __name__, __all__)
+    __getattr__, __dir__ = served_by("jax", "compat.optax", __name__, __all__)

@@ -38,4 +38,4 @@ __all__ = [
 ]
 if not TYPE_CHECKING:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
-    __getattr__, __dir__ = served_by("torch", "multigrad_torch.compat.snntorch", __name__, __all__)
+    __getattr__, __dir__ = served_by("torch", "compat.snntorch", __name__, __all__)

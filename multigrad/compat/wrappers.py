@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 __all__ = ["Activation"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = served_by("torch", "multigrad_torch.modules", __name__, __all__)
+    __getattr__, __dir__ = served_by("torch", "modules", __name__, __all__)

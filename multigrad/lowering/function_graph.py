@@ -101,9 +101,9 @@ def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
 OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_\w+")
 
 
-def name_cotangents(count: int) -> tuple[str, ...]:
-    """Return the names of the cotangents of that many outputs."""
-    return ("grad_out",) if count == 1 else tuple(f"grad_out_{i}" for i in range(count))
+def numbered(word: str, count: int) -> tuple[str, ...]:
+    """Return the names of that many: "output" alone, or "output_0", "output_1", ..."""
+    return (word,) if count == 1 else tuple(f"{word}_{i}" for i in range(count))
 
 
 def tangent_name(position: int) -> str:
@@ -167,14 +167,12 @@ class FunctionGraph:
     @property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs."""
-        count = len(self.forward.outputs)
-        return ("output",) if count == 1 else tuple(f"output_{i}" for i in range(count))
+        return numbered("output", len(self.forward.outputs))
 
     @property
     def tangents(self) -> tuple[str, ...]:
         """The names of the inputs' tangents."""
-        count = len(self.inputs)
-        return ("tangent",) if count == 1 else tuple(f"tangent_{i}" for i in range(count))
+        return numbered("tangent", len(self.inputs))
 
     @property
     def seeds(self) -> tuple[str | None, ...]:

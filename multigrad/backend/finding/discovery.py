@@ -378,13 +378,13 @@ def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tup
     """Return `__getattr__` and `__dir__` of a module whose public names are a backend's.
 
     Args:
-        room: the module of the backend that has them.
+        room: the module that has them, in the backend's package.
         module: the name of the module that is asked.
     """
 
     def load(name: str) -> Any:
         load_backend(backend)  # says what to install where the framework is missing
-        return getattr(import_module(room), name)
+        return getattr(import_module(f"multigrad_{backend}.{room}"), name)
 
     return namespace(module, names, load)
 

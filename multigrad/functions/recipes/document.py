@@ -31,7 +31,7 @@ from ...graph.passes.residuals import drop_marks, mark_everywhere, marks
 from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph, encode_graph
 from ...graph.passes.simplify import rename_inputs
 from ...graph.support.trees import optree
-from ...lowering.function_graph import OWN_NAMES, FunctionGraph, name_cotangents
+from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
 from ...trace.scope.moving import Moving
 from ...trace.scope.reads import is_read
 from ...trace.trace import NeedsConcrete
@@ -123,7 +123,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     if any(output.type.kind != "tensor" for output in forward.outputs):
         fail(f"{where}.outputs", "an output is a tensor")
     without = _decode_positions(data, where, forward)
-    cotangents = name_cotangents(len(forward.outputs))
+    cotangents = numbered("grad_out", len(forward.outputs))
     heads = {
         own: output.type
         for i, (own, output) in enumerate(zip(cotangents, forward.outputs, strict=True))

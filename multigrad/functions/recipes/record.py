@@ -35,7 +35,7 @@ from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.residuals import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
-from ...lowering.function_graph import FunctionGraph, name_cotangents
+from ...lowering.function_graph import FunctionGraph, numbered
 from ...lowering.lower import PASSING
 from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES, ORDERS
@@ -225,7 +225,7 @@ class _Recording:
         viewed, copied = find_aliases(symbols, leaves)
         tensors = tuple(leaf.name for leaf in layout.tensors)
         own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
-        cotangents = name_cotangents(len(values))
+        cotangents = numbered("grad_out", len(values))
         forward_nodes = tuple(each.node for each in values)
         gradients, wrt = self.gradients(
             recorded,

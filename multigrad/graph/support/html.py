@@ -57,13 +57,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], bad: Iterable
     heads = "".join(cell("th", name, right[i]) for i, name in enumerate(header))
     lines = []
     for number, row in enumerate(shown):
-        ground = (
-            ' style="background:rgba(220,60,60,.18)"'
-            if number in marked
-            else ' style="background:none"'
-        )
+        ground = "rgba(220,60,60,.18)" if number in marked else "none"
         cells = "".join(cell("td", each, right[i]) for i, each in enumerate(row))
-        lines.append(f"<tr{ground}>{cells}</tr>")
+        lines.append(f'<tr style="background:{ground}">{cells}</tr>')
     style = (
         f"border-collapse:collapse;margin:.4em 0;font-size:12px;color:inherit;border-bottom:{LINE}"
     )

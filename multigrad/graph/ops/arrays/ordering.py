@@ -50,12 +50,15 @@ def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) 
     return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
-@widened
-@lifted
-def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
-    if reverse:
-        return np.flip(np.cumsum(np.flip(x, axis), axis=axis), axis)
-    return np.cumsum(x, axis=axis)
+def from_either_end(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a cumulative function of NumPy's as an op that may begin at the end."""
+
+    def call(x: Array, *, axis: int, reverse: bool) -> Array:
+        if reverse:
+            return np.flip(function(np.flip(x, axis), axis=axis), axis)
+        return function(x, axis=axis)
+
+    return widened(lifted(call))
 
 
 def cumsum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
@@ -79,14 +82,6 @@ def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Co
     """Each result comes from the latest element that is equal to it."""
     records = xp.logical_or(xp.equal(x, y), xp.isnan(x))
     return (xp.unhold(ct, records, axis=axis),)
-
-
-@widened
-@lifted
-def logcumsumexp(x: Array, *, axis: int, reverse: bool) -> Array:
-    if reverse:
-        return np.flip(np.logaddexp.accumulate(np.flip(x, axis), axis=axis), axis)
-    return np.logaddexp.accumulate(x, axis=axis)
 
 
 def logcumsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
@@ -143,7 +138,7 @@ def unhold(x: Array, mask: Array, *, axis: int) -> Array:
 
 CUMSUM = cumulative(
     "cumsum",
-    cumsum,
+    from_either_end(np.cumsum),
     cumsum_vjp,
     "The sum of each element and those before it along an axis (`reverse`: after it).",
     reverse=flag(False),
@@ -175,7 +170,7 @@ CUMMIN = cumulative(
 )
 LOGCUMSUMEXP = cumulative(
     "logcumsumexp",
-    logcumsumexp,
+    from_either_end(np.logaddexp.accumulate),
     logcumsumexp_vjp,
     "The log of the sum of exponentials so far along an axis (`reverse`: from its end).",
     reverse=flag(False),
