@@ -308,7 +308,9 @@ class _Writer:
                 if node.type.shape == UNKNOWN and any(o.type.kind == "tensor" for o in others):
                     if len(others) > 1:
                         continue
-                    kernel = self.fitted(node.op, kernel, position)
+                    plain = self.native(node.op)
+                    plain = symbol_function(node.op) if plain is INFIX else plain
+                    kernel = write_where_it_fits(kernel, plain, position)  # no shape is known
                 arguments = [self.done[operand][0], *(self.operand(node, o)[0] for o in others)]
                 arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
                 first = self.in_place[node.op][0]
@@ -316,12 +318,6 @@ class _Writer:
                 name = self.emission.bind(f"{_word(node.op)}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None
-
-    def fitted(self, op: ops.Op, kernel: Any, position: int) -> Any:
-        """Return the kernel for where no shape is known: it asks."""
-        plain = self.native(op)
-        plain = symbol_function(op) if plain is INFIX else plain
-        return write_where_it_fits(kernel, plain, position)
 
     def is_fresh(self, node: Node) -> bool:
         """Return whether a value lies in memory of its own, and is read once."""

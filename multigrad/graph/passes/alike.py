@@ -7,10 +7,11 @@ next carry is made so, has that shape, too: broadcasting makes nothing smaller.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from .. import ops
 from ..ir.graph import Graph, Node, derive_node, make_node, with_operands
-from ..ir.types import INPUT_SHAPE, UNKNOWN, Shape, Type
+from ..ir.types import INPUT_SHAPE, UNKNOWN
 from ..ops.results import PER_ELEMENT
 from .residuals import by_value
 from .scalars import constant
@@ -78,7 +79,9 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
     inputs = {
         node: node
         if node not in places
-        else make_node(node.op, (), dict(node.attrs), _with_shape(node.type, shapes[places[node]]))
+        else make_node(
+            node.op, (), dict(node.attrs), replace(node.type, shape=shapes[places[node]])
+        )
         for node in body.inputs
     }
     done = dict(inputs)
@@ -87,15 +90,11 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
             continue
         done[node] = new = with_operands(node, map(done.__getitem__, node.operands))
         if new is not node and node in alike:
-            type_ = _with_shape(new.type, shapes[alike[node]])
+            type_ = replace(new.type, shape=shapes[alike[node]])
             done[node] = make_node(new.op, new.operands, dict(new.attrs), type_)
     locations = {done[node]: where for node, where in body.locations.items() if node in done}
     outputs = tuple([done[node] for node in body.outputs])
     return simplify(Graph(body.name, tuple(inputs.values()), outputs, locations)), assumed
-
-
-def _with_shape(type_: Type, shape: Shape) -> Type:
-    return Type(type_.kind, type_.dtype, shape)
 
 
 def _made_of(node: Node) -> tuple[Node, ...]:

@@ -299,7 +299,9 @@ def by_value(outputs: Sequence[Node]) -> set[Node]:
 def computed_again(
     backward: Graph, names: Mapping[Node, str], results: Mapping[Node, str]
 ) -> list[Node]:
-    """Return small outputs, as norms, that backward would compute once more from what is kept."""
+    """Return small outputs, as norms, that backward would compute once more from what is kept: they
+    have fewer elements than the input, of which they are reductions.
+    """
     read: set[Node] = set()
     ahead = [*backward.outputs]
     while ahead:
@@ -307,12 +309,8 @@ def computed_again(
         if node not in read and node not in names:
             read.add(node)
             ahead += node.operands
-    return [node for node in results if node in read and is_small(node.type)]
-
-
-def is_small(type_: Type) -> bool:
-    """Return whether a tensor has fewer elements than the input, of which it is a reduction."""
-    return type_.kind == "tensor" and isinstance(type_.shape, tuple)
+    small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
+    return [node for node in small if node in read]
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:

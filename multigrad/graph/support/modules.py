@@ -127,12 +127,7 @@ def uncollected() -> Iterator[None]:
             was_on = _pausing[0]
             _pausing.pop()
             if was_on and not _pausing:
-                _age()
+                if gc.get_freeze_count() == 0:  # all into the oldest generation
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
-
-
-def _age() -> None:
-    """Put all objects into the oldest generation, where no others are frozen."""
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
-        gc.unfreeze()

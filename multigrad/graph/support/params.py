@@ -244,11 +244,8 @@ def both(one: Range | None, other: Range) -> Range:
     """Return the range of what is in both."""
     if one is None or one.text == other.text:
         return other
-    return Range.read(" and ".join(dict.fromkeys((*_parts(one), *_parts(other)))))
-
-
-def _parts(each: Range) -> list[str]:
-    return each.text.split(" and ")
+    parts = (*one.text.split(" and "), *other.text.split(" and "))
+    return Range.read(" and ".join(dict.fromkeys(parts)))
 
 
 # --- how a tensor in hand is a part of an array: `over=` and `axis_name=` -------------------------

@@ -174,27 +174,21 @@ class Kernel:
             known[node] = math.prod(lengths) if node.op is ops.SIZE else lengths[node.attr("axis")]
 
         def value(node: Node) -> Any:
-            if node not in known:
-                known[node] = _value(node, params, own, value)
+            if node in known:
+                return known[node]
+            if node.op is ops.CONST:
+                return node.attr("value")
+            if node.op is ops.INPUT:
+                return params[node.attr("name")]
+            operands, mine = tuple(map(value, node.operands)), own.get(node.op)
+            if mine is not None:
+                known[node] = mine(*operands)
+            else:
+                known[node] = on_numbers(node.op, operands, dict(node.attrs))
             return known[node]
 
         found = map(value, self.numbers)
         return [math.nan if each is None else float(each) for each in found]
-
-
-def _value(
-    node: Node,
-    params: Mapping[str, float],
-    own: Mapping[Op, Callable[..., Any]],
-    value: Callable[[Node], Any],
-) -> Any:
-    if node.op is ops.CONST:
-        return node.attr("value")
-    if node.op is ops.INPUT:
-        return params[node.attr("name")]
-    operands = tuple(map(value, node.operands))
-    mine = own.get(node.op)
-    return on_numbers(node.op, operands, dict(node.attrs)) if mine is None else mine(*operands)
 
 
 def check_dtype(dtype: str) -> None:
