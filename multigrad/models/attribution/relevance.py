@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from functools import cache, partial
+from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -322,7 +322,7 @@ class Relevance:
         return f"{self.name}({', '.join(numbers + zero)})"
 
     def __reduce__(self) -> Any:
-        return partial(make_rule, self.formula, self.zero_params, **self.numbers), ()
+        return _remake, (self.formula, dict(self.numbers), self.zero_params)
 
     def over(self, kind: str, **attributes: Any) -> Function:
         """Return a layer of a kind with this rule as its gradient; `KINDS` lists its arguments.
@@ -362,6 +362,10 @@ class Relevance:
             defaults = (None,) * tensors + tuple(self.numbers.values())
             known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
         return known
+
+
+def _remake(formula: Formula, numbers: dict[str, Any], zero_params: tuple[str, ...]) -> Relevance:
+    return make_rule(formula, zero_params, **numbers)
 
 
 def _frozen(value: Any) -> Any:

@@ -7,7 +7,6 @@ values for its run-time params.
 
 from __future__ import annotations
 
-import functools
 import types
 import weakref
 from collections.abc import Callable, Mapping
@@ -492,8 +491,8 @@ class Rule(InNotebooks):
             return _by_name, (self.name, dict(self.bound), *told)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         own["bound"] = dict(self.bound)
-        ranges = {"ranges": dict(self.own_ranges)} if self.own_ranges else {}
-        return functools.partial(Rule, **own, **ranges), ()
+        # As an argument, so that a deep copy copies what is bound: schedules count by themselves.
+        return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
 
 
 def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
@@ -525,6 +524,10 @@ def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, A
     if fact not in x.trace.facts:
         raise NeedsConcrete(fact)
     return x.trace.facts[fact]
+
+
+def _rebuild(attributes: dict[str, Any]) -> Rule:
+    return Rule(**attributes)
 
 
 def _by_name(
