@@ -95,6 +95,15 @@ def keep_memory() -> None:
     set_option(MMAP_MAX, 0)
 
 
+def make_training(batch: int, units: int, classes: int = 10) -> tuple[list[Array], Array, Array]:
+    """Return the weights of three layers, a batch and its targets, in float32."""
+    draw = np.random.default_rng(0).standard_normal
+    shapes = ((units, units), (units, units), (units, classes))
+    weights = [(draw(shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
+    x, y = (draw((batch, n)).astype(np.float32) for n in (units, classes))
+    return weights, x, y
+
+
 def make_values(size: int) -> tuple[Array, Array]:
     """Return an input and a cotangent, the same in every run: normal numbers in float32."""
     generator = np.random.default_rng(size)

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -134,11 +135,7 @@ def build_call(backend: str, harness: Harness) -> Callable[[], Any]:
     x, grad_out = harness.make_inputs(*make_values(SIZE))
     activation = xg.activation(STEP.forward)
     if backend == "numpy":
-
-        def call() -> Any:
-            return activation(x)
-
-        return call
+        return partial(activation, x)
     return harness.build_step(activation, x, grad_out)
 
 
@@ -161,16 +158,12 @@ def measure_many_rules(backend: str, harness: Harness, effort: Effort) -> Overhe
 @contextmanager
 def many_rules() -> Iterator[None]:
     """Register ten thousand rules for a while."""
-    names = [f"bench rule {number}" for number in range(MANY_RULES)]
-    registered = []
-    try:
-        for name in names:
+    with ExitStack() as stack:
+        for number in range(MANY_RULES):
+            name = f"bench rule {number}"
             xg.register(name)(write_rule(1.0))
-            registered.append(name)
+            stack.callback(xg.unregister, name)
         yield
-    finally:
-        for name in registered:
-            xg.unregister(name)
 
 
 def measure_many_levels(backend: str, harness: Harness, effort: Effort) -> Overhead:
@@ -185,13 +178,7 @@ def measure_many_levels(backend: str, harness: Harness, effort: Effort) -> Overh
             stack.enter_context(xg.use(STEP.rule))
             yield
 
-    def nest_one() -> AbstractContextManager[None]:
-        return nest(1)
-
-    def nest_many() -> AbstractContextManager[None]:
-        return nest(MANY_LEVELS)
-
-    surroundings = {"few": nest_one, "many": nest_many}
+    surroundings = {"few": partial(nest, 1), "many": partial(nest, MANY_LEVELS)}
     race = run_race({"few": call, "many": call}, effort, surroundings, calls=CALLS)
     what = f"cost per call inside of {MANY_LEVELS} nested xg.use"
     return overhead("nested use", backend, race.compare("many", "few"), ("times", FLAT), what)
@@ -201,16 +188,12 @@ def measure_many_values(backend: str, harness: Harness, effort: Effort) -> Overh
     """Enter a rule with another width at every call."""
     call = build_call(backend, harness)
     widths = cycle([1.0 + number / MANY_VALUES for number in range(MANY_VALUES)])
-    same = cycle([1.0])
 
-    def use_another() -> None:
+    def use(widths: Iterator[float]) -> None:
         with xg.use(STEP.rule, params={"width": next(widths)}):
             call()
 
-    def use_same() -> None:
-        with xg.use(STEP.rule, params={"width": next(same)}):
-            call()
-
-    race = run_race({"few": use_same, "many": use_another}, effort, calls=CALLS)
+    contenders = {"few": partial(use, cycle([1.0])), "many": partial(use, widths)}
+    race = run_race(contenders, effort, calls=CALLS)
     what = f"cost per call over {MANY_VALUES:,} values of width"
     return overhead("many values", backend, race.compare("many", "few"), ("times", FLAT), what)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -21,6 +21,9 @@ from .results import Cell, Contest, Failure, Results
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 class Progress:
@@ -104,10 +107,7 @@ def show(console: Console, results: Results) -> None:
         console.print(escape(line), style="dim", highlight=False, soft_wrap=True)
     if results.cells:
         console.print(LEGEND, style="dim", highlight=False)
-    groups: dict[str, list[Cell]] = {}
-    for cell in results.cells:
-        groups.setdefault(format_title(cell), []).append(cell)
-    for title, cells in groups.items():
+    for title, cells in group_by(results.cells, format_title):
         console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
         console.print(build_table(cells))
     show_overheads(console, results.overheads)
@@ -119,10 +119,9 @@ def show(console: Console, results: Results) -> None:
 
 def build_table(cells: Sequence[Cell]) -> Table:
     """Return the table of one case: a row per size and rival."""
-    table = start_table("size", "rival")
     ratios = ("ours/it", "by med", "by min")
-    for column in ("min", "median", "spread", *ratios, "copies", "band", "kept"):
-        table.add_column(column, justify="right", no_wrap=True)
+    figures = ("min", "median", "spread", *ratios, "copies", "band", "kept")
+    table = start_table(("size", "rival"), figures)
     for cell in cells:
         for index, (name, timing) in enumerate(cell.timings.items()):
             size = format_size(cell.size) if index == 0 else ""
@@ -131,12 +130,22 @@ def build_table(cells: Sequence[Cell]) -> Table:
     return table
 
 
-def start_table(*columns: str) -> Table:
-    """Return a table with these columns of words."""
+def start_table(words: Sequence[str], figures: Sequence[str]) -> Table:
+    """Return a table with columns of words, then of figures."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=0)
-    for column in columns:
-        table.add_column(column, no_wrap=True)
+    for column in words:
+        table.add_column(column, no_wrap=column != "what")
+    for column in figures:
+        table.add_column(column, justify="right", no_wrap=True)
     return table
+
+
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> Iterable[tuple[K, list[T]]]:
+    """Return the items of each key, in the order in which they come."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups.items()
 
 
 def format_row(cell: Cell, name: str, timing: Timing) -> list[str]:
@@ -174,10 +183,7 @@ def show_overheads(console: Console, overheads: Sequence[Overhead]) -> None:
     if not overheads:
         return
     console.print("Overheads", style="bold")
-    table = start_table("backend")
-    table.add_column("what")
-    for column in ("median", "quartiles", "target", "met"):
-        table.add_column(column, justify="right", no_wrap=True)
+    table = start_table(("backend", "what"), ("median", "quartiles", "target", "met"))
     for row in overheads:
         table.add_row(
             row.backend,
@@ -194,16 +200,12 @@ def show_contests(console: Console, contests: Sequence[Contest]) -> None:
     """Print a table for each part and number of threads: a row for each contender, beside the
     native code's time.
     """
-    groups: dict[tuple[str, int], list[Contest]] = {}
-    for contest in contests:
-        groups.setdefault((contest.part, contest.threads), []).append(contest)
-    for (name, threads), group in groups.items():
+    for (name, threads), group in group_by(contests, lambda each: (each.part, each.threads)):
         part = PARTS[name]
         title = f"{part.legend}; {format_threads(threads)}"
         console.print(title, style="bold", highlight=False)
-        table = start_table(*part.columns)
-        for column in ("size", "native", "it", "ratio", "quartiles", "by min", "target"):
-            table.add_column(column, justify="right", no_wrap=True)
+        figures = ("size", "native", "it", "ratio", "quartiles", "by min", "target")
+        table = start_table(part.columns, figures)
         for contest in group:
             for index, contender in enumerate(contest.ratios):
                 last = index == len(contest.ratios) - 1
@@ -243,14 +245,9 @@ def show_changes(
     if not changes:
         console.print("nothing to compare: the files have no cell in common")
         return
-    groups: dict[str, list[Change]] = {}
-    for change in changes:
-        groups.setdefault(format_title(change.cell), []).append(change)
-    for title, group in groups.items():
+    for title, group in group_by(changes, lambda change: format_title(change.cell)):
         console.print(escape(title), style="bold", highlight=False, soft_wrap=True)
-        table = start_table("size", "rival")
-        for column in ("then", "now", "now / then", "minima"):
-            table.add_column(column, justify="right", no_wrap=True)
+        table = start_table(("size", "rival"), ("then", "now", "now / then", "minima"))
         table.add_column("change")
         for change in group:
             table.add_row(

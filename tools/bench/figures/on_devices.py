@@ -12,35 +12,24 @@ import os
 import statistics
 import sys
 import threading
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import multigrad as xg
 from bench.cases import Effort
-from bench.measure import run_clocked_race
+from bench.harness import make_training
+from bench.measure import Clocked, run_clocked_race
 from demo.parallel.rank import end_with_parent
 from multigrad.look.command.options import prepare_environment
 
 Tensor = Any
 Step = Callable[[], Any]
 JOB, RESULT = "job.json", "result.json"
-UNITS, CLASSES, RATE = 512, 10, 1e-3
+UNITS, RATE = 512, 1e-3
 WARM_UPS = 5
 PATIENCE = timedelta(seconds=120)
-
-
-def make_arrays(batch: int) -> tuple[list[Any], Any, Any]:
-    """Return the weights of three layers, a batch and its targets."""
-    draw = np.random.default_rng(0).standard_normal
-    shapes = ((UNITS, UNITS), (UNITS, UNITS), (UNITS, CLASSES))
-    weights = [(draw(shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
-    x, y = (draw((batch, n)).astype(np.float32) for n in (UNITS, CLASSES))
-    return weights, x, y
 
 
 def choose_rule(kind: str, over: Any) -> Any:
@@ -71,7 +60,7 @@ def torch_step(job: dict[str, Any], kind: str) -> Step:
     from torch.distributed.fsdp import fully_shard
 
     nn: Any = torch.nn
-    weights, x, y = make_arrays(job["batch"])
+    weights, x, y = make_training(job["batch"], UNITS)
     layers: list[Any] = []
     for weight in weights:
         layers += [nn.Linear(*weight.shape, bias=False)]
@@ -105,7 +94,7 @@ def jax_step(job: dict[str, Any], kind: str) -> Step:
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    weights, x, y = make_arrays(job["batch"] * job["devices"])
+    weights, x, y = make_training(job["batch"] * job["devices"], UNITS)
     mesh = jax.make_mesh((job["devices"],), ("data",), axis_types=(AxisType.Auto,))
     is_mapped = job["way"] == "shard_map"
     rule = None if kind == "none" else choose_rule(kind, P("data") if is_mapped else None)
@@ -157,7 +146,7 @@ def tensorflow_step(job: dict[str, Any], kind: str) -> Step:
     """Return a step in TensorFlow."""
     import tensorflow as tf
 
-    arrays, x, y = make_arrays(job["batch"])
+    arrays, x, y = make_training(job["batch"], UNITS)
     strategy = make_strategy(job["devices"])
     with strategy.scope():
         mean = tf.VariableAggregation.MEAN
@@ -190,20 +179,6 @@ def tensorflow_step(job: dict[str, Any], kind: str) -> Step:
 
 PREPARED = {"torch": prepare_torch, "tensorflow": prepare_tensorflow}
 BUILT = {"torch": torch_step, "jax": jax_step, "tensorflow": tensorflow_step}
-
-
-class Clocked:
-    """A step that says how many seconds the processors worked, and keeps those on the wall."""
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self.wall: list[float] = []
-
-    def __call__(self) -> float:
-        worked, start = time.process_time(), time.perf_counter()
-        self.step()
-        self.wall.append(time.perf_counter() - start)
-        return time.process_time() - worked
 
 
 def main(folder: Path, rank: int) -> None:

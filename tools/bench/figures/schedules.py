@@ -12,14 +12,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import multigrad as xg
 from bench.cases import Effort
-from bench.harness import keep_memory, prepare_threads
-from bench.measure import run_clocked_race
+from bench.harness import keep_memory, make_training, prepare_threads
+from bench.measure import Clocked, run_clocked_race
 from multigrad.look.command.options import prepare_environment
 
 Tensor = Any
@@ -37,19 +39,6 @@ class Traces:
         self.number = 0
 
 
-def make_schedule() -> Any:
-    return xg.schedule.linear(WIDTH, 1.0, 4 * STEPS)
-
-
-def make_arrays() -> tuple[list[Any], Any, Any]:
-    """Return the weights of three layers, a batch and its targets."""
-    draw = np.random.default_rng(0).standard_normal
-    shapes = ((UNITS, UNITS), (UNITS, UNITS), (UNITS, CLASSES))
-    weights = [(draw(shape) / np.sqrt(shape[0])).astype(np.float32) for shape in shapes]
-    batch, targets = (draw((BATCH, n)).astype(np.float32) for n in (UNITS, CLASSES))
-    return weights, batch, targets
-
-
 # --- one training step per framework --------------------------------------------------------------
 
 
@@ -58,7 +47,7 @@ def torch_step(width: Any, compile_: Callable[..., Any], traces: Traces) -> Step
     import torch
 
     torch.set_num_threads(1)
-    arrays, x, y = make_arrays()
+    arrays, x, y = make_training(BATCH, UNITS)
     weights = [torch.nn.Parameter(torch.tensor(w)) for w in arrays]
     x, y = torch.tensor(x), torch.tensor(y)
     optimizer = torch.optim.SGD(weights, lr=1e-3)
@@ -89,7 +78,7 @@ def jax_step(width: Any, compile_: Callable[..., Any], traces: Traces) -> Step:
     """Return a step in jax."""
     import jax
 
-    arrays, x, y = make_arrays()
+    arrays, x, y = make_training(BATCH, UNITS)
     act = xg.activation("Heaviside", RULE, {"width": width})
 
     def compute_loss(weights: Any, x: Tensor, y: Tensor) -> Tensor:
@@ -116,7 +105,7 @@ def tensorflow_step(width: Any, compile_: Callable[..., Any], traces: Traces) ->
     """Return a step in TensorFlow."""
     import tensorflow as tf
 
-    arrays, x, y = make_arrays()
+    arrays, x, y = make_training(BATCH, UNITS)
     weights = [tf.Variable(w) for w in arrays]
     x, y = tf.constant(x), tf.constant(y)
     act = xg.activation("Heaviside", RULE, {"width": width})
@@ -139,32 +128,21 @@ def tensorflow_step(width: Any, compile_: Callable[..., Any], traces: Traces) ->
     return step
 
 
-def plain_torch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    import torch
-
-    return torch.compile(fn)
-
-
-def plain_tensorflow(fn: Callable[..., Any]) -> Callable[..., Any]:
-    import tensorflow as tf
-
-    return tf.function(fn)
-
-
-def as_it_is(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return fn
+def compiled_by(module: str, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function compiled by a framework's own compiler, which is imported now."""
+    return getattr(import_module(module), name)(fn)
 
 
 WAYS: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
     "torch": {
-        "eager": (torch_step, as_it_is),
+        "eager": (torch_step, lambda fn: fn),
         "xg.jit": (torch_step, xg.jit),
-        "torch.compile": (torch_step, plain_torch),
+        "torch.compile": (torch_step, partial(compiled_by, "torch", "compile")),
     },
     "jax": {"xg.jit": (jax_step, xg.jit)},
     "tensorflow": {
         "xg.jit": (tensorflow_step, xg.jit),
-        "tf.function": (tensorflow_step, plain_tensorflow),
+        "tf.function": (tensorflow_step, partial(compiled_by, "tensorflow", "function")),
     },
 }
 
@@ -172,7 +150,7 @@ WAYS: Mapping[str, Mapping[str, tuple[Any, Any]]] = {
 def measure(framework: str, way: str, steps: int) -> None:
     """Print the ratio of one way."""
     build, compile_ = WAYS[framework][way]
-    schedule, traces = make_schedule(), Traces()
+    schedule, traces = xg.schedule.linear(WIDTH, 1.0, 4 * STEPS), Traces()
     constant = build(WIDTH, compile_, Traces())
     advance = build(schedule, compile_, traces)
 
@@ -183,24 +161,11 @@ def measure(framework: str, way: str, steps: int) -> None:
     for step in (constant, scheduled) * WARM_UPS:
         step()
     before = traces.number
-    race = run_clocked_race(
-        {"constant": clocked(constant), "schedule": clocked(scheduled)},
-        Effort.of_rounds(steps),
-    )
+    contenders = {"constant": Clocked(constant), "schedule": Clocked(scheduled)}
+    race = run_clocked_race(contenders, Effort.of_rounds(steps))
     made = "" if way == "eager" else f"{traces.number - before} retraces, "
     ratio = race.compare("schedule", "constant")
     show(f"{framework} {way}", ratio, made, race.summarize("constant").median)
-
-
-def clocked(step: Step) -> Callable[[], float]:
-    """Return a step that says how many seconds the processors worked."""
-
-    def run() -> float:
-        start = time.process_time()
-        step()
-        return time.process_time() - start
-
-    return run
 
 
 def show(label: str, ratio: tuple[float, float, float], made: str, microseconds: float) -> None:
@@ -219,16 +184,14 @@ def measure_fit(steps: int) -> None:
 
     keras: Any = imported  # gathers its public names at import, where pyright cannot follow
 
-    schedule, traces = make_schedule(), Traces()
+    schedule, traces = xg.schedule.linear(WIDTH, 1.0, 4 * STEPS), Traces()
     constant = build_epoch(keras, xk, WIDTH, [], Traces())
     scheduled = build_epoch(keras, xk, schedule, [xk.Anneal()], traces)
     for epoch in (constant, scheduled) * 3:
         epoch()
     before, number = traces.number, max(steps // BATCHES, 4)
-    race = run_clocked_race(
-        {"constant": constant, "schedule": scheduled},
-        Effort.of_rounds(number),
-    )
+    contenders = {"constant": constant, "schedule": scheduled}
+    race = run_clocked_race(contenders, Effort.of_rounds(number))
     # Keras runs a model on torch as it is.
     is_eager = keras.config.backend() == "torch"
     made = "" if is_eager else f"{traces.number - before} retraces, "
@@ -247,7 +210,7 @@ def build_epoch(
             traces.number += 1
             return super().call(inputs)
 
-    _, x, y = make_arrays()
+    _, x, y = make_training(BATCH, UNITS)
     x, y = np.tile(x, (BATCHES, 1)), np.tile(y, (BATCHES, 1))
     keras.utils.set_random_seed(0)
     model = keras.Sequential(
