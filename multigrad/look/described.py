@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -93,7 +93,7 @@ class Described:
         }
         own: dict[str, Any] = {"gradients": self.gradients}
         if self.exchanged is not None:
-            collectives = [each.to_dict() for each in self.exchanged.collectives]
+            collectives = list(map(asdict, self.exchanged.collectives))
             own = {"without_tin": self.without_tin, "over_shards": self.exchanged.kind}
             own["collectives"] = collectives
         return {
@@ -305,9 +305,6 @@ class Exchange:
     op: str
     numbers: int
     per_column: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"op": self.op, "numbers": self.numbers, "per_column": self.per_column}
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,6 @@ def draw_rule(rule: Rule) -> str:
     )
 
 
-def text_of_param(param: Any) -> str:
-    return param.name if param.default is Parameter.empty else f"{param.name}={param.default!r}"
-
-
 def default_of(param: Any) -> str:
     return "required" if param.default is Parameter.empty else repr(param.default)
 
@@ -104,35 +100,22 @@ def draw_backward(rule: Rule) -> str:
 
 
 def draw_function(function: Function) -> str:
-    return html.page(
-        words_of(function), html.line(first_line(function)), attempt(of_variant, function)
-    )
+    first, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
+    return html.page(words_of(function), html.line(first), attempt(of_variant, function))
 
 
 def words_of(obj: Rule | Function | BoundFunction) -> str:
     return repr(obj).removeprefix("<").removesuffix(">")
 
 
-def first_line(function: Function) -> str:
-    return (getattr(function, "__doc__", "") or "").strip().partition("\n\n")[0]
-
-
 def of_variant(function: Function) -> str:
     return both(find_variant(function, SHOWN).graphs)
 
 
-def draw_chain(chain: Chain) -> str:
-    return html.page(words_of(chain), attempt(of_variant, chain))
-
-
 def draw_bound(bound: BoundFunction) -> str:
     rows = [(name, repr(value)) for name, value in bound.params.items()]
-    function: Any = bound.function
-    return html.page(
-        words_of(bound),
-        html.table(("argument", "value"), rows),
-        attempt(of_variant, function),
-    )
+    table = html.table(("argument", "value"), rows)
+    return html.page(words_of(bound), table, attempt(of_variant, bound.function))
 
 
 def draw_estimator(function: Estimator) -> str:
@@ -157,23 +140,10 @@ def draw_activation(activation: Activation) -> str:
 
 def under(activation: Activation) -> str:
     own, forward = activation.own_in_force(), activation.forward
-    if own is None:
-        backward, note = (
-            forward.derivative(),
-            "The rule that `use` puts in force acts in its place.",
-        )
-    else:
-        backward, note = captured_graph(own.bound_rule), ""
+    backward = forward.derivative() if own is None else captured_graph(own.bound_rule)
     first = picture(forward.graph_for({}), "forward")
+    note = "The rule that `use` puts in force acts in its place." if own is None else ""
     return html.beside(first, picture(backward, "backward")) + html.quiet(note)
-
-
-def draw_bare_graph(graph: Graph) -> str:
-    return html.page(graph.name, picture(graph))
-
-
-def draw_graphs(graphs: FunctionGraph) -> str:
-    return html.page(graphs.name, both(graphs))
 
 
 # --- reports, handles and lists -------------------------------------------------------------------
@@ -181,21 +151,15 @@ def draw_graphs(graphs: FunctionGraph) -> str:
 
 def draw_check(report: CheckReport) -> str:
     title, *lines = str(report).split("\n")[: -1 - len(report.shown) if report.rows else None]
-    heads = (
-        "argument",
-        "at",
-        "surrogate" if report.is_surrogate else "given",
-        "true",
-        "difference",
-    )
+    given = "surrogate" if report.is_surrogate else "given"
     rows = [
         (
             row.argument + "".join(f"[{i}]" for i in row.index),
-            *map(short, (row.at, row.given)),
-            *map(short, (row.expected, row.error)),
+            *map(short, (row.at, row.given, row.expected, row.error)),
         )
         for row in report.shown
     ]
+    heads = ("argument", "at", given, "true", "difference")
     said = "".join(html.line(each.strip()) for each in lines)
     return html.page(title, said, html.table(heads, rows) if rows else "")
 
@@ -211,9 +175,7 @@ def draw_parity(report: ParityReport) -> str:
             row.backend,
             row.what,
             row.dtype,
-            short(row.max_ulp),
-            short(row.max_abs),
-            short(row.allowed),
+            *map(short, (row.max_ulp, row.max_abs, row.allowed)),
             "same" if row.ok else row.problem,
         )
         for row in report.rows
@@ -225,27 +187,20 @@ def draw_parity(report: ParityReport) -> str:
 def draw_conversion(report: Conversion) -> str:
     title = str(report).partition("\n")[0]
     rows = [
-        (
-            each.backend,
-            each.state,
-            each.reason,
-            f"{each.place[0]}:{each.place[1]}" if each.place else "",
-        )
+        (each.backend, each.state, each.reason, ":".join(map(str, each.place or ())))
         for each in report.verdicts
     ]
     bad = [i for i, each in enumerate(report.verdicts) if each.state in BAD]
-    return html.page(
-        title, html.table(("backend", "state", "reason", "place"), rows, bad) if rows else ""
-    )
+    heads = ("backend", "state", "reason", "place")
+    return html.page(title, html.table(heads, rows, bad) if rows else "")
 
 
 def draw_attachment(handle: Attachment) -> str:
     count = len(handle)
-    title = f"{count} place{'' if count == 1 else 's'} under a rule"
+    detached = "" if handle.is_attached else " (detached)"
+    title = f"{count} place{'' if count == 1 else 's'} under a rule{detached}"
     rows = [(row.name, row.kind, row.rule, row.selector) for row in handle.rows]
-    return html.page(
-        title if handle.is_attached else f"{title} (detached)", html.table(HEADER, rows)
-    )
+    return html.page(title, html.table(HEADER, rows))
 
 
 def draw_schedule(schedule: Schedule) -> str:
@@ -280,20 +235,23 @@ def row_of(name: str) -> tuple[str, str, str]:
         return name, "", ""
     return (
         name,
-        ", ".join(map(text_of_param, describe_params(rule))),
+        ", ".join(
+            each.name if each.default is Parameter.empty else f"{each.name}={each.default!r}"
+            for each in describe_params(rule)
+        ),
         split_docstring(rule.__doc__)[0],
     )
 
 
 PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (Rule, draw_rule),
-    (Chain, draw_chain),
+    (Chain, lambda chain: html.page(words_of(chain), attempt(of_variant, chain))),
     (Estimator, draw_estimator),
     (Function, draw_function),
     (BoundFunction, draw_bound),
     (Activation, draw_activation),
-    (Graph, draw_bare_graph),
-    (FunctionGraph, draw_graphs),
+    (Graph, lambda graph: html.page(graph.name, picture(graph))),
+    (FunctionGraph, lambda graphs: html.page(graphs.name, both(graphs))),
     (CheckReport, draw_check),
     (ParityReport, draw_parity),
     (Conversion, draw_conversion),
@@ -341,7 +299,8 @@ def draw_graph(graph: Graph) -> str:
     count = len(boxes)
     if not count or count > MOST_NODES:
         return ""
-    lead_lines(boxes)
+    for box in list(boxes.values()):  # lines over several layers have a place in each of these
+        box.operands = tuple(step_above(each, box.layer - 1, boxes) for each in box.operands)
     layers = place(boxes)
     width = max(box.x + box.width / 2 for box in boxes.values()) + EDGE
     height = len(layers) * (HEIGHT + DROP) - DROP + 2 * EDGE + 14.0
@@ -359,20 +318,17 @@ def draw_graph(graph: Graph) -> str:
 
 def boxes_of(graph: Graph) -> Boxes:
     """Return a box for each input that is read and each node that is no number."""
-    returned = {node for node in graph.outputs}
-    boxes: Boxes = {}
+    returned, boxes = set(graph.outputs), Boxes()
     for node in graph.nodes:
         if node.op.name == "const" and node not in returned:
             continue
         operands = tuple(each for each in node.operands if each in boxes)
         where = f", {graph.locations[node]}" if node in graph.locations else ""
-        label, kind = label_of(node, boxes), "node"
-        if node in graph.inputs:
-            label, kind = str(node.attr("name")), "input"
         title = f"{node.op.name}: {node.type}{where}"
-        layer = 1 + max(
-            (boxes[each].layer for each in operands), default=-1 if kind == "input" else 0
-        )
+        label, kind, above = label_of(node, boxes), "node", 0
+        if node in graph.inputs:
+            label, kind, above = str(node.attr("name")), "input", -1
+        layer = 1 + max((boxes[each].layer for each in operands), default=above)
         boxes[node] = Box(cut(label), title, kind, operands, layer)
     return boxes
 
@@ -399,12 +355,6 @@ def attribute(value: object) -> str:
 
 def cut(text: str, most: int = MOST_LETTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def lead_lines(boxes: Boxes) -> None:
-    """Give the lines over several layers a place in each of these."""
-    for box in list(boxes.values()):
-        box.operands = tuple(step_above(each, box.layer - 1, boxes) for each in box.operands)
 
 
 def step_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
