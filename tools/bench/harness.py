@@ -95,7 +95,7 @@ def keep_memory() -> None:
     set_option(MMAP_MAX, 0)
 
 
-def make_training(batch: int, units: int, classes: int = 10) -> tuple[list[Array], Array, Array]:
+def make_training(batch: int, units: int, classes: int = 10) -> tuple[list[Any], Any, Any]:
     """Return the weights of three layers, a batch and its targets, in float32."""
     draw = np.random.default_rng(0).standard_normal
     shapes = ((units, units), (units, units), (units, classes))
