@@ -178,14 +178,8 @@ FUNCTIONS = {
 
 
 class Layout(NamedTuple):
-    """A key's words, and the counters of a draw: runs from each of `firsts` on.
-
-    Attributes:
-        first: of the words.
-        second: of the words.
-        address: of `firsts`.
-        length: of every run.
-        firsts: uint64, held.
+    """A key's two words, and the counters of a draw: runs of one length from each of `firsts` on,
+    which are uint64, held, and lie at an address.
     """
 
     first: int

@@ -300,23 +300,17 @@ def glu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
 
 
 LOGSUMEXP = reduction("logsumexp", logsumexp, logsumexp_vjp, "The log of the sum of exponentials.")
+SHARES: dict[str, Any] = {"result": kept, "axis": LAST_AXES}
 SOFTMAX = op(
     "softmax",
     "x",
-    axis=LAST_AXES,
     numpy=softmax,
     vjp=softmax_vjp,
-    result=kept,
     doc="Exponentials divided by their sum.",
+    **SHARES,
 )
 LOG_SOFTMAX = op(
-    "log_softmax",
-    "x",
-    axis=LAST_AXES,
-    numpy=log_softmax,
-    vjp=log_softmax_vjp,
-    result=kept,
-    doc="The log of softmax.",
+    "log_softmax", "x", numpy=log_softmax, vjp=log_softmax_vjp, doc="The log of softmax.", **SHARES
 )
 GLU = op(
     "glu",
