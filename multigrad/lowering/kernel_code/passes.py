@@ -68,23 +68,14 @@ def in_sums(node: Node) -> Node:
     """Return norms and the softmax family by sums and what is largest, deviations of what is
     centered.
     """
-    if node.op not in MADE_OF:
+    if node.op not in MADE_OF and node.op not in SQUARED:
         return node
     x, attrs = node.operands[0], dict(node.attrs)
     over = {"axis": attrs["axis"], "keepdims": attrs.get("keepdims", True)}
+    if node.op in SQUARED:
+        centered = make(ops.SUB, x, make(ops.MEAN, x, **{**over, "keepdims": True}))
+        return make(node.op, centered, **over, correction=attrs["correction"])
     return MADE_OF[node.op](x, over, attrs)
-
-
-def centered(x: Node, over: Mapping[str, object]) -> Node:
-    return make(ops.SUB, x, make(ops.MEAN, x, **{**over, "keepdims": True}))
-
-
-def var(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    return make(ops.VAR, centered(x, over), **over, correction=attrs["correction"])
-
-
-def std(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
-    return make(ops.STD, centered(x, over), **over, correction=attrs["correction"])
 
 
 def norm(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]) -> Node:
@@ -110,8 +101,6 @@ def log_softmax(x: Node, over: Mapping[str, object], attrs: Mapping[str, object]
 
 
 MADE_OF: Mapping[Op, Callable[..., Node]] = {
-    ops.VAR: var,
-    ops.STD: std,
     ops.NORM: norm,
     ops.SOFTMAX: softmax,
     ops.LOG_SOFTMAX: log_softmax,
