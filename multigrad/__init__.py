@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         TraceError,
         UnsupportedOp,
     )
-    from .functions.custom_gradient import custom_gradient
+    from .functions.custom_gradient import custom_gradient, function
     from .functions.function import Function
     from .functions.implicit.implicit import implicit
     from .functions.importers import (
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         from_custom_vjp,
         from_tf_custom_gradient,
     )
-    from .functions.plain import function
     from .look.check import check
     from .look.export import export, load_operators
     from .look.memory import memory
@@ -155,12 +154,11 @@ _ROOMS = {
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "
         "RuleError StaleTraceError TraceError UnsupportedOp",
-        "functions.custom_gradient": "custom_gradient",
+        "functions.custom_gradient": "custom_gradient function",
         "functions.function": "Function",
         "functions.implicit.implicit": "implicit",
         "functions.importers": "convert from_autograd_function from_custom_jvp from_custom_vjp "
         "from_tf_custom_gradient",
-        "functions.plain": "function",
         "look.check": "check",
         "look.export": "export load_operators",
         "look.memory": "memory",

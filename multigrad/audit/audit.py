@@ -18,9 +18,9 @@ from ..capture.code.state import Filled, State, held_by, read_state
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.calls.decision import SHOWN
+from ..functions.custom_gradient import function
 from ..functions.function import Function
 from ..functions.held import owner_of_method
-from ..functions.plain import function
 from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name

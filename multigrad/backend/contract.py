@@ -243,7 +243,7 @@ class Autodiff:
     asks for a gradient; without it none is refused."""
 
     transform: Callable[[], frozenset[str] | None] | None = None
-    """The kinds of `trace.omissions` that show in the transform around a call; None: in none."""
+    """The kinds of `Trace.omissions` that show in the transform around a call; None: in none."""
 
     explain_refusal: Callable[[Exception], str] | None = None
     """(error) -> why a transform refuses what runs as written, and what to write; else ""."""

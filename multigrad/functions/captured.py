@@ -26,7 +26,7 @@ from .calls.decision import Decision, Door, decide, warn_disproved
 from .calls.effects import warn_left_out
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.recipe import Recipe, Variant
-from .proof.verdict import is_asked
+from .proof.compare import is_asked
 from .recipes.record import NotCaptured
 
 MOST_VARIANTS = 256
@@ -208,9 +208,7 @@ class Captured:
         return self._variant(variant.layout, {**variant.facts, **read}) if read else variant
 
     def _variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the graphs for symbolic arguments, under the facts about them that turn out to be
-        needed.
-        """
+        """Return the graphs for symbolic arguments, under the facts that turn out to be needed."""
         facts: dict[str, Any] = {}
         while True:
             try:

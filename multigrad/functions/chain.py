@@ -52,18 +52,12 @@ class Part:
         """Return the arguments that a call has to give. A document knows no defaults, and a chain
         looks for itself.
         """
-        if isinstance(self.function, Chain) or self.is_saved:
+        if isinstance(getattr(self.function, "recipe", None), ChainRecipe | SavedRecipe):
             return []
         rows = (self.parameters or {}).values()
         return [p.name for p in rows if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
 
-    @property
-    def is_saved(self) -> bool:
-        """Whether it comes from a document."""
-        return self.function is not None and isinstance(self.function.recipe, SavedRecipe)
-
     def run(self, x: Tensor, own: Mapping[str, Any]) -> Any:
-        """Return its outputs."""
         if own and self.function is not None:
             return self.function(x, **{**self.bound, **own})
         return self.call(x)
@@ -148,16 +142,13 @@ class ChainRecipe(CodeRecipe):
         return inspect.Signature([first, *rows, spread])
 
     def dialect(self) -> str:
-        """Return the library that the parts are written in, "" where it is written for all."""
         found = (part.function.recipe.dialect() for part in self.parts if part.function)
         return next((name for name in found if name), "")
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Apply one after another to symbolic values."""
         return self.run(args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Apply one after another."""
         own = self.share(kwargs)
         if len(args) != 1:
             raise RuleTypeError(
@@ -251,7 +242,6 @@ class ChainRecipe(CodeRecipe):
                 yield from part.function.recipe.walk((*path, i))
 
     def part_at(self, path: Sequence[int]) -> Part:
-        """Return the part that is at a place."""
         first, *inner = path
         part = self.parts[first]
         return part.function.recipe.part_at(inner) if inner else part  # type: ignore[union-attr]
@@ -279,7 +269,6 @@ class Chain(Function):
 
     @property
     def _words(self) -> str:
-        """The parts in the order in which they act, with what is bound."""
         return " → ".join(map(str, self.recipe.parts))
 
     def __repr__(self) -> str:

@@ -19,8 +19,7 @@ from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..trace.assertions import AUTOCAST, FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
-from ..trace.scope.present import now
-from ..trace.scope.reads import is_in_force
+from ..trace.scope.reads import is_in_force, now
 from .calls.arguments import (
     PLAIN,
     Layout,
@@ -51,7 +50,7 @@ from .calls.effects import callers_own, check_apart, copied_all, giving, left_ou
 from .calls.facts import watch
 from .calls.recipe import Recipe, Variant
 from .captured import Captured
-from .proof.verdict import ALL, how_much
+from .proof.compare import ALL, how_much
 from .recipes.record import NotCaptured
 
 MOST_ENTRIES = 1024
@@ -78,18 +77,20 @@ class Entries(Captured):
 
     def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return what runs a call of this layout, built at the first one."""
-        kinds = tuple(map(kind_of, leaves))
-        if key is None or None in kinds:  # an object that has a dtype may be no tensor
-            key = (
-                tree,
-                tuple(kind or value_key(leaf) for kind, leaf in zip(kinds, leaves, strict=True)),
-            )
+        kinds, beside = tuple(map(kind_of, leaves)), self._beside(leaves, tree)
+        if key is None or beside or None in kinds:  # an object that has a dtype may be no tensor
+            rows = zip(kinds, leaves, strict=True)
+            key = (tree, *beside, tuple(kind or value_key(leaf) for kind, leaf in rows))
         try:
             hash(key)
         except TypeError:  # an object holds what has no hash, as TensorFlow's tensors
             return self._build(leaves, tree)
         build = partial(self._build, leaves, tree)
         return self._entries.get(key) or build_once(self._entries, key, build, MOST_ENTRIES)
+
+    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        """Return what a call is to be told by besides its leaves."""
+        return ()
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
@@ -135,7 +136,6 @@ class Entries(Captured):
         return Entry(run_opened)
 
     def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
-        """Run a call whose arguments hold objects that are taken apart from now on."""
         args, kwargs = optree.tree_unflatten(nesting, leaves)
         leaves, tree = flatten(args, kwargs)
         return self._find_entry(leaves, tree, None).run(leaves, draws)
@@ -146,9 +146,7 @@ class Entries(Captured):
         return self.native is True or self.recipe.looks_at_values
 
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
-        """Return whether numbers are for the original: a library that makes its own arrays of them
-        says what comes.
-        """
+        """Return whether the original's library makes its own arrays of these numbers."""
         makes_arrays = getattr(self.recipe, "makes_arrays_of_numbers", False)
         is_plain = all(
             leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
@@ -186,21 +184,13 @@ class Entries(Captured):
         names = positional_names(self.parameters)[1:]
         return dict(zip(names, self._defaults, strict=False))
 
-    @property
-    def _completes(self) -> bool:
-        """Whether calls may leave arguments out."""
-        return bool(self._defaults)
-
     def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
-        """Return whether a call with these leaves has left arguments out."""
-        return self._completes
+        return bool(self._defaults)
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call by position, what it leaves out filled in, and their
-        nesting.
-        """
+        """Return the leaves of a call by position, those left out filled in, and their nesting."""
         if not self._defaults or self.parameters is None:
             return leaves, tree
         args, kwargs = optree.tree_unflatten(tree, leaves)
@@ -209,9 +199,7 @@ class Entries(Captured):
         return flatten(tuple(now(value, backend) for value in bound.args), {})
 
     def _entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        """Return what runs a call whose layout is always the same but for the dtype of its first
-        tensor.
-        """
+        """Return the entry of a call whose layout never differs but in its first tensor's dtype."""
         key = (backend.name, leaves[0].dtype)
         entry = self._entries.get(key)
         if entry is None:
@@ -248,16 +236,12 @@ class Entries(Captured):
             why = self.recipe.give_up(error.error)
             return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
-            if not self._falls_back(error, backend):
+            is_caught = self.recipe.is_checked or not isinstance(error, GradientError)
+            is_home = is_original_on(self.recipe, backend)
+            if self.native is False or not (is_caught and is_home):
                 raise
             reason = f"its capture raised {type(error).__name__}: {error}"
             return self._native_entry(layout.without_objects(), backend, None, reason)
-
-    def _falls_back(self, error: Exception, backend: Backend | None) -> bool:
-        """Return whether the original runs where this went wrong."""
-        if self.native is False or backend is None or not is_original_on(self.recipe, backend):
-            return False
-        return self.recipe.is_checked or not isinstance(error, GradientError)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         entry = self._entry_of(self._decide(EAGER, layout, leaves, backend), layout, backend)
@@ -332,17 +316,18 @@ class Entries(Captured):
         def choose(leaves: Sequence[Any], draws: Draws) -> Any:
             if not (is_random and draws.counter is not None):
                 shown = None if transform is None else transform()
-                if shown is None or self._decide_in(shown, variant, backend).reason:
+                if (
+                    shown is None
+                    or decide(
+                        TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native
+                    ).reason
+                ):
                     return native.run(leaves, draws)
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
 
         return Entry(choose)
-
-    def _decide_in(self, shown: frozenset[str], variant: Variant, backend: Backend) -> Decision:
-        """Decide how a call runs in a transform."""
-        return decide(TRANSFORMED.showing(shown), self.recipe, variant, backend, self.native)
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs
@@ -351,25 +336,23 @@ class Entries(Captured):
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
         refuse_lacking(lacking, dtype or "")
         entry = bind_leaves(self.recipe, variant, backend, lowered)
+        subject, tensors = self.recipe.subject, variant.layout.indices("tensor")
+
+        def keep_apart(leaves: Sequence[Any]) -> None:
+            check_apart(subject, variant.updates, [leaves[i] for i in tensors])
+
+        def prove(leaves: Sequence[Any]) -> None:
+            if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
+                self.recipe.prove(variant, leaves, is_call=True)
+
         if variant.assumed:
-            entry = self._checking(entry, variant, backend)
+            entry = acting(entry, partial(check_assumptions, subject, variant, backend))
         if variant.updates:
-            entry = self._keeping_apart(entry, variant)
+            entry = acting(entry, keep_apart)
         forbid = backend.autodiff.forbid_derivative
         if graphs.refused and forbid is not None:
             entry = self._refusing(entry, variant, forbid)
-        return self._proving(entry, variant) if how_much() == ALL else entry
-
-    def _keeping_apart(self, entry: Entry, variant: Variant) -> Entry:
-        """Return an entry that refuses a tensor given twice, of which one would be updated."""
-        subject, updates = self.recipe.subject, variant.updates
-        tensors = variant.layout.indices("tensor")
-
-        def keeping(leaves: Sequence[Any], draws: Draws) -> Any:
-            check_apart(subject, updates, [leaves[i] for i in tensors])
-            return entry.run(leaves, draws)
-
-        return Entry(keeping)
+        return acting(entry, prove) if how_much() == ALL else entry
 
     def _refusing(
         self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
@@ -383,25 +366,6 @@ class Entries(Captured):
             return entry.run(given, draws)
 
         return Entry(refusing)
-
-    def _checking(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
-        """Return an entry that checks what the code asserts of values."""
-
-        def checking(leaves: Sequence[Any], draws: Draws) -> Any:
-            check_assumptions(self.recipe.subject, variant, backend, leaves)
-            return entry.run(leaves, draws)
-
-        return Entry(checking)
-
-    def _proving(self, entry: Entry, variant: Variant) -> Entry:
-        """Return an entry that compares the function with its graphs on each call's arguments."""
-
-        def proving(leaves: Sequence[Any], draws: Draws) -> Any:
-            if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
-                self.recipe.prove(variant, leaves, is_call=True)
-            return entry.run(leaves, draws)
-
-        return Entry(proving)
 
     def _native_entry(
         self, layout: Layout, backend: Backend, error: TraceError | None, reason: str | TraceError
@@ -426,10 +390,19 @@ class Entries(Captured):
         return Entry(native)
 
 
+def acting(entry: Entry, act: Callable[[Sequence[Any]], None]) -> Entry:
+    """Return an entry that first looks at the leaves of each call."""
+    run = entry.run
+
+    def run_after(leaves: Sequence[Any], draws: Draws) -> Any:
+        act(leaves)
+        return run(leaves, draws)
+
+    return Entry(run_after)
+
+
 def kind_of(leaf: Any) -> Any:
-    """Return what a call looks at of a leaf, where that is less than all of it: of a number, of a
-    tensor.
-    """
+    """Return what tells a number or a tensor apart among leaves; None for other leaves."""
     kind = type(leaf)
     if kind is float:
         return kind

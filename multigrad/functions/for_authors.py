@@ -32,7 +32,6 @@ __all__ = [
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether a value is a tensor of a framework, or stands for one in a capture."""
     if isinstance(value, Value):
         return value.node.type.kind == "tensor"
     return owner_of(value) is not None

@@ -17,152 +17,38 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
+import numpy as np
+
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, freeze
+from ..graph.ir.questions import crossing, note
+from ..graph.ir.types import BOOL, T
 from ..graph.support.data import InNotebooks
 from ..graph.support.params import Fused, read_fused
 from ..graph.support.trees import optree
 from ..graph.support.typed import P, R
 from ..lowering.function_graph import read_way
+from ..trace.assertions import ORDERS, is_caught
+from ..trace.coercion import array_node
+from ..trace.derived.calls import CustomCall, mark, replay
 from ..trace.scope.draws import FREE, Counter, keyed
-from ..trace.trace import Value
-from .calls.arguments import PLAIN, BoundFunction, as_numbers, flatten
+from ..trace.trace import NeedsConcrete, Trace, Value, lift
+from .calls.arguments import PLAIN, BoundFunction, Leaf, as_numbers, flatten
+from .calls.binding import assemble
 from .calls.decision import is_imported
-from .calls.effects import giving, has_containers
+from .calls.effects import check_apart, giving, has_containers, put_notes, put_updates
+from .calls.gradients import modes_of
 from .calls.recipe import Recipe, Variant
 from .documents.format import unseal
+from .entries import Entries
 from .recipes.document import decode_function, encode_function
+from .recipes.record import AppliesItself, NotCaptured
 from .recipes.saved import SavedRecipe
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-
-import numpy as np
-
-from ..graph import ops
-from ..graph.ir.graph import Graph, Node, freeze
-from ..graph.ir.questions import crossing, note
-from ..graph.ir.types import BOOL, T
-from ..trace.assertions import ORDERS, is_caught
-from ..trace.coercion import array_node
-from ..trace.derived.calls import CustomCall, mark, replay
-from ..trace.scope.draws import Draws
-from ..trace.trace import NeedsConcrete, Trace, lift
-from .calls.arguments import Layout, Leaf
-from .calls.binding import assemble
-from .calls.effects import check_apart, put_notes, put_updates
-from .calls.gradients import modes_of
-from .entries import Entries
-from .recipes.record import AppliesItself, CodeRecipe, NotCaptured
-
-
-class Inlined(Entries):
-    """A recipe with its entries, which other captures take up.
-
-    Attributes:
-        draws: where random numbers of its calls come from.
-    """
-
-    draws: Draws
-
-    def _record_again(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Any:
-        """Record what the backward applies of the function itself, without its derivative, which
-        would go on for ever.
-        """
-        trace.lost_gradient = self.name
-        trace.omit(ORDERS, f"the derivatives of {self.name!r} of any order")
-        assert isinstance(self.recipe, CodeRecipe)
-        return self.recipe.record(trace, *layout.rebuild(leaves)).outputs
-
-    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
-        """Let the capture around it assume what this function asserts of its arguments."""
-        inputs = variant.graphs.forward.inputs
-        # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
-        if variant.assumed and is_caught(sys._getframe(1)):
-            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
-        for each in variant.assumed:
-            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
-            if isinstance(value, Value) and not trace.in_backward:
-                trace.assumed.append(each._replace(node=value.node))
-
-    def _inline(self, leaves: Sequence[Any], tree: Any) -> Any:
-        """Record the function's ops in the capture that its arguments belong to."""
-        leaves, tree = self._complete(leaves, tree)
-        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
-        layout = self.recipe.lay_out(self.parameters, leaves, tree)
-        own = self.recipe.apply_within(trace, *layout.rebuild(leaves))
-        if own is not None:
-            return own[0]
-        try:
-            with crossing(NeedsConcrete):
-                variant = self._variant_for_symbols(trace, layout, leaves)
-        except AppliesItself as error:
-            if not trace.in_backward:
-                raise note(error.error) from error.__cause__
-            return self._record_again(trace, layout, leaves)
-        except NotCaptured as error:
-            raise note(error.error) from error.__cause__
-        graphs = variant.graphs
-        trace.omissions.update(variant.omissions)
-        trace.combines |= variant.combines or bool(self.recipe.modes)
-        trace.is_once |= not graphs.second_order
-        given = {
-            leaf.name: trace.value(lift_leaf(trace, leaf, value))
-            for leaf, value in zip(layout.leaves, leaves, strict=True)
-            if leaf.kind != "static"
-        }
-        if graphs.is_random and self.draws.counter is not None:
-            raise trace.error(
-                f"calls the random function {self.name!r} under a key, which counts calls one by "
-                "one. Take the vjp of that function itself, or give the key to the function "
-                "around it"
-            )
-        if graphs.is_random:
-            given["key"] = trace.next_key()
-        outputs = replay(trace, graphs.forward, given)
-        self._assume(trace, variant, given)
-        names = tuple(given)
-        called = CustomCall(
-            graphs.backward,
-            graphs.cotangents,
-            names=names,
-            wrt=graphs.wrt,
-            outputs=tuple(o.node for o in outputs),
-            modes=modes_of(self.recipe.modes, layout),
-            refused=graphs.refused,
-        )
-        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
-        if not (variant.notes or variant.updates):
-            return result
-        holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
-        flat = optree.tree_leaves(result, none_is_leaf=True)
-        if self.recipe.copies:
-            check_apart(self.recipe.subject, variant.updates, leaves)
-        else:
-            put_updates(
-                trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
-            )
-        if variant.notes:
-            put_notes(
-                trace,
-                variant.notes,
-                graphs.forward,
-                given,
-                {**holders, **dict(enumerate(flat))},
-                is_class=hasattr(self.recipe, "apply"),
-            )
-        return result
-
-
-def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
-    """Return the node of an argument; a tensor without axes is no number to the function."""
-    node = lift(trace, value)
-    if leaf.kind == "number" or node.op is not ops.CONST:
-        return node
-    number = node.attr("value")
-    dtype = BOOL if isinstance(number, bool) else T
-    return array_node(trace.like(), freeze(np.asarray(number)), dtype)
 
 
 Tensor = Any
@@ -181,7 +67,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Inlined, InNotebooks, Generic[P, R]):
+class Function(Entries, InNotebooks, Generic[P, R]):
     """A function with its own gradient, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.convert` and similar functions. Called with
@@ -224,7 +110,8 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
 
     def __repr__(self) -> str:
         named = {} if self.parameters is None else self.parameters.parameters
-        words = ", ".join(map(_word_of, named.values()))
+        empty = inspect.Parameter.empty  # types are left out
+        words = ", ".join(str(p.replace(annotation=empty)) for p in named.values())
         return f"<Function {self.name}({words if self.parameters is not None else '...'})>"
 
     def __reduce__(self) -> Any:
@@ -401,7 +288,6 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
 
     @property
     def _counter(self) -> Counter:
-        """What counts the draws of a keyed Function."""
         return self.draws.counter
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -461,6 +347,89 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
                 return self._find_entry(leaves, tree, key).run(leaves, self.draws)
         return self._find_entry(leaves, tree, key).run(leaves, self.draws)
 
+    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+        """Let the capture around it assume what this function asserts of its arguments."""
+        inputs = variant.graphs.forward.inputs
+        # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
+        if variant.assumed and is_caught(sys._getframe(1)):
+            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
+        for each in variant.assumed:
+            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
+            if isinstance(value, Value) and not trace.in_backward:
+                trace.assumed.append(each._replace(node=value.node))
+
+    def _inline(self, leaves: Sequence[Any], tree: Any) -> Any:
+        """Record the function's ops in the capture that its arguments belong to."""
+        leaves, tree = self._complete(leaves, tree)
+        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+        layout = self.recipe.lay_out(self.parameters, leaves, tree)
+        own = self.recipe.apply_within(trace, *layout.rebuild(leaves))
+        if own is not None:
+            return own[0]
+        try:
+            with crossing(NeedsConcrete):
+                variant = self._variant_for_symbols(trace, layout, leaves)
+        except AppliesItself as error:
+            if not trace.in_backward:
+                raise note(error.error) from error.__cause__
+            # What the backward applies of the function itself has no derivative, which would go on
+            # for ever.
+            trace.lost_gradient = self.name
+            trace.omit(ORDERS, f"the derivatives of {self.name!r} of any order")
+            return self.recipe.record(trace, *layout.rebuild(leaves)).outputs  # type: ignore[attr-defined]
+        except NotCaptured as error:
+            raise note(error.error) from error.__cause__
+        graphs = variant.graphs
+        trace.omissions.update(variant.omissions)
+        trace.combines |= variant.combines or bool(self.recipe.modes)
+        trace.is_once |= not graphs.second_order
+        given = {
+            leaf.name: trace.value(lift_leaf(trace, leaf, value))
+            for leaf, value in zip(layout.leaves, leaves, strict=True)
+            if leaf.kind != "static"
+        }
+        if graphs.is_random and self.draws.counter is not None:
+            raise trace.error(
+                f"calls the random function {self.name!r} under a key, which counts calls one by "
+                "one. Take the vjp of that function itself, or give the key to the function "
+                "around it"
+            )
+        if graphs.is_random:
+            given["key"] = trace.next_key()
+        outputs = replay(trace, graphs.forward, given)
+        self._assume(trace, variant, given)
+        names = tuple(given)
+        called = CustomCall(
+            graphs.backward,
+            graphs.cotangents,
+            names=names,
+            wrt=graphs.wrt,
+            outputs=tuple(o.node for o in outputs),
+            modes=modes_of(self.recipe.modes, layout),
+            refused=graphs.refused,
+        )
+        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+        if not (variant.notes or variant.updates):
+            return result
+        holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+        flat = optree.tree_leaves(result, none_is_leaf=True)
+        if self.recipe.copies:
+            check_apart(self.recipe.subject, variant.updates, leaves)
+        else:
+            put_updates(
+                trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
+            )
+        if variant.notes:
+            put_notes(
+                trace,
+                variant.notes,
+                graphs.forward,
+                given,
+                {**holders, **dict(enumerate(flat))},
+                is_class=hasattr(self.recipe, "apply"),
+            )
+        return result
+
     def to_dict(self) -> dict[str, Any]:
         """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as
         JSON.
@@ -480,11 +449,6 @@ class Function(Inlined, InNotebooks, Generic[P, R]):
                 document has.
         """
         return encode_function(self)
-
-
-def _word_of(parameter: inspect.Parameter) -> str:
-    """Return an argument without its type, as a call writes it."""
-    return str(parameter.replace(annotation=inspect.Parameter.empty))
 
 
 def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
@@ -529,9 +493,7 @@ def restore(recipe: SavedRecipe) -> Function:
 
 
 def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
-    """Return a recipe of the copies of what it calls: of objects and their methods, where functions
-    are as they are.
-    """
+    """Return a recipe that calls copies of its objects and methods; functions stay."""
     if is_imported(recipe) or isinstance(recipe, type) or not is_dataclass(recipe):
         return recipe
     changed: dict[str, Any] = {}
@@ -556,3 +518,13 @@ def parameters_of(function: Any) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
+
+
+def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
+    """Return the node of an argument; a tensor without axes is no number to the function."""
+    node = lift(trace, value)
+    if leaf.kind == "number" or node.op is not ops.CONST:
+        return node
+    number = node.attr("value")
+    dtype = BOOL if isinstance(number, bool) else T
+    return array_node(trace.like(), freeze(np.asarray(number)), dtype)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,18 +27,16 @@ from ..capture.copies.capture import run_or_import
 from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
 from ..graph.support.data import dataclass
-from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..trace.scope.draws import FREE
-from ..trace.scope.identity import value_key
 from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import flatten, owner_of, signature_of, unwrap
-from .calls.binding import Entry
-from .calls.recipe import Recorded
-from .custom_gradient import library_of, named_library
-from .entries import MOST_ENTRIES, kind_of
+from .calls.recipe import Recorded, library_of
+from .entries import MOST_ENTRIES
 from .function import Function
 from .recipes.record import CodeRecipe
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 Tensor = Any
 # The hidden argument: it sorts behind all others.
@@ -82,25 +80,22 @@ class HeldRecipe(CodeRecipe):
 
     @property
     def owner(self) -> Any:
-        """The object."""
         return owner_of_method(self.function)
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The signature of what does the work."""
         return signature_of(called_method(self.function))
 
     def dialect(self) -> str:
-        """Return the library that it is written in, "" where it is written for all."""
-        if self.library:
-            return named_library(self.library)
-        return read_state(self.owner).home or library_of(called_method(self.function))
+        home = "" if self.library else read_state(self.owner).home
+        return home or library_of(called_method(self.function), said=self.library)
 
     def functions(self) -> tuple[Any, ...]:
         return (self.function,)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        state, given, kwargs = self._split(kwargs)
+        kwargs, given = split(kwargs)
+        state = read_state(self.owner)
         trace.looks_into = False  # they are among the arguments
         made = len(trace.witness.made)
         symbols = {name: copy_of(symbol) for name, symbol in given.items()}
@@ -118,23 +113,19 @@ class HeldRecipe(CodeRecipe):
             hooks = (getattr(called, name, None) for name in HOOKS)
             method = called if any(hooks) else called_method(called)
             outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
-        for name, symbol in symbols.items():
-            if symbol.node is not given[name].node:
-                raise trace.error(
-                    f"updates {name!r} of a {type(self.owner).__name__} in place, which a graph "
-                    "does not do. A module in training may: call its .eval() first"
-                )
+        before = {name: symbol.node for name, symbol in given.items()}
+        refuse_updates(trace, f"a {type(self.owner).__name__}", symbols, before)
         self._check(filled, trace)
         if route != trace.routes.get(library):  # caches of the library may hold what it refused
             del trace.witness.made[held]
         return Recorded(outputs, None)
 
     def _call_with(self, given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Call the object with other tensors in place of its own."""
         return self._of(Filled(self.owner, read_state(self.owner), given))(*args, **kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        state, given, kwargs = self._split(kwargs)
+        kwargs, given = split(kwargs)
+        state = read_state(self.owner)
         now = {name: held_by(own) for name, own in state.tensors.items()}
         if all(given.get(name, own) is own for name, own in now.items()):
             return Recorded(self.function(*args, **kwargs), None)
@@ -142,14 +133,6 @@ class HeldRecipe(CodeRecipe):
         outputs = self._of(filled)(*args, **kwargs)
         self._check(filled, None)
         return Recorded(outputs, None)
-
-    def _split(self, kwargs: dict[str, Any]) -> tuple[State, dict[str, Any], dict[str, Any]]:
-        """Return the object's state now, the tensors to be in place of its own, and the user's own
-        arguments.
-        """
-        given = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
-        own = {name: held for name, held in kwargs.items() if name != STATE}
-        return read_state(self.owner), given, own
 
     def _of(self, filled: Filled) -> Any:
         """Return the copy of the object, or its method."""
@@ -174,13 +157,62 @@ def is_intercepted(called: Any) -> bool:
     return any(keeps is not None and keeps(called) for keeps in keepers)
 
 
+def split(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the user's own keywords, and the tensors to be in the objects."""
+    given = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
+    return {name: each for name, each in kwargs.items() if name != STATE}, given
+
+
+def refuse_updates(
+    trace: Trace, whose: str, symbols: Mapping[str, Any], before: Mapping[str, Any]
+) -> None:
+    """Refuse to update what an object holds."""
+    for name, symbol in symbols.items():
+        if symbol.node is not before[name]:
+            raise trace.error(
+                f"updates {name!r} of {whose} in place, which a graph does not do. A module in "
+                "training may: call its .eval() first"
+            )
+
+
 class Structure:
-    """Stands for all that an object holds beside its tensors, among the arguments of a call."""
+    """Stands for all that objects hold beside their tensors, among the arguments of a call."""
 
     __slots__ = ("__weakref__",)
 
 
-class OfObject(Function):
+class OverState(Function):
+    """A Function whose hidden arguments are the tensors that objects hold."""
+
+    def __init__(self, recipe: Any, wrapped: Any = None, prove: bool = True) -> None:
+        super().__init__(recipe, wrapped, prove)
+        self._structures: dict[Any, Structure] = {}
+
+    def _structure(self, state: State) -> Structure:
+        """Return what stands for a structure, always the same for one."""
+        if len(self._structures) >= MOST_ENTRIES:
+            self._structures.clear()
+        return self._structures.setdefault(state.key, Structure())
+
+    def _with_state(
+        self, leaves: Sequence[Any], tree: Any, state: State, is_inside: bool = False
+    ) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call with those of its objects, and their nesting.
+
+        Args:
+            is_inside: the objects hold symbols of a capture around it.
+        """
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
+        backend = next((owner for owner in owners if owner is not None), None)
+        held = {
+            name: own if is_inside else on_backend(backend, held_by(own))
+            for name, own in state.tensors.items()
+        }
+        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
+
+
+class OfObject(OverState):
     """A Function whose hidden arguments are the tensors that an object holds."""
 
     def __init__(
@@ -189,7 +221,6 @@ class OfObject(Function):
         recipe = HeldRecipe(function, name_of(function), native, library)
         super().__init__(recipe, called_method(function), prove)
         self._called = function
-        self._structures: dict[Any, Structure] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         other = super().__deepcopy__(memo)
@@ -197,7 +228,6 @@ class OfObject(Function):
         return other
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for the arguments and for what the object holds now."""
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):
             return self._called(*args, **kwargs)  # whose state a compiler guards
         return self._apply(args, kwargs)
@@ -225,45 +255,24 @@ class OfObject(Function):
 
     @property
     def original(self) -> Callable[..., Any]:
-        """The object, its method, or the function that calls it."""
         return self._called
 
     @property
     def _owner(self) -> Any:
         return owner_of_method(self._called)
 
-    @property
-    def _completes(self) -> bool:
-        """Whether calls leave arguments out: those of the object."""
+    def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
         return True
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call with those of the object, and their nesting."""
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        if STATE in kwargs:
+        if STATE in optree.tree_unflatten(tree, leaves)[1]:
             return leaves, tree
-        state = read_state(self._owner)
-        owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
-        backend = next((owner for owner in owners if owner is not None), None)
-        held = {name: on_backend(backend, held_by(own)) for name, own in state.tensors.items()}
-        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
+        return self._with_state(leaves, tree, read_state(self._owner))
 
-    def _structure(self, state: State) -> Structure:
-        """Return what stands for a structure, always the same for one."""
-        if len(self._structures) >= MOST_ENTRIES:
-            self._structures.clear()
-        return self._structures.setdefault(state.key, Structure())
-
-    def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
-        structure = self._structure(read_state(self._owner))
-        key = (tree, structure, tuple(kind_of(leaf) for leaf in leaves))
-        if None in key[2]:
-            return self._build(leaves, tree)
-        return self._entries.get(key) or build_once(
-            self._entries, key, lambda: self._build(leaves, tree), MOST_ENTRIES
-        )
+    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        return (self._structure(read_state(self._owner)),)
 
 
 def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
@@ -277,8 +286,8 @@ def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
 # --- custom gradients that are given objects with tensors ----------------------------------------
 
 
-Tensor = Any
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+def _of_own(name: str) -> Any:
+    return property(lambda recipe: getattr(recipe.own, name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,41 +300,15 @@ class HoldingRecipe(CodeRecipe):
 
     own: Any
 
+    # What every recipe has, beside what `__getattr__` gives.
+    name, native, copies, gives_tangents, signature, dialect, functions = map(
+        _of_own,
+        ("name", "native", "copies", "gives_tangents", "signature", "dialect", "functions"),
+    )
+
     def __getattr__(self, name: str) -> Any:
-        """Return what is its own recipe's: its name, how it may be run."""
+        """Return what is its own recipe's: how it may be run."""
         return getattr(object.__getattribute__(self, "own"), name)
-
-    @property
-    def name(self) -> str:
-        """The name of the class."""
-        return self.own.name
-
-    @property
-    def native(self) -> bool | None:
-        """Whether it runs as it is."""
-        return self.own.native
-
-    @property
-    def copies(self) -> bool:
-        """Whether it writes on copies of its arguments."""
-        return self.own.copies
-
-    @property
-    def gives_tangents(self) -> bool:
-        """Whether its author gives its tangents, too."""
-        return self.own.gives_tangents
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        """The signature of the class's own call."""
-        return self.own.signature
-
-    def dialect(self) -> str:
-        """Return the library that it is written in."""
-        return self.own.dialect()
-
-    def functions(self) -> tuple[Any, ...]:
-        return self.own.functions()
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         if STATE not in kwargs:
@@ -338,7 +321,7 @@ class HoldingRecipe(CodeRecipe):
         trace.leaves += map(weakref.ref, held)
         with without_gradients(held):
             recorded = self.own.record(trace, *self.filled((args, kwargs), given))
-        _check(trace, given, before)
+        refuse_updates(trace, "its arguments", given, before)
         assert recorded.pull is not None  # as a custom gradient has it
         own, added = recorded.pull, set[str]()
 
@@ -346,7 +329,7 @@ class HoldingRecipe(CodeRecipe):
             with without_gradients(held):
                 returned = own(upstream)
                 found = {name: symbol.notes["grad"] for name, symbol in floats.items()}
-            _check(trace, given, before)
+            refuse_updates(trace, "its arguments", given, before)
             added.update(name for name, each in found.items() if each is not None)
             *plain, named = returned if kwargs else (*returned, {})
             return (*plain, {**named, STATE: {**dict.fromkeys(("", *given)), **found}})
@@ -393,12 +376,10 @@ class HoldingRecipe(CodeRecipe):
         return self.own.gather(run, [leaves[i] for i in places])
 
     def objects(self, arguments: Arguments) -> list[tuple[int, Any]]:
-        """Return the objects with tensors among arguments, each with the place of its leaf."""
         leaves, _ = flatten(*arguments)
         return [(i, leaf) for i, leaf in enumerate(leaves) if self.own.holds(leaf)]
 
     def state_of(self, arguments: Arguments) -> State:
-        """Return what the objects among arguments hold now."""
         return read_state(tuple(each for _, each in self.objects(arguments)))
 
     def filled(self, arguments: Arguments, given: dict[str, Any]) -> Arguments:
@@ -410,16 +391,6 @@ class HoldingRecipe(CodeRecipe):
         for (i, _), copy in zip(places, copies, strict=True):
             leaves[i] = copy
         return optree.tree_unflatten(tree, leaves)
-
-
-def _check(trace: Trace, given: dict[str, Any], before: dict[str, Any]) -> None:
-    """Refuse to update what an object holds."""
-    for name, symbol in given.items():
-        if symbol.node is not before[name]:
-            raise trace.error(
-                f"updates {name!r} of its arguments in place, which a graph does not do. A module "
-                "in training may: call its .eval() first"
-            )
 
 
 @contextmanager
@@ -434,22 +405,13 @@ def without_gradients(symbols: Sequence[Any]) -> Iterator[None]:
             symbol.notes = {**(symbol.notes or {}), "grad": None}
 
 
-def split(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's own keywords, and the tensors to be in the objects."""
-    given = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
-    return {name: each for name, each in kwargs.items() if name != STATE}, given
-
-
-class MayTakeObjects(Function):
-    """A framework's own custom gradient, whose hidden arguments are the tensors that objects among
-    its arguments hold.
-    """
+class MayTakeObjects(OverState):
+    """A framework's own custom gradient, some of whose arguments may hold tensors."""
 
     recipe: HoldingRecipe
 
     def __init__(self, recipe: Any, prove: bool = True) -> None:
         super().__init__(HoldingRecipe(recipe), prove=prove)
-        self._structures: dict[Any, Structure] = {}
 
     if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
@@ -462,17 +424,14 @@ class MayTakeObjects(Function):
             return getattr(original, name)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        """Return the class, as the base of another."""
         return (self.recipe.own.function_class,)
 
     def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
-        """Return whether a call leaves arguments out: those of objects."""
         return super()._is_incomplete(leaves) or any(map(self.recipe.own.holds, leaves))
 
     def _complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call with those of the objects, and their nesting."""
         args, kwargs = optree.tree_unflatten(tree, leaves)
         if STATE in kwargs or not self._is_incomplete(leaves):
             return leaves, tree
@@ -480,25 +439,9 @@ class MayTakeObjects(Function):
         state = self.recipe.state_of((args, kwargs))
         if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
             return leaves, tree  # what is no symbol of the capture around is a constant there
-        backend = next((each for each in map(owner_of, leaves) if each is not None), None)
-        held = {
-            name: own if is_inside else on_backend(backend, held_by(own))
-            for name, own in state.tensors.items()
-        }
-        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
+        return self._with_state(leaves, tree, state, is_inside)
 
-    def _structure(self, state: State) -> Structure:
-        """Return what stands for a structure, always the same for one."""
-        if len(self._structures) >= MOST_ENTRIES:
-            self._structures.clear()
-        return self._structures.setdefault(state.key, Structure())
-
-    def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
+    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
         if not self._is_incomplete(leaves):
-            return super()._find_entry(leaves, tree, key)
-        state = self.recipe.state_of(optree.tree_unflatten(tree, leaves))
-        kinds = tuple(kind_of(leaf) or value_key(leaf) for leaf in leaves)
-        key = (tree, self._structure(state), kinds)
-        return self._entries.get(key) or build_once(
-            self._entries, key, lambda: self._build(leaves, tree), MOST_ENTRIES
-        )
+            return ()
+        return (self._structure(self.recipe.state_of(optree.tree_unflatten(tree, leaves))),)

@@ -29,12 +29,13 @@ from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, signature_of
 from .calls.recipe import Recorded, Variant
-from .custom_gradient import refuse_rule
+from .custom_gradient import function, refuse_rule
 from .function import Function
 from .held import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
-from .plain import function
-from .proof.verdict import Subject, leave_open
+from .proof.compare import Subject, leave_open
 from .recipes.record import CodeRecipe
+
+Tensor = Any
 
 
 @overload
@@ -105,14 +106,15 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
     if isinstance(obj, Function | BoundFunction):
         return obj
     refuse_rule(obj)
-    home = owner_of_custom(obj)
-    if home is not None:
+    found = find_custom(obj)
+    if found is not None:
+        home, recipe = found
         if options != Capture(prove=options.prove, copies=options.copies):
             raise RuleTypeError(
                 f"{named(obj)} is a custom gradient of {home.name}: of capture=xg.Capture(...), it "
                 "takes prove and copies alone"
             )
-        return import_from(home.name, obj, options.prove, options.copies)
+        return as_function(home.name, obj, recipe, options.prove, options.copies)
     if isinstance(obj, type):
         raise RuleTypeError(
             f"the class {obj.__name__!r} is not a custom gradient like a torch.autograd.Function; "
@@ -122,22 +124,18 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
 
 
 def named(obj: Any) -> str:
-    """Return what an object is called in a message."""
     return repr(getattr(obj, "__name__", None) or type(obj).__name__)
 
 
-def owner_of_custom(obj: Any) -> Backend | None:
-    """Return the framework whose own custom gradient an object is."""
-    if not callable(obj):
-        return None
-    for backend in in_use():
+def find_custom(obj: Any) -> tuple[Backend, Any] | None:
+    """Return the framework whose own custom gradient an object is, and its recipe."""
+    for backend in in_use() if callable(obj) else ():
         if backend.imports.import_function is None:
             continue
         try:
-            backend.imports.import_function(obj)
+            return backend, backend.imports.import_function(obj)
         except (TypeError, MultigradError):
             continue
-        return backend
     return None
 
 
@@ -281,19 +279,26 @@ def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Functio
     return import_from("tensorflow", f, prove)
 
 
-def import_from(
-    framework: str, native: Any, prove: bool = True, copies: bool = False
-) -> Function[..., Any]:
+def import_from(framework: str, native: Any, prove: bool = True) -> Function[..., Any]:
     """Return a framework's own custom gradient as a Function.
 
     Raises:
         UnsupportedOp: that framework's backend imports none.
+    """
+    read = load_backend(framework).imports.import_function
+    if read is None:
+        raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
+    return as_function(framework, native, read(native), prove)
+
+
+def as_function(
+    framework: str, native: Any, recipe: Any, prove: bool = True, copies: bool = False
+) -> Function[..., Any]:
+    """Return the Function of a framework's own custom gradient, whose recipe that has read.
+
+    Raises:
         RuleTypeError: it knows of none that write into their arguments.
     """
-    backend = load_backend(framework)
-    if backend.imports.import_function is None:
-        raise UnsupportedOp(f"backend {framework!r} imports no custom gradients")
-    recipe = backend.imports.import_function(native)
     if copies:
         if "copies" not in {each.name for each in fields(recipe)}:
             raise RuleTypeError(
@@ -306,19 +311,13 @@ def import_from(
 
 
 # --- a module for another framework ---------------------------------------------------------------
-Tensor = Any
 PARAMETERS = inspect.Parameter("parameters", inspect.Parameter.POSITIONAL_ONLY)
 
 
 def apart(
     obj: Any, framework: str, options: Capture
 ) -> tuple[Function[..., Any], dict[str, Tensor]]:
-    """Return a function of an object's parameters and arguments, and the parameters for a
-    framework.
-
-    Raises:
-        RuleTypeError: the object holds no parameters.
-    """
+    """Return an object as a function of its parameters, and these for a framework."""
     if not callable(obj) or not holds_state(obj):
         raise RuleTypeError(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
@@ -390,12 +389,10 @@ class AppliedRecipe(CodeRecipe):
 
     @property
     def names(self) -> list[str]:
-        """The names of its parameters."""
         return [*dict.fromkeys(self.aliases.values())]
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """Its own, behind the parameters."""
         own = signature_of(called_method(self.own.function))
         if own is None:
             return None
@@ -433,11 +430,7 @@ class AppliedRecipe(CodeRecipe):
     def _filled(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the object's own arguments, and with them the parameters.
-
-        Raises:
-            RuleTypeError, RuleValueError: they are not its parameters.
-        """
+        """Return the object's own arguments, and with them the parameters."""
         given = args[0] if args else None
         if not isinstance(given, Mapping):
             raise RuleTypeError(

@@ -32,9 +32,9 @@ from ..functions.calls.arguments import (
     unwrap,
 )
 from ..functions.calls.decision import SHOWN
+from ..functions.custom_gradient import PairRecipe
 from ..functions.function import Function
-from ..functions.importers import import_from, owner_of_custom
-from ..functions.plain import PairRecipe
+from ..functions.importers import as_function, find_custom
 from ..functions.proof.bounded import Bounded, Signs, run_bounded
 from ..functions.proof.run import homes
 from ..functions.recipes.examples import find_variant
@@ -259,9 +259,10 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     Args:
         copies: see `xg.Capture`.
     """
-    backend = owner_of_custom(obj)
-    if backend is not None:
-        function = import_from(backend.name, obj, copies=copies)
+    imported = find_custom(obj)
+    if imported is not None:
+        backend, own = imported
+        function = as_function(backend.name, obj, own, copies=copies)
         call = getattr(function.recipe, "apply", obj)
         return Original(function.name, call, (backend,), function, is_custom=True)
     if isinstance(obj, type):

@@ -26,8 +26,8 @@ from ..errors import (
     suggest,
 )
 from ..functions.calls.recipe import Recorded
+from ..functions.custom_gradient import PairRecipe
 from ..functions.function import Function
-from ..functions.plain import PairRecipe
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
 from ..graph.support import html

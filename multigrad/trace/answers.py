@@ -65,9 +65,7 @@ def place_of(trace: Any) -> str:
 
 
 def gradient_of(value: Any) -> bool:
-    """Return whether a tensor asks for a gradient: an argument by a fact, what forward computes by
-    no means.
-    """
+    """Return whether a tensor asks for a gradient: of arguments, a fact of the capture."""
     trace, node = value.trace, value.node
     if not is_float(node.type):
         return False
@@ -199,7 +197,6 @@ class Answers:
         return format(self._number_in_text(), spec) if self._is_shown() else repr(self)
 
     def _is_shown(self) -> bool:
-        """Return whether the user's code asks for text; error messages of libraries do too."""
         return is_asked_by(self.trace.codes)
 
     def _number_in_text(self) -> Any:

@@ -110,10 +110,7 @@ def _is_own(frame: FrameType) -> bool:
 def _asserted(
     code: CodeType, at_offset: int, has_bool: bool
 ) -> tuple[bool, type[Exception]] | None:
-    rows = _rows(code)
-    at = next((i for i, row in enumerate(rows) if row.offset == at_offset), len(rows))
-    if at < len(rows) and rows[at].opname == "PRECALL":  # Python 3.11
-        at += 1
+    rows, at = _at(code, at_offset)
     if at >= len(rows):
         return None
     if rows[at].opname.startswith("CALL"):
@@ -153,6 +150,14 @@ def _rows(code: CodeType) -> Sequence[dis.Instruction]:
     return [row for row in dis.get_instructions(code) if row.opname not in SKIPPED]
 
 
+def _at(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
+    """Return the instructions of some code, and which of them is at an offset."""
+    rows = _rows(code)
+    at = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
+    is_before = at < len(rows) and rows[at].opname == "PRECALL"  # Python 3.11
+    return rows, at + is_before
+
+
 def is_call_of(frame: FrameType, name: str, count: int) -> bool:
     """Return whether a frame is at a call of a builtin function, with so many arguments."""
     # Without it: test_a_density_is_that_of_torch_with_its_gradient is refused.
@@ -161,10 +166,7 @@ def is_call_of(frame: FrameType, name: str, count: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
-    rows = _rows(code)
-    at = next((i for i, row in enumerate(rows) if row.offset == at_offset), len(rows))
-    if at < len(rows) and rows[at].opname == "PRECALL":  # Python 3.11
-        at += 1
+    rows, at = _at(code, at_offset)
     return at < len(rows) and _calls(rows, at, name, count)
 
 

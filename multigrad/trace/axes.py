@@ -49,12 +49,7 @@ def known_shape(x: Any) -> tuple[int, ...] | None:
 
 
 def ask_for(what: str, values: Iterable[Any]) -> None:
-    """Ask for all that is not known of "ndim" or "shape", so that the capture is not repeated for
-    each.
-
-    Raises:
-        NeedsConcrete: there are such.
-    """
+    """Ask at once for all that is not known of "ndim" or "shape"."""
     asked, missing = questions.count(), dict[str, None]()
     for value in values:
         try:

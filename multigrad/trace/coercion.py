@@ -39,6 +39,8 @@ from ..graph.ir.types import (
 )
 from ..graph.passes.scalars import constant
 
+Tensor = Any
+
 # --- constants -----------------------------------------------------------------------------------
 
 
@@ -204,11 +206,7 @@ def is_true(node: Node) -> Node:
 
 
 def _places(node: Node) -> Node:
-    """Return integers as the places that they are.
-
-    Raises:
-        TypeError: they are no integers.
-    """
+    """Return integers as the places that they are."""
     is_array = _is_integer_array(node)
     if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
         raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
@@ -261,12 +259,10 @@ def in_dtype(nodes: list[Node], dtype: str) -> list[Node]:
 
 
 def _is_integer_array(node: Node) -> bool:
-    """Return whether a node is a constant array of integers, which become what they meet."""
     return node.op is ops.ARRAY and "int" in node.attr("value").dtype
 
 
 def _integers(nodes: list[Node]) -> str | None:
-    """Return the dtype that an op computes in among integers and bools; None: these are not."""
     kind = _promoted(nodes)
     return INT32 if kind in SMALL else kind
 
@@ -319,11 +315,7 @@ def small_dtype(op: Op, nodes: list[Node]) -> str | None:
 
 
 def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
-    """Check that numbers beside integers of few bits fit into these.
-
-    Raises:
-        TypeError: one does not, so that libraries differ.
-    """
+    """Check that numbers beside integers of few bits fit into these."""
     for node in nodes if op not in MODULAR else ():
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
@@ -333,7 +325,6 @@ def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
 
 
 def _fits(number: int, dtype: str) -> bool:
-    """Return whether a dtype of few bits has a number."""
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     low = 0 if dtype.startswith("u") else -(2 ** (bits - 1))
     return low <= number < low + 2**bits
@@ -355,7 +346,6 @@ def cast_node(node: Node, dtype: str) -> Node:
 
 # --- on integers and bools ------------------------------------------------------------------------
 
-Tensor = Any
 Apply = Callable[..., Any]  # of trace.py
 
 
@@ -422,7 +412,6 @@ def in_integers(trace: Any, library: Any, node: Node) -> Any:
 # --- promotion as a library has it ---------------------------------------------------------------
 
 
-Trace = Any  # of trace.py
 Mark = Any  # what the library is told of an operand
 
 
@@ -442,11 +431,7 @@ class Promotion:
         self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
 
     def small(self, op: Op, nodes: list[Node]) -> str | None:
-        """Return the dtype of few bits of the result, which is computed in int32; None: no such.
-
-        Raises:
-            TypeError: a number beside them does not fit.
-        """
+        """Return the dtype of few bits of the result, which is computed in int32; None: no such."""
         dtype = self.target(op) if op.integer or op.coerce == "int" else None
         if dtype is None or dtype not in SMALL:
             return None

@@ -51,10 +51,6 @@ def is_leaning(trace: Trace) -> bool:
 
 
 def lend(trace: Trace) -> None:
-    """Ask for the library of the tensors, where what was captured may be their code.
-
-    Raises:
-        NeedsConcrete: it may.
-    """
+    """Ask for the library of the tensors, where what was captured may be their code."""
     if is_leaning(trace):
         raise NeedsConcrete(ON_NUMBERS, LIBRARY, noted=False) from None

@@ -132,7 +132,6 @@ class Trace:
         self._like: Node | None = None
 
     def omit(self, kind: str, words: str = "") -> None:
-        """Note what the graph leaves out, and where."""
         if kind not in self.omissions:
             where = self.location() or self.defined
             self.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
@@ -165,9 +164,7 @@ class Trace:
         return value
 
     def named(self, value: Value) -> Value:
-        """Return what code has computed, as a tensor of its own and without a gradient where the
-        code says so.
-        """
+        """Return a computed value as a tensor of its own, without a gradient where code says so."""
         type_ = value.node.type
         if type_.kind != "tensor" or not is_float(type_):
             return value
@@ -235,9 +232,7 @@ class Trace:
         return None
 
     def error(self, problem: str, where: Location | None = None) -> TraceError:
-        """Return a TraceError that names the rule and the line, that of its function where no other
-        is known.
-        """
+        """Return a TraceError that names the rule and the line, or where its function begins."""
         where = where or self.location() or self.defined
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
@@ -322,7 +317,6 @@ class Value(Answers):
         return self._rounded(ops.TRUNC)
 
     def _rounded(self, op: Op) -> Any:
-        """Round a number; of a tensor, Python makes one."""
         if self.node.type.kind == "scalar":
             return apply(op, self)
         return self._concrete("rounds a tensor to a Python number", "Use xp.floor(...)")
@@ -466,7 +460,6 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
-    """Say that a value shares its memory with another, or may do so."""
     value.base = base
     value.is_certain = is_certain
     base.views.append(weakref.ref(value))

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.functions.custom_gradient import function
 from multigrad.functions.importers import from_tf_custom_gradient
-from multigrad.functions.plain import function
 from multigrad.rules.in_force.vjp import vjp
 
 from ..conftest import NumpyBackend

@@ -20,7 +20,7 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import positional_names, signature_of
 from multigrad.functions.calls.recipe import kind_name
-from multigrad.functions.recipes.again import are_close
+from multigrad.functions.recipes.recapture import are_close
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph import ops

@@ -28,7 +28,7 @@ from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.scope.draws import Draws
-from multigrad.trace.scope.present import all_at_present
+from multigrad.trace.scope.reads import all_at_present
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions

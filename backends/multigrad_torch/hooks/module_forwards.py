@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
-from multigrad.trace.scope.present import all_at_present
+from multigrad.trace.scope.reads import all_at_present
 
 from .. import dynamo
 from ..compile.regions import note_regions

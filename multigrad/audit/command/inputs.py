@@ -31,7 +31,7 @@ from multigrad.capture.code.state import held_by, read_state
 from multigrad.errors import MultigradError
 from multigrad.functions.calls.arguments import flatten, signature_of
 from multigrad.functions.held import owner_of_method
-from multigrad.functions.importers import owner_of_custom
+from multigrad.functions.importers import find_custom
 from multigrad.graph.ir.types import dtype_name
 from multigrad.graph.support.trees import optree
 from multigrad.look.command.convert import NUMBERS, SHAPE, guess_inputs
@@ -376,7 +376,7 @@ class Recorder:
 
     def watch(self, n: int, target: Any) -> None:
         """Look at the calls of a target from now on."""
-        if isinstance(target, type) and owner_of_custom(target) is not None:
+        if isinstance(target, type) and find_custom(target) is not None:
             takes_ctx = not getattr(find_original(target).function.recipe, "has_setup", False)
             self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
         elif isinstance(target, type):

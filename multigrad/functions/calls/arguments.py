@@ -41,7 +41,7 @@ from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.scope.identity import is_plain, value_key
 from ...trace.scope.moving import Moving
-from ...trace.scope.present import now
+from ...trace.scope.reads import now
 from ...trace.trace import Value
 
 Tensor = Any
@@ -70,7 +70,6 @@ class Leaf:
 
     @property
     def is_float(self) -> bool:
-        """Whether it is a tensor that may have a gradient."""
         return self.kind == "tensor" and self.dtype in FLOATS
 
 
@@ -113,25 +112,20 @@ class Layout:
 
     @property
     def mixes_floats(self) -> bool:
-        """Whether float tensors have more than one dtype."""
         return len({leaf.dtype for leaf in self.leaves if leaf.is_float}) > 1
 
     def indices(self, kind: str) -> tuple[int, ...]:
-        """Return the positions of the leaves of a kind."""
         return tuple(i for i, leaf in enumerate(self.leaves) if leaf.kind == kind)
 
     @property
     def tensors(self) -> tuple[Leaf, ...]:
-        """The leaves that are tensors, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.kind == "tensor")
 
     @property
     def numbers(self) -> tuple[Leaf, ...]:
-        """The leaves that are run-time numbers, in order."""
         return tuple(leaf for leaf in self.leaves if leaf.kind == "number")
 
     def rebuild(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return (args, kwargs) with other leaves."""
         return optree.tree_unflatten(self.tree, leaves)
 
     def without_objects(self) -> Layout:
@@ -225,7 +219,6 @@ def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_scalar(leaf: Any) -> bool:
-    """Return whether a leaf is one number of NumPy's."""
     return (
         isinstance(leaf, np.ndarray | np.generic) and leaf.ndim == 0 and leaf.dtype.kind in "biuf"
     )
@@ -246,9 +239,7 @@ def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[An
 
 
 def unwrap(leaf: Any) -> Any:
-    """Return the tensor that a variable of a library above the frameworks (Keras, flax nnx) holds
-    now, or the leaf itself.
-    """
+    """Return the tensor that a variable of Keras or flax nnx holds now, or the leaf itself."""
     if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
         return leaf
     # Of nnx, whose `.value` warns (flax 0.12).
@@ -287,7 +278,11 @@ def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
     floats = [leaf.dtype for leaf in rows if leaf.is_float]
     first = floats[0] if floats else None
     parts = [
-        (leaf.kind, T if leaf.dtype == first and not is_apart else leaf.dtype, _static_key(leaf))
+        (
+            leaf.kind,
+            T if leaf.dtype == first and not is_apart else leaf.dtype,
+            value_key(leaf.value) if leaf.kind == "static" else None,
+        )
         for leaf in rows
     ]
     return Layout(tree, tuple(rows), positional, (tree, tuple(parts)), is_apart)
@@ -309,11 +304,6 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
             f"{', '.join((*FLOATS, *WHOLE, BOOL))}: cast it first{advice}"
         )
     return Leaf("tensor", path, name, dtype)
-
-
-def _static_key(leaf: Leaf) -> Any:
-    """Return a static value as a key: by type, as 1, 1.0 and True are not the same argument."""
-    return value_key(leaf.value) if leaf.kind == "static" else None
 
 
 def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
@@ -383,9 +373,7 @@ _parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Para
 
 
 def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return the parameters of a function that may be made anew at each call, perhaps without
-    defaults.
-    """
+    """Return a function's parameters, perhaps without defaults: it may be made at each call."""
     is_bare = isinstance(function, types.FunctionType) and not vars(function)
     known = _parameters.get(function.__code__) if is_bare else None
     if known is None:
@@ -418,9 +406,7 @@ def one_backend(function: str, layout: Layout, leaves: Sequence[Any]) -> Backend
 
 
 def type_of(layout: Layout, leaf: Leaf) -> Type:
-    """Return the type of a tensor argument: the first float has the shape and the dtype that others
-    relate to.
-    """
+    """Return a tensor argument's type; shape and dtype relate to the first float's."""
     floats = [each for each in layout.tensors if each.dtype in (*FLOATS, T)]
     if floats and leaf is floats[0]:
         return INPUT
@@ -484,9 +470,7 @@ class BoundFunction(InNotebooks):
         return f"<Function {self.name} with {dict(self.params)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs for the rest of the arguments; gradients flow back by the Function's
-        backward.
-        """
+        """Return the outputs for the rest of the arguments, with the Function's gradient."""
         args, kwargs = self.complete(args, kwargs)
         return self.function(*args, **kwargs)
 

@@ -139,11 +139,7 @@ def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]
 
 
 def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:
-    """Say it where a call failed because its tensors lie on two devices.
-
-    Raises:
-        MultigradError: they do.
-    """
+    """Say it where a call failed because its tensors lie on two devices."""
     if isinstance(error, MultigradError):
         return
     places = [(layout.leaves[i].path, find_device(leaves[i])) for i in layout.indices("tensor")]
@@ -171,7 +167,6 @@ MOST_ELEMENTS = 4096
 
 
 def is_told(node: Node, layout: Layout) -> bool:
-    """Return whether a value follows from the arguments alone."""
     names = {leaf.name for leaf in layout.leaves}
     return all(each.attr("name") in names for each in walk((node,)) if each.op is ops.INPUT)
 
@@ -208,9 +203,6 @@ PLACED = (
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
     """Say which index lies outside where a call failed because one does: by the meaning of the ops,
     as a framework's own error names neither the function nor its line.
-
-    Raises:
-        PlaceError: one does.
     """
     graph, layout = variant.graphs.forward, variant.layout
     given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))

@@ -44,6 +44,9 @@ from .effects import COPIES, copied_all, describe
 from .gradients import lost_variables, match_gradients
 from .recipe import Recipe, Recorded, Variant, defined_at
 
+Tensor = Any
+OWN = __name__.partition(".")[0]
+
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
 # Where compilers and transforms take the graph, which nothing there could decide by values.
@@ -66,7 +69,6 @@ class Door(NamedTuple):
     refuses: frozenset[str] = frozenset()
 
     def showing(self, kinds: frozenset[str]) -> Door:
-        """Return the door as it is while these kinds show there."""
         return self._replace(takes=self.takes - kinds)
 
 
@@ -163,10 +165,6 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
 # --- as it is, with the framework's own custom gradient around it --------------------------------
 
 
-Tensor = Any
-OWN = __name__.partition(".")[0]
-
-
 def run_as_it_is(
     recipe: Recipe,
     layout: Layout,
@@ -185,7 +183,11 @@ def run_as_it_is(
     """
     refuse_elsewhere(error, backend)
     if getattr(recipe, "backward", True) is None:  # the framework's own derivative
-        return _run_forward(recipe, layout, backend, leaves, error)
+        outputs = run_recipe(recipe, backend, *layout.rebuild(leaves), error).outputs
+        owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
+        if error is not None and any(owner not in (None, backend) for owner in owners):
+            raise error
+        return outputs
     indices = tensors_among(layout, leaves)
     foreign = error is not None and recipe.dialect() not in ("", backend.name)
     seen: dict[str, Any] = {}
@@ -235,30 +237,12 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
     return (*layout.indices("tensor"), *numbers)
 
 
-def _run_forward(
-    recipe: Recipe,
-    layout: Layout,
-    backend: Backend,
-    leaves: Sequence[Any],
-    error: TraceError | None,
-) -> Any:
-    """Call a forward alone, whose derivative is the framework's own."""
-    outputs = run_recipe(recipe, backend, *layout.rebuild(leaves), error).outputs
-    owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
-    if error is not None and any(owner not in (None, backend) for owner in owners):
-        raise error
-    return outputs
-
-
 def is_imported(recipe: Any) -> bool:
-    """Return whether a recipe is a framework's own custom gradient, which runs as it is by its
-    original alone.
-    """
+    """Return whether a recipe is a framework's own custom gradient, run by its original."""
     return hasattr(recipe, "apply")
 
 
 def is_original_on(recipe: Any, backend: Backend) -> bool:
-    """Return whether the original of an imported function runs on a backend."""
     return is_imported(recipe) and backend.name == recipe.dialect()
 
 
@@ -320,9 +304,6 @@ def explain_fallback(
     Args:
         reason: why it runs as written.
         error: what it raised.
-
-    Raises:
-        TraceError: the transform does not take it.
     """
     explain = None if backend is None else backend.autodiff.explain_refusal
     refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
@@ -335,12 +316,7 @@ def explain_fallback(
 
 
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
-    """Say on another framework than the code's own why its graph is not used; there, it runs as it
-    is.
-
-    Raises:
-        DisprovedError: this is another framework.
-    """
+    """Refuse a graph that was disproved on another framework than the code's own."""
     if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
         raise error.to_keep()
 

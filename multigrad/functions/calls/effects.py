@@ -28,6 +28,10 @@ from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from .arguments import Leaf, flatten, owner_of
 
+Tensor = Any
+PLAIN = (bool, int, float, str, type(None))
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
 COPIES = "xg.Capture(copies=True)"
 
 
@@ -89,7 +93,6 @@ def assign(symbol: V, value: Value) -> None:
 
 
 def describe(updates: Sequence[Update]) -> str:
-    """Return what a function does to its arguments, in words."""
     paths = " and ".join(repr(update.leaf.path) for update in updates)
     return f"updates its argument {paths} in place"
 
@@ -113,17 +116,12 @@ def copied(leaf: Any) -> Any:
 
 
 def copied_all(tree: Any) -> Any:
-    """Return nested tensors each in memory of its own; of one that is there twice, one copy."""
     own: dict[int, Any] = {}
     return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
-    """Refuse a tensor that is given twice, of which the function would see its own update.
-
-    Raises:
-        TraceError: there is one.
-    """
+    """Refuse a tensor that is given twice, of which the function would see its own update."""
     if any(a is b for a, b in combinations(tensors, 2)):
         raise TraceError(f"{subject} {describe(updates)} and gets one tensor twice. Copy it first")
 
@@ -165,8 +163,6 @@ def put_updates(
 # --- attributes that are set on tensors ----------------------------------------------------------
 
 
-Tensor = Any
-PLAIN = (bool, int, float, str, type(None))
 # By backend, the names of attributes that results there lack.
 left_out: set[tuple[str, str]] = set()
 
@@ -268,7 +264,6 @@ def attribute_of(name: str, value: Tensor) -> bool | None:
 
 
 CONTAINERS = frozenset((list, dict, tuple, deque, OrderedDict, defaultdict))
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 # The arguments of the call that runs, where containers or another library's arrays are among them,
 # and the leaves that stand for them.
 GIVEN: ContextVar[tuple[Arguments, Sequence[Any]] | None] = ContextVar(

@@ -65,18 +65,16 @@ def gather_facts(
         elif what == LIBRARY:
             owner = owner_of(value)
             facts[fact] = "" if owner is None else owner.name
-        elif what == "device_type":
-            facts[fact] = device_type(value)
-        elif what == "gradient":
-            facts[fact] = requires_grad(value)
-        elif what == "strided":
-            facts[fact] = is_strided(value)
-        elif what == "contiguous":
-            facts[fact] = is_contiguous(value)
+        elif what in WATCHED:
+            facts[fact] = WATCHED[what](value)
         elif what.startswith(ATTRIBUTE):
             facts[fact] = attribute_of(what.removeprefix(ATTRIBUTE), value)
             if facts[fact] is None:
-                raise attribute_left_out(subject, what.removeprefix(ATTRIBUTE))
+                raise TraceError(
+                    f"{subject} looks for .{what.removeprefix(ATTRIBUTE)} of an argument, which a "
+                    "function sets on what it returns. On its own framework alone it is kept: call "
+                    "both inside of one captured function"
+                )
         elif what == "ndim":
             facts[fact] = len(value.shape)
         elif what == "shape":
@@ -92,7 +90,10 @@ def gather_facts(
         elif isinstance(value, int | float):
             facts[fact] = value
         else:
-            raise unknown_value(subject, argument)
+            raise TraceError(
+                f"{subject} needs the value of param {argument!r} in Python (a branch or a loop), "
+                "but it is a tensor here. Pass a Python number"
+            )
     return facts
 
 
@@ -104,30 +105,15 @@ def _has(leaf: Leaf, what: str) -> bool:
 def find_facts(
     subject: str, layout: Layout, leaves: Sequence[Any], needed: Sequence[str]
 ) -> dict[str, Any]:
-    """Return these facts about a call's arguments."""
     facts = gather_facts(subject, frozenset(needed), layout, leaves)
     return {fact: facts[fact] for fact in needed}
 
 
-def device_type(value: Tensor) -> str:
-    """Return where a tensor lies, by the word that the code asks for."""
+def _told(name: str, otherwise: Any, value: Tensor) -> Any:
+    """Return what a tensor's library tells of it by a function of a name."""
     owner = owner_of(value)
-    ask = None if owner is None else owner.tensors.device_type
-    return "cpu" if ask is None else ask(value)
-
-
-def is_strided(value: Tensor) -> bool:
-    """Return whether a tensor holds all its elements."""
-    owner = owner_of(value)
-    ask = None if owner is None else owner.tensors.is_strided
-    return True if ask is None else ask(value)
-
-
-def is_contiguous(value: Tensor) -> bool:
-    """Return whether a tensor lies in memory in order; where nobody can tell, none is another."""
-    owner = owner_of(value)
-    ask = None if owner is None else owner.tensors.is_contiguous
-    return True if ask is None else ask(value)
+    ask = None if owner is None else getattr(owner.tensors, name)
+    return otherwise if ask is None else ask(value)
 
 
 def requires_grad(value: Tensor) -> bool:
@@ -138,20 +124,13 @@ def requires_grad(value: Tensor) -> bool:
     return owner.tensors.requires_grad(value)
 
 
-def attribute_left_out(subject: str, name: str) -> TraceError:
-    """Return the error for an attribute that a tensor may have lost on its way."""
-    return TraceError(
-        f"{subject} looks for .{name} of an argument, which a function sets on what it returns. On "
-        "its own framework alone it is kept: call both inside of one captured function"
-    )
-
-
-def unknown_value(subject: str, name: str) -> TraceError:
-    """Return the error for a number whose value has to be known, but is not."""
-    return TraceError(
-        f"{subject} needs the value of param {name!r} in Python (a branch or a loop), but it is a "
-        "tensor here. Pass a Python number"
-    )
+WATCHED: dict[str, Callable[[Tensor], Any]] = {
+    # Where nobody can tell, no tensor lies in memory otherwise than in order.
+    "contiguous": partial(_told, "is_contiguous", True),
+    "device_type": partial(_told, "device_type", "cpu"),
+    "gradient": requires_grad,
+    "strided": partial(_told, "is_strided", True),
+}
 
 
 def facts_of_symbols(
@@ -189,7 +168,8 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return place_of(trace)
     if what == LIBRARY:
         return library_of(trace)
-    if what == "gradient" and not _may_ask(value):
+    is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
+    if what == "gradient" and is_cut:
         return False
     if what in ("gradient", "strided"):  # the function around it drops what nobody asks for
         return True
@@ -239,15 +219,8 @@ def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
     return trace.facts[fact]
 
 
-def _may_ask(value: Any) -> bool:
-    """Return whether a tensor may get a gradient: no constant, and not what was cut off."""
-    return isinstance(value, Value) and value.node.op is not ops.STOP_GRADIENT
-
-
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
-    """Return what tells the calls of a layout apart by these facts, faster than they are
-    gathered.
-    """
+    """Return a function that tells the calls of a layout apart by these facts, fast."""
     first = first_tensor(layout)
     # Of another layout, an argument may be a tensor: here there is nothing to know.
     leaves = enumerate(layout.leaves)
@@ -283,14 +256,6 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     return look_at_number if len(order) == 1 and not others else look
 
 
-WATCHED = {
-    "contiguous": is_contiguous,
-    "device_type": device_type,
-    "gradient": requires_grad,
-    "strided": is_strided,
-}
-
-
 def number_key(number: Any) -> Any:
     """Return a number as a key; 0.0 equals -0.0, and NaN not even itself. A tensor's is not looked
     at.
@@ -301,7 +266,6 @@ def number_key(number: Any) -> Any:
 
 
 def shape_key(x: Tensor) -> Any:
-    """Return a shape as a key; None where not even the number of axes is known."""
     return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)
 
 
@@ -314,9 +278,7 @@ def first_tensor(layout: Layout) -> int | None:
 
 
 def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the facts from which these follow, those about a cotangent replaced by what tells its
-    output's shape.
-    """
+    """Yield the facts from which these follow; of a cotangent those of its output's shape."""
     for fact in facts:
         source = sources.get(fact.partition(":")[2])
         yield from (fact,) if source is None else needed_shapes(source.node)

@@ -70,11 +70,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
 
 
 def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[Any]:
-    """Return the gradients where none is for an object that is no tensor.
-
-    Raises:
-        GradientError: one is, and would be lost.
-    """
+    """Return the gradients where none is for an object that is no tensor."""
     for leaf, gradient in zip(layout.leaves, gradients, strict=True):
         if gradient is None or leaf.kind != "static" or isinstance(leaf.value, PLAIN):
             continue
@@ -146,9 +142,7 @@ def _match_structure(
 
 
 def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
-    """Write the gradients of a part of the arguments to their leaves; False where the nesting
-    differs.
-    """
+    """Write gradients to the leaves of their arguments; False where the nesting differs."""
     if isinstance(shape, int):
         if not isinstance(given, Value) and isinstance(given, CONTAINERS):
             return False
@@ -268,16 +262,12 @@ def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
 
 
 def describe(type_: Type) -> str:
-    """Return a type's shape in words."""
     if type_.shape == INPUT_SHAPE:
         return "the first tensor's shape"
     return "one number" if type_.shape == () else f"[{type_}]"
 
 
 # --- of variables that a function reads besides its arguments ------------------------------------
-
-
-Tensor = Any
 
 
 @dataclass(slots=True)
@@ -302,7 +292,6 @@ DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
 
 
 def never_added(variable: Any) -> bool:
-    """Return that nothing was added to a variable's gradient."""
     return False
 
 
@@ -312,9 +301,7 @@ def pull_delivering(
     variables: Sequence[Any],
     is_added: Callable[[Any], bool] = never_added,
 ) -> tuple[Any, list[Tensor | None]]:
-    """Return the gradients that a pull gives, and those that it delivers to variables, None where
-    it does not.
-    """
+    """Return a pull's gradients, and those that it delivers to variables, None for none."""
     delivery = Delivery(variables, [None] * len(variables), is_added)
     reset = DELIVERY.set(delivery)
     try:
@@ -325,7 +312,6 @@ def pull_delivering(
 
 
 def asked_variables() -> list[Any]:
-    """Return the variables whose gradients are asked for."""
     delivery = DELIVERY.get()
     return [] if delivery is None else list(delivery.variables)
 
@@ -339,11 +325,7 @@ def lost_variables() -> list[Any]:
 
 
 def deliver(gradients: Sequence[Tensor | None]) -> None:
-    """Hand over the gradients of the variables that were asked for.
-
-    Raises:
-        GradientError: there is not one for each.
-    """
+    """Hand over the gradients of the variables that were asked for."""
     delivery = DELIVERY.get()
     if delivery is None:
         return
@@ -358,7 +340,6 @@ def deliver(gradients: Sequence[Tensor | None]) -> None:
 # --- of an input that is used several times: `accumulate=` ---------------------------------------
 
 
-Tensor = Any
 MODES = ("sum", "max", "overwrite")
 Modes = tuple[tuple[str, str], ...]  # by the name of an argument; a sum is not among them
 ROOT = re.compile(r"\w+")
@@ -411,9 +392,6 @@ def refuse_second_call(name: str, given: Sequence[tuple[str, str, Tensor]]) -> N
 
     Args:
         given: the tensors, each with its argument and its mode.
-
-    Raises:
-        GradientError: there is one.
     """
     for argument, mode, tensor in given:
         known = _used.get(id(tensor))

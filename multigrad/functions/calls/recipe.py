@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
+from ...capture.code.readings import dialect_of, plain_function
+from ...capture.code.state import OWN
 from ...capture.copies.capture import find_opaque
 from ...capture.types.answers import Reach
 from ...errors import DisprovedError, TraceError
@@ -87,7 +89,7 @@ class Variant:
         proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
             they were captured from, why that could not be done, or the error that says that they
             are not the same.
-        omissions: what its graphs leave out of the code, by kind; see `trace.omissions`.
+        omissions: what its graphs leave out of the code, by kind; see `Trace.omissions`.
         weak: the positions of outputs whose dtype gives way to others', on its own framework.
         assumed: what it asserts of values.
         notes: attributes that it sets on tensors; its own framework runs the original for them too.
@@ -115,6 +117,15 @@ class Variant:
     def laid_out(self, layout: Layout) -> Variant:
         """Return it for arguments of a layout of the same key."""
         return self if self.layout is layout else replace(self, layout=layout)
+
+
+def library_of(*functions: Any, said: str = "") -> str:
+    """Return the library that the first of some functions is written in that is written in one, ""
+    where all are written for all, as with our own; `said`: what their author says.
+    """
+    plain = (plain_function(each) for each in functions if each is not None)
+    names = [said] if said else (dialect_of(each) for each in plain if each is not None)
+    return next((name for name in names if name not in ("", OWN)), "")
 
 
 class Recipe:
@@ -162,9 +173,7 @@ class Recipe:
         return ""
 
     def functions(self) -> tuple[Any, ...]:
-        """Return the user's functions that it runs, the forward first; none where there are graphs
-        in their place.
-        """
+        """Return the user's functions that it runs, the forward first; none of graphs."""
         return ()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -172,9 +181,7 @@ class Recipe:
         raise NotImplementedError
 
     def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return, in a tuple, what its own rules get of it while they are recorded; None where
-        they are not.
-        """
+        """Return, in a tuple, what its own rules get of it while they are recorded, else None."""
         return None
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -188,17 +195,11 @@ class Recipe:
         return read_layout(self.name, parameters, leaves, tree)
 
     def refused(self, layout: Layout) -> Mapping[str, str]:
-        """Return by the name of a tensor that has no derivative, as its author has it, what to say
-        where one is taken.
-        """
+        """Return messages for derivatives that its author refuses, by the names of tensors."""
         return {}
 
     def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the arguments of a call, once more than their kinds tell.
-
-        Raises:
-            MultigradError: they do not fit.
-        """
+        """Check the arguments of a call, once more than their kinds tell."""
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         """Return its graphs for arguments of a layout.
@@ -218,11 +219,7 @@ class Recipe:
         return ""
 
     def give_up(self, error: TraceError) -> TraceError | None:
-        """Return why it runs as it is, where messages are to say so.
-
-        Raises:
-            TraceError: it may not.
-        """
+        """Return why it runs as it is, where messages are to say so."""
         if self.native is False:
             raise error
         return error.to_keep()
@@ -240,7 +237,7 @@ class NotCaptured(Exception):
 
     Attributes:
         error: says why.
-        kinds: of what a graph would leave out; see `trace.omissions`.
+        kinds: of what a graph would leave out; see `Trace.omissions`.
     """
 
     def __init__(self, error: TraceError, kinds: Iterable[str] = ()) -> None:
@@ -250,9 +247,7 @@ class NotCaptured(Exception):
 
 
 def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
-    """Return what an exception in the user's code means: it met a symbol, which is no error of the
-    user's.
-    """
+    """Return what an exception in the user's code means where it met a symbol."""
     opaque = find_opaque(trace, error)
     facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
     if facts:

@@ -58,11 +58,7 @@ def seal(kind: str, fields: dict[str, Data], read: Callable[[dict[str, Data]], A
 
 
 def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
-    """Return a document's kind and fields.
-
-    Raises:
-        FormatError: it is no document of this version.
-    """
+    """Return a document's kind and fields."""
     check_plain(data)
     if type(data) is not dict or data.get("format") != FORMAT:
         fail("", f'this is not a multigrad document: it begins with "format": "{FORMAT}"')
@@ -79,13 +75,11 @@ def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
 
 
 def clean(doc: str | None) -> str:
-    """Return a docstring as a document has it."""
     letters = (c if c.isprintable() or c in "\n\t" else " " for c in inspect.cleandoc(doc or ""))
     return "".join(letters)[:MOST_DOC]
 
 
 def decode_arrays(data: Data, where: str) -> list[ArrayValue]:
-    """Return a document's constant arrays."""
     items = read_list(data, where, MOST_ARRAYS)
     return [decode_array(item, f"{where}[{i}]") for i, item in enumerate(items)]
 
@@ -94,11 +88,7 @@ def decode_arrays(data: Data, where: str) -> list[ArrayValue]:
 
 
 def parse(raw: bytes) -> Data:
-    """Return the data of a JSON text, to be checked.
-
-    Raises:
-        FormatError: it is no strict JSON, or too large.
-    """
+    """Return the data of a JSON text, to be checked."""
     if len(raw) > MOST_BYTES:
         fail("", f"the document has more than {MOST_BYTES} bytes")
     try:
@@ -122,11 +112,7 @@ def parse(raw: bytes) -> Data:
 
 
 def measure(text: str) -> None:
-    """Check nesting and number of items before anything is built.
-
-    Raises:
-        FormatError: there is too much.
-    """
+    """Check nesting and number of items before anything is built."""
     depth = items = 0
     # A backslash outside a string is an error of JSON, and nothing after it is read.
     text = text.replace("\\\\", "__").replace('\\"', "__")
@@ -167,11 +153,7 @@ def _constant(name: str) -> NoReturn:
 
 
 def check_plain(data: Data) -> None:
-    """Check that data are what JSON holds, and not too much; they need not come from a text.
-
-    Raises:
-        FormatError: they are not.
-    """
+    """Check that data are what JSON holds, and not too much; they need not come from a text."""
     pending: list[tuple[int, Iterator[Data]]] = [(0, iter((data,)))]
     items = 0
     while pending:
@@ -251,12 +233,10 @@ def _separated(lines: list[str], indent: str) -> list[str]:
 # --- the content hash: of what is computed, not of how it is written -----------------------------
 
 
-Data = Any
 READ_BY_PEOPLE = ("doc", "evidence")  # and "at" of a node: where in a source it stood
 
 
 def hash_of(document: Mapping[str, Data]) -> str:
-    """Return the hash of a rule's or a Function's document."""
     return digest(_meaning(document))
 
 
@@ -334,11 +314,7 @@ class Form:
 
     @staticmethod
     def of(layout: Any, facts: Mapping[str, Any], *graphs: Graph) -> Form:
-        """Return the form of graphs that draw from one key.
-
-        Raises:
-            FormatError: their keys are not made as those of draws.
-        """
+        """Return the form of graphs that draw from one key."""
         named, drawn = zip(*map(_name_draws, graphs), strict=True)
         return Form(layout, facts, named, max(drawn, key=len))
 

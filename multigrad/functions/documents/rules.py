@@ -301,10 +301,6 @@ def _describe(facts: Mapping[str, Any]) -> str:
 # --- rules to data: which graphs are saved -------------------------------------------------------
 
 
-Data = Any
-Rule = Any  # of rule.py, which writes itself by what stands here
-
-
 def encode_rule(rule: Rule) -> dict[str, Data]:
     """Return a rule's document.
 
@@ -437,7 +433,6 @@ def _choices(bound_rule: Any, need: NeedsConcrete, has_tin: bool) -> Iterator[di
 
 
 def _without(fixed: Mapping[str, Any], graph: Graph) -> Graph:
-    """Return a graph that takes no param which is fixed in it."""
     graph = drop_calls(graph)
     inputs = tuple(node for node in graph.inputs if node.attr("name") not in fixed)
     return Graph(graph.name, inputs, graph.outputs, graph.locations)

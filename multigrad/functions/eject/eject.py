@@ -125,7 +125,6 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
         return native
 
     def later(make: Any) -> Any:
-        """Return what is made in the file."""
         return None if make is None else lambda message: Made(make, (message,))
 
     # A name of a module is no param's: those are renamed that are called like one.
@@ -195,7 +194,6 @@ def _made_with(backend: Backend) -> str:
 
 
 def _write_head(lines: Sequence[str]) -> str:
-    """Return lines as a file's license and docstring."""
     body = "\n".join(textwrap.fill(x, WIDEST) for x in lines)
     escaped = body.replace("\\", "\\\\").replace('"""', "'''")
     return f'# SPDX-License-Identifier: {LICENSE}\n"""{escaped}\n"""\n\n'
@@ -223,7 +221,6 @@ def _imports(imports: set[str]) -> str:
 
 
 def write_parts(shaker: Shaker, public: str = "") -> str:
-    """Return what a file imports and defines, and which name of it is for people."""
     parts = _joined([break_lines(part) for part in shaker.parts])
     names = f'\n\n__all__ = ["{public}"]\n' if public else "\n"
     return f"{_imports(shaker.imports)}{names}{parts}"
@@ -241,11 +238,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _check(text: str, roots: frozenset[str], title: str) -> None:
-    """Check that a file imports nothing of ours.
-
-    Raises:
-        UnsupportedOp: it does.
-    """
+    """Check that a file imports nothing of ours."""
     for node in ast.walk(ast.parse(text)):
         named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -365,9 +358,7 @@ def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
 
 
 def _fits_before_brackets(value: str) -> bool:
-    """Return whether an expression is best broken at its last bracket: it has one, and is neither
-    several values nor a choice.
-    """
+    """Return whether an expression is best broken at its last bracket: no tuple, no choice."""
     tokens = _tokens(value.removesuffix(":"))
     if tokens is None:
         return True
@@ -384,7 +375,7 @@ def _inside(text: str, indent: str, head: str) -> list[str]:
         return [f"{indent}{text}"]
     parts = _parts(text)
     if len(parts) == 1 and not is_listed:
-        return _operands(text, indent)
+        return _broken(f"{indent}{text}", True)
     comma = "" if any(part.startswith("*") for part in parts) and head.startswith("def") else ","
     lines: list[str] = []
     for part in parts[:-1]:
@@ -401,13 +392,6 @@ def _parts(text: str) -> list[str]:
     starts, ends = [0, *(place + 1 for place in places)], [*places, len(text)]
     parts = [text[a:b].strip() for a, b in zip(starts, ends, strict=True)]
     return [part for part in parts if part]
-
-
-def _operands(text: str, indent: str) -> list[str]:
-    """Return an expression by its operands, each with the operator before it."""
-    if len(indent) + len(text) <= WIDEST:
-        return [f"{indent}{text}"]
-    return _broken(f"{indent}{text}", True)
 
 
 def _divided(text: str) -> list[str]:

@@ -66,15 +66,11 @@ class Shaker:
                 return None
             return self.unshadowed(self.express(namespace[name], name), around)
 
-        return rewrite(text, resolve, _none_of_ours)
+        return rewrite(text, resolve, lambda name: False)
 
     # --- values -----------------------------------------------------------------------------------
     def express(self, value: Any, name: str) -> str:
-        """Return an expression of a value, whose definition is added where it needs one.
-
-        Raises:
-            UnsupportedOp: it cannot be written.
-        """
+        """Return an expression of a value, whose definition is added where it needs one."""
         value = self.form_of(value)
         if isinstance(value, Composed):
             value = value.function
@@ -205,11 +201,7 @@ class Shaker:
         self.imports.add(f"import {module}" if module == alias else f"import {module} as {alias}")
 
     def import_module(self, module: types.ModuleType) -> str:
-        """Return the name of a module in the file.
-
-        Raises:
-            UnsupportedOp: it is ours.
-        """
+        """Return the name of a module in the file."""
         for alias, known in self.modules.items():
             if known is module:
                 self.import_root(alias.partition(".")[0])
@@ -273,7 +265,8 @@ class Shaker:
         if isinstance(statement, ast.ImportFrom):
             origin = sources.origin(statement, module)
             if self.is_ours(origin):
-                return self.refer(origin, sources.imported_as(statement, name))
+                names = {each.asname or each.name: each.name for each in statement.names}
+                return self.refer(origin, names[name])
         is_error = isinstance(value, type) and issubclass(value, MultigradError)
         if statement is None or is_error or isinstance(statement, ast.Import | ast.ImportFrom):
             return self.express(value, name)
@@ -305,9 +298,7 @@ class Shaker:
         return known
 
     def lift(self, function: types.FunctionType, name: str) -> str:
-        """Return the name of a function that was defined inside of another, which is inlined with
-        what it closes over.
-        """
+        """Return the name of an inner function, which is inlined with what it closes over."""
         known = self.known.get(id(function))
         if known is not None:
             return known
@@ -377,10 +368,6 @@ class Shaker:
         return chosen
 
 
-def _none_of_ours(name: str) -> bool:
-    return False
-
-
 def _word(name: str) -> str:
     return name if name.isidentifier() and not keyword.iskeyword(name) else ""
 
@@ -402,7 +389,6 @@ def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[An
 
 
 def _plain_error(error: type[BaseException]) -> str:
-    """Return the name of the error of Python's own that one of ours is."""
     others = (Exception, BaseException, object, KeyError, LookupError)
     plain = [c for c in error.__mro__ if c.__module__ == "builtins" and c not in others]
     return plain[0].__name__ if plain else PLAIN_ERROR
@@ -415,13 +401,11 @@ def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
     exact, meaning = op.on_numbers, op.numpy
 
     def on_numbers(*args: Any) -> Any:
-        """Compute on Python numbers, or by the framework where a tensor is among them."""
         if all(isinstance(a, (int, float)) for a in args):
             return exact(*args)  # type: ignore[misc]
         return native(*args)
 
     def by_numpy(*args: Any, **attrs: Any) -> Any:
-        """Compute on Python numbers, or by the framework where a tensor is among them."""
         if not all(isinstance(a, (int, float)) for a in args):
             return native(*args, **attrs)
         with np.errstate(all="ignore"):

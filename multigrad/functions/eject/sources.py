@@ -22,7 +22,6 @@ CODE = (ast.FunctionDef, ast.ClassDef)
 
 @functools.cache
 def _tree(module: str) -> tuple[str, ast.Module]:
-    """Return the source of a module of ours, and its syntax tree."""
     text = inspect.getsource(sys.modules[module])
     return text, ast.parse(text)
 
@@ -81,9 +80,7 @@ def segment(module: str, statement: ast.AST) -> str:
 
 
 def attached(module: str, name: str) -> Iterator[ast.stmt]:
-    """Yield the statements that say more of what a name means: its methods as calls and
-    decorators.
-    """
+    """Yield the statements that add to a name's meaning: its methods as calls and decorators."""
     for statement in _tree(module)[1].body:
         if isinstance(statement, ast.FunctionDef):
             heads: list[ast.expr] = statement.decorator_list
@@ -107,10 +104,6 @@ def origin(statement: ast.ImportFrom, module: str) -> str:
     base = (package or "").split(".")
     base = base[: len(base) - statement.level + 1]
     return ".".join([*base, *([statement.module] if statement.module else [])])
-
-
-def imported_as(statement: ast.ImportFrom, name: str) -> str:
-    return next(a.name for a in statement.names if (a.asname or a.name) == name)
 
 
 # --- a statement as the text of another file -----------------------------------------------------
@@ -159,7 +152,8 @@ def rewrite(
         path, node = _path(found, ours)
         expression = resolve(path[:-1], path[-1], around)
         if expression is not None and expression != ".".join(path):
-            source.replace_name(node, path, expression)
+            assert source.data[source.start(node) : source.end(node)] == ".".join(path).encode()
+            source.edit(node, expression)
     return REMARKS.sub("", source.edited())
 
 
@@ -184,11 +178,6 @@ class _Source:
 
     def edit(self, node: ast.AST, text: str) -> None:
         self.edits.append((self.start(node), self.end(node), text))
-
-    def replace_name(self, node: ast.AST, path: tuple[str, ...], text: str) -> None:
-        """Edit a name, or an attribute of one."""
-        assert self.data[self.start(node) : self.end(node)] == ".".join(path).encode()
-        self.edit(node, text)
 
     def rename(self, node: ast.FunctionDef | ast.ClassDef, name: str) -> None:
         word = b"class" if isinstance(node, ast.ClassDef) else b"def"
@@ -299,9 +288,7 @@ def _bound(node: ast.AST) -> frozenset[str]:
 def _free(
     node: ast.AST, bound: frozenset[str], dropped: set[int]
 ) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Yield the names that nothing around them binds, each with the attributes taken of it and with
-    what is bound there.
-    """
+    """Yield the free names, each with the attributes taken of it and what is bound there."""
     if id(node) in dropped:
         return
     if isinstance(node, ast.Nonlocal | ast.Global):

@@ -22,9 +22,10 @@ from ...graph.support.trees import optree
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ...trace.xp import all as xp
-from ..calls.recipe import Recorded
-from ..custom_gradient import library_of, named_library
+from ..calls.recipe import Recorded, library_of
 from ..recipes.record import CodeRecipe
+
+Tree = Any
 
 Tensor = Any
 Action = Callable[[Tensor], Tensor]
@@ -50,17 +51,19 @@ class Linear:
 
 
 class Solved(NamedTuple):
-    """What a way gives.
+    """The solution of a system.
 
     Attributes:
-        vector: the solution.
+        vector: it.
         turns: how many iterations that took.
-        has_ended: whether its own measure of the error says that it is done.
+        has_ended: whether the error is as little as was asked for, by the way's own measure.
+        error: what is left of the right side, relative to it; None: it is not known.
     """
 
     vector: Tensor
     turns: Tensor
     has_ended: Tensor
+    error: Tensor | None = None
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
@@ -153,7 +156,6 @@ def solve_gmres(
 
 
 def pushed(rows: Tensor, row: Tensor) -> Tensor:
-    """Return rows with another one at their head; the last falls out."""
     return xp.concatenate([xp.expand_dims(row, 0), xp.getitem(rows, slice(None, -1))])
 
 
@@ -208,23 +210,7 @@ WAYS: dict[str, Callable[..., Solved]] = {
 }
 
 
-class Answer(NamedTuple):
-    """The solution of a system.
-
-    Attributes:
-        vector: it.
-        turns: how many iterations that took.
-        error: what is left of the right side, relative to it.
-        has_ended: whether that is as little as was asked for.
-    """
-
-    vector: Tensor
-    turns: Tensor
-    error: Tensor
-    has_ended: Tensor
-
-
-def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: float) -> Answer:
+def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: float) -> Solved:
     """Return the w of action(w) = b."""
     scale = xp.sum(xp.abs(b))
     unit = b / xp.where(xp.greater(scale, 0.0), scale, 1.0)
@@ -233,13 +219,8 @@ def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: floa
     error, _ = guarded(norm(unit - action(found.vector)), norm(unit))
     # What a recurrence says of the error may be less than there is, by rounding.
     is_small = xp.less_equal(error, max(10 * tol, eps**0.5))
-    return Answer(
-        found.vector * scale, found.turns, error, xp.logical_and(found.has_ended, is_small)
-    )
-
-
-Tensor = Any
-Tree = Any
+    has_ended = xp.logical_and(found.has_ended, is_small)
+    return Solved(found.vector * scale, found.turns, has_ended, error)
 
 
 # --- what is zero at the solution -----------------------------------------------------------------
@@ -257,7 +238,7 @@ class Written:
         return (self.function,)
 
     def dialect(self) -> str:
-        return named_library(self.library) if self.library else library_of(self.function)
+        return library_of(self.function, said=self.library)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -350,7 +331,6 @@ class ParameterPullRecipe(OfResidual):
 
 
 def unlike(subject: str, found: Any, expected: Any) -> GradientError:
-    """Return what says that a residual is none of its unknowns."""
     return GradientError(
         f"{subject}: its residual has {found}, and x {expected}; expected the same"
     )
@@ -372,7 +352,6 @@ def accepted(accept: float | None, eps: float) -> float:
 
 # --- trees ----------------------------------------------------------------------------------------
 def values_in(tree: Any) -> list[Value]:
-    """Return the float tensors of a tree."""
     leaves = optree.tree_leaves(tree, none_is_leaf=True)
     return [x for x in leaves if isinstance(x, Value) and is_tensor(x)]
 
@@ -382,7 +361,6 @@ def is_tensor(value: Value) -> bool:
 
 
 def flat(leaves: Sequence[Tensor]) -> Tensor:
-    """Return the elements of tensors as one vector."""
     rows = [xp.reshape(leaf, (-1,)) for leaf in leaves]
     return rows[0] if len(rows) == 1 else xp.concatenate(rows)
 
@@ -429,11 +407,7 @@ def widened(trace: Trace, tree: Any) -> Any:
 
 
 def dtype_of(trace: Trace) -> str:
-    """Return the dtype of the first tensor.
-
-    Raises:
-        NeedsConcrete: it is not fixed yet.
-    """
+    """Return the dtype of the first tensor."""
     if "dtype" not in trace.facts:
         raise NeedsConcrete("dtype")
     return trace.facts["dtype"]

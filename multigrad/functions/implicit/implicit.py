@@ -22,10 +22,9 @@ from ...graph.support.typed import P, R
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
 from ..calls.arguments import owner_of, signature_of
-from ..calls.recipe import Recorded
-from ..custom_gradient import library_of, named_library, refuse_class, refuse_rule
+from ..calls.recipe import Recorded, library_of
+from ..custom_gradient import function, refuse_class, refuse_rule
 from ..function import Function
-from ..plain import function
 from ..recipes.record import CodeRecipe
 from .backward import (
     WAYS,
@@ -40,6 +39,9 @@ from .backward import (
     flat_tree,
     unlike,
 )
+
+Tensor = Any
+Tree = Any
 
 
 class SolveReport(NamedTuple):
@@ -149,11 +151,7 @@ def implicit(
 
 
 def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
-    """Check how a system is to be solved.
-
-    Raises:
-        RuleValueError: it cannot be.
-    """
+    """Check how a system is to be solved."""
     if solve not in WAYS:
         ways = ", ".join(map(repr, WAYS))
         raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
@@ -198,8 +196,6 @@ class Implicit(Function[P, R]):
 
 
 # --- the Function of a solver ---------------------------------------------------------------------
-Tensor = Any
-Tree = Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +217,6 @@ class ImplicitRecipe(CodeRecipe):
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The solver's own signature."""
         return signature_of(self.solver)
 
     def functions(self) -> tuple[Any, ...]:
@@ -301,8 +296,8 @@ class ImplicitRecipe(CodeRecipe):
             return self.below.answer(*args)
         assert isinstance(self.residual, Written)
         backend = backend_in((args, kwargs))
-        home = self.residual.library or library_of(self.solver)
-        solver = self.solver if named_library(home) in ("", backend.name) else self.captured_solver
+        home = library_of(self.solver, said=self.residual.library)
+        solver = self.solver if home in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
         self.check_tensors(backend, x, (args, kwargs))
         left = as_arrays(self.evaluate(x, *args, **kwargs))
@@ -314,11 +309,7 @@ class ImplicitRecipe(CodeRecipe):
         return x
 
     def check_tensors(self, backend: Backend, x: Tree, given: Tree) -> None:
-        """Check what the solver gave for params without gradient.
-
-        Raises:
-            GradientError: it is not of float tensors without a gradient.
-        """
+        """Check what the solver gave for params without gradient."""
         asks = backend.tensors.requires_grad or never
         tensors = [leaf for leaf in flat_tree(given) if owner_of(leaf) is not None]
         is_told = not any(map(asks, tensors))  # under transforms all seem to ask
@@ -335,11 +326,7 @@ class ImplicitRecipe(CodeRecipe):
                 )
 
     def check_zero(self, backend: Backend, x: Tree, left: Tree) -> None:
-        """Check the solution, where its numbers are at hand.
-
-        Raises:
-            GradientError: its residual is too large.
-        """
+        """Check the solution, where its numbers are at hand."""
         if any(map(backend.tensors.is_traced, flat_tree((x, left)))):
             return
         size, reach = (largest_in(backend, tree) for tree in (left, x))
@@ -369,11 +356,7 @@ class ImplicitRecipe(CodeRecipe):
         return w
 
     def asked(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what `AdjointRecipe` gives.
-
-        Raises:
-            GradientError: a library says that the matrix is singular.
-        """
+        """Return what `AdjointRecipe` gives."""
         try:
             return self.solve(u, x, params, named)
         except Exception as error:
@@ -409,18 +392,15 @@ def shapes_of(tree: Tree) -> list[tuple[Any, ...]]:
 
 
 def stopped(leaf: Any) -> Any:
-    """Return a leaf without a gradient."""
     is_one = owner_of(leaf) is not None and dtype_name(leaf.dtype) in FLOATS
     return xp.stop_gradient(leaf) if is_one else leaf
 
 
 def backend_in(tree: Tree) -> Backend:
-    """Return the backend of the tensors in a tree."""
     return backend_among(leaf for leaf in flat_tree(tree) if owner_of(leaf) is not None)
 
 
 def number_in(backend: Backend, tensor: Tensor) -> float | None:
-    """Return the number in a tensor; None where it is not at hand."""
     if backend.tensors.is_traced(tensor):
         return None
     return float(np.asarray(backend.tensors.to_numpy(tensor)))
@@ -441,7 +421,6 @@ def as_arrays(tree: Tree) -> Tree:
 
 
 def all_finite(backend: Backend, tree: Tree) -> bool:
-    """Return whether there is neither NaN nor infinity in the floats of a tree."""
     leaves = [x for x in flat_tree(tree) if owner_of(x) is not None]
     floats = [x for x in leaves if dtype_name(x.dtype) in FLOATS]
     return all(np.isfinite(backend.tensors.to_numpy(x).astype(float)).all() for x in floats)
@@ -452,7 +431,6 @@ def no_gradient(upstream: Tree, *args: Any, **kwargs: Any) -> Tree:
 
 
 def as_gradients(pulled: Tree) -> Tree:
-    """Return gradients that are nested like (args, kwargs) as a backward returns them."""
     args, kwargs = pulled
     return (*args, kwargs) if kwargs else tuple(args)
 

@@ -23,15 +23,25 @@ from ...trace.derived.calls import drop_calls
 from . import samples
 from .bounded import Change, Signs, Ties, has_signs, lowest, run_bounded
 from .compare import (
+    CHOSEN,
+    NOT_AS_KNOWN,
+    OURS,
+    OURS_BUT_FOR_SIGNS,
+    OUT_OF_RANGE,
+    VARIES,
     Difference,
     Judge,
+    Subject,
     are_equal,
     casts_to_integers,
     count_ops,
+    describe,
+    disprove,
     eps_of,
     find_difference,
     find_dtype,
     is_vacuous,
+    leave_open,
     takes_infinity,
 )
 from .endless import MOST_TURNS, find_parting
@@ -45,18 +55,6 @@ from .rounding import (
 )
 from .run import KEY, Outcome
 from .samples import Sample, Slot
-from .verdict import (
-    CHOSEN,
-    NOT_AS_KNOWN,
-    OURS,
-    OURS_BUT_FOR_SIGNS,
-    OUT_OF_RANGE,
-    VARIES,
-    Subject,
-    describe,
-    disprove,
-    leave_open,
-)
 
 Array = Any
 
@@ -117,7 +115,6 @@ class Attempt:
 
     @property
     def dtype(self) -> Any:
-        """That of the first float tensor."""
         return as_numpy_dtype(samples.first_float(self.slots))
 
     @property
@@ -129,7 +126,6 @@ class Attempt:
 
     @property
     def turns(self) -> bool:
-        """Whether a graph has a loop that values end."""
         return any(n.op is ops.WHILE_LOOP for graph in self.graphs for n in graph.nodes)
 
 
@@ -152,7 +148,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     outside.see_all(*attempt.outside)
     try:
         with turning_at_most(MOST_TURNS):
-            reason = _prove(attempt) if own is None else _prove_call(attempt, own)
+            reason = _prove(attempt) if own is None else _prove_own(attempt, own, is_call=True)
     finally:
         outside.restore()
     if outside.change and not is_call:
@@ -176,7 +172,10 @@ def _prove(attempt: Attempt) -> str:
     except Exception as error:
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
-        return _prove_with_own(attempt, error)
+        own = _own_values(attempt)  # where it takes no others
+        if own is None:
+            return leave_open(attempt.subject, describe(error))
+        return _prove_own(attempt, own, is_call=False)
     reasons = []
     for sample, outcome in zip(given, outcomes, strict=True):
         if outcome.original is None:  # not every original takes every number
@@ -204,24 +203,12 @@ def _own_values(attempt: Attempt) -> Sample | None:
     return None if attempt.acts else samples.own_values(attempt.slots, attempt.numbers)
 
 
-def _prove_call(attempt: Attempt, own: Sample) -> str:
-    """Compare the call's own values alone."""
+def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
+    """Compare the call's own values alone; where they are not taken, a call itself says so."""
     try:
         (outcome,) = attempt.run([own := attempt.complete(own)])
-    except Exception:  # the call itself says so
-        return ""
-    return _compare(attempt, own, outcome, is_call=True) or ""
-
-
-def _prove_with_own(attempt: Attempt, error: Exception) -> str:
-    """Try the call's own values, where the original takes no others."""
-    own = _own_values(attempt)
-    if own is None:
-        return leave_open(attempt.subject, describe(error))
-    try:
-        (outcome,) = attempt.run([own := attempt.complete(own)])
-    except Exception as again:
-        return leave_open(attempt.subject, describe(again))
+    except Exception as error:
+        return "" if is_call else leave_open(attempt.subject, describe(error))
     return _compare(attempt, own, outcome, is_call=True) or ""
 
 
@@ -332,9 +319,7 @@ def _agree_beside(attempt: Attempt, sample: Sample) -> bool:
 
 
 def _meets_edges(attempt: Attempt, sample: Sample, original: Mapping[str, Any]) -> bool:
-    """Return whether derivatives are asked for on edges: NaN, to which sums out of range come, is
-    one of each kink.
-    """
+    """Return whether derivatives are asked for on edges; NaN, as of sums out of range, is one."""
     if sample.label != samples.FAR:
         return sample.label == "on edges"
     outputs = [original[name] for name in _without_gradients(attempt.shown) if name in original]
@@ -346,7 +331,6 @@ def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
 
 
 def _least(attempt: Attempt, rounding: Rounding) -> float:
-    """Return how coarsely numbers may be rounded, whatever the dtype."""
     own = rounding.eps_of_numbers() if attempt.is_generic else 0.0
     return max(own, attempt.coarseness)
 
@@ -487,9 +471,7 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 def _agrees(
     found: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
-    """Return whether a variable of the original is what a node stands for; True where that cannot
-    be told.
-    """
+    """Return whether a variable of the original is what a node stands for, or may be."""
     if not isinstance(node, Node) or not isinstance(found, np.ndarray):
         return True
     try:

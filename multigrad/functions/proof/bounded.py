@@ -50,33 +50,25 @@ class Bounded:
 
     @property
     def largest(self) -> Any:
-        """The magnitudes."""
         if callable(self._largest):
             self._largest = self._largest()
         return self._largest
 
 
 def run_bounded(
-    graph: Graph, given: Mapping[str, Any], dtype: Any, choose: Change | None = None
+    graphs: Graph | Sequence[Graph],
+    given: Mapping[str, Any],
+    dtype: Any,
+    choose: Change | None = None,
 ) -> list[Bounded]:
-    """Run a graph by its ops' meanings in float64.
+    """Run a graph by its ops' meanings in float64; of several, what they share runs once.
 
     Args:
         given: arrays in float64, numbers, and the key, by the inputs' names.
         dtype: of the inputs, in which random numbers are drawn: another draws others.
         choose: makes the choices that ops leave open.
     """
-    return run_all_bounded([graph], given, dtype, choose)
-
-
-def run_all_bounded(
-    graphs: Sequence[Graph], given: Mapping[str, Any], dtype: Any, choose: Change | None = None
-) -> list[Bounded]:
-    """Run graphs that share nodes, each of these once.
-
-    Args:
-        choose: makes the choices that ops leave open.
-    """
+    graphs = [graphs] if isinstance(graphs, Graph) else graphs
     values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
@@ -128,7 +120,9 @@ def run_rounded(
     def rounded(node: Node, value: Any) -> Any:
         if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind != "f":
             return value
-        by = roundings.get(node.type.dtype, 0.0) * (SERIES if _is_series(node) else 1.0)
+        # A ufunc has no module before NumPy 2.2.
+        is_series = getattr(node.op.numpy, "__module__", None) == special.__name__
+        by = roundings.get(node.type.dtype, 0.0) * (SERIES if is_series else 1.0)
         value = np.asarray(value, np.float64) * (
             1.0 + by * generator.uniform(-1.0, 1.0, value.shape)
         )
@@ -155,11 +149,6 @@ def run_rounded(
 
 # Libraries compose these of terms that cancel, and lose digits that our formulas keep.
 COMPOSED = (ops.TANH_SHRINK, ops.SQUAREPLUS)
-
-
-def _is_series(node: Node) -> bool:
-    # A ufunc has none before NumPy 2.2.
-    return getattr(node.op.numpy, "__module__", None) == special.__name__
 
 
 def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | None = None) -> Any:
@@ -256,14 +245,12 @@ def magnitude(value: Any) -> Any:
 # --- what an op leaves to each library -----------------------------------------------------------
 
 
-Array = Any
 # Ops that give vectors in columns, and the row in which these begin.
 SIGNED = {ops.EIGH: 1, ops.SVD: 1, ops.QR: 0}
 TURNS = 2  # as often each vector may be turned around
 
 
 def has_signs(graphs: Sequence[Graph]) -> bool:
-    """Return whether graphs leave signs open."""
     return any(node.op in SIGNED for graph in graphs for node in every_node(graph))
 
 

@@ -1,23 +1,29 @@
-"""What the original returned beside its graph's values in float64, under "the same numbers"."""
+"""What the original returned beside its graph's values in float64, under "the same numbers", and
+what a proof found: a graph that may be used, one that may not, or one of which nothing could be
+found out.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...backend.finding.discovery import load_backend
+from ...errors import DisprovedError, NotProvenWarning, RuleValueError
 from ...graph import ops
-from ...graph.ir.graph import Graph
+from ...graph.ir.graph import Graph, Location
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
 from ...graph.support.data import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
-from .bounded import Bounded, Change, magnitude, run_all_bounded
+from .bounded import Bounded, magnitude
 from .samples import Sample, is_float
 
 Array = Any
@@ -68,22 +74,6 @@ def _show(value: Any) -> str:
     return f"{array.astype(np.float64):.6g}" if array.ndim == 0 and is_float(array) else str(value)
 
 
-def run_graphs(
-    graphs: Sequence[Graph],
-    names: Sequence[str],
-    sample: Sample,
-    key: Any,
-    dtype: Any,
-    choose: Change | None = None,
-) -> dict[str, Bounded]:
-    """Return the graphs' values in float64, by the names of their outputs."""
-    given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers}
-    if key is not None:
-        given["key"] = key
-    found = run_all_bounded([drop_calls(graph) for graph in graphs], given, dtype, choose)
-    return dict(zip(names, found, strict=True))
-
-
 def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what NumPy's execution of a graph gives in the arrays' own dtypes."""
     emission = Emission(load_backend("numpy"), graph.name)
@@ -118,9 +108,7 @@ def margins(
         overflows: whether inf is right where what is expected is too large for the dtype.
         flushed: how the smallest normal number, below which all may be flushed, is counted in.
     """
-    import ml_dtypes
-
-    limits = ml_dtypes.finfo(found.dtype)
+    limits = limits_of(found.dtype)
     eps = max(float(limits.eps), eps)
     with np.errstate(all="ignore"):
         mine, wide = found.astype(np.float64), expected.astype(np.float64)
@@ -135,9 +123,7 @@ def margins(
 
 
 def are_off(error: Array, allowed: Array) -> Array:
-    """Return which elements are farther off than they may be; where either is NaN, all but equal
-    ones.
-    """
+    """Return which elements are farther off than they may be; NaN is, unless both are."""
     return np.asarray(~((error == 0.0) | (error <= allowed)))
 
 
@@ -247,21 +233,16 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 def largest_of(array: Any) -> float:
-    """Return the largest finite magnitude in an array of floats."""
-    with np.errstate(all="ignore"):
-        wide = np.abs(np.asarray(array, np.float64))
-    return float(np.max(wide[np.isfinite(wide)], initial=0.0))
+    return float(np.max(magnitude(np.asarray(array, np.float64)), initial=0.0))
 
 
 @functools.cache
 def eps_of(dtype: Any) -> float:
-    """Return how coarse a float dtype is."""
     return float(limits_of(np.dtype(dtype)).eps)
 
 
 @functools.cache
 def smallest_of(dtype: Any) -> float:
-    """Return the smallest number of a float dtype that has all of its digits."""
     return float(limits_of(np.dtype(dtype)).smallest_normal)
 
 
@@ -279,15 +260,12 @@ def count_ops(graphs: Sequence[Graph]) -> int:
 
 
 def takes_infinity(graphs: Sequence[Graph]) -> bool:
-    """Return whether inf and NaN stay where they are, and mean something: not as an integer, which
-    is undefined.
-    """
+    """Return whether inf and NaN keep their places and meaning: an integer has none for them."""
     nodes = [node for graph in graphs for node in graph.nodes if node.operands]
     return all(node.op.result in PER_ELEMENT and "int" not in node.type.dtype for node in nodes)
 
 
 def casts_to_integers(graphs: Sequence[Graph]) -> bool:
-    """Return whether floats become integers."""
     nodes = [node for graph in graphs for node in graph.nodes if node.op is ops.CAST]
     return any(n.type.dtype in WHOLE and is_float_type(n.operands[0].type) for n in nodes)
 
@@ -297,3 +275,94 @@ def is_vacuous(original: Mapping[str, Any]) -> bool:
     arrays = [np.asarray(a) for a in original.values() if a is not None]
     floats = [array.astype(np.float64) for array in arrays if is_float(array) and array.size]
     return bool(floats) and not any(np.isfinite(array).any() for array in floats)
+
+
+# --- what a proof found, and how much is proven --------------------------------------------------
+
+
+VARIABLE = "MULTIGRAD_PROVE"
+OFF, ON, ALL = "0", "1", "all"
+
+
+def how_much() -> str:
+    """Return "0" (nothing is proven), "1" (captures, the default) or "all" (each call, too).
+
+    Raises:
+        RuleValueError: the variable says something else.
+    """
+    word = os.environ.get(VARIABLE, "") or ON
+    if word not in (OFF, ON, ALL):
+        raise RuleValueError(f"{VARIABLE} is 0, 1 or all, got {word!r}")
+    return word
+
+
+def is_asked(prove: bool) -> bool:
+    word = how_much()
+    return word == ALL or (prove and word == ON)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is proven, for messages: "rule 'gate'", its code, and the framework that it is for."""
+
+    words: str
+    code: Any  # of its first function, None where it has none
+    home: str
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        code = self.code
+        return None if code is None else (code.co_filename, code.co_firstlineno)
+
+
+# What is said of a difference.
+OURS = "This is a fault of multigrad: please report it"
+OURS_BUT_FOR_SIGNS = (
+    "Unless its result depends on the signs of vectors, which each library chooses for itself, "
+    "this is a fault of multigrad: please report it"
+)
+VARIES = (
+    "It gives other numbers each time that it runs on the same: pass what changes as an argument, "
+    "and draw by a key"
+)
+CHOSEN = (
+    "its results depend on what its library leaves open, the signs of vectors or the order of "
+    "equal elements"
+)
+OUT_OF_RANGE = (
+    "It makes integers of floats that these do not hold, which is another number in each library: "
+    "limit the floats first"
+)
+NOT_AS_KNOWN = (
+    "The library that runs differs there from what is known of its release: please report it"
+)
+
+
+def disprove(
+    subject: Subject, difference: Difference, parted: Location | None, blame: str
+) -> DisprovedError:
+    """Return the error of a graph that is not what was written."""
+    where = f" ({Location(*subject.place)})" if subject.place else ""
+    line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""
+    place = (parted.file, parted.line) if parted else subject.place
+    return DisprovedError(
+        f"{subject.words}{where} differs from its graph, which is not used: {difference}{line}. "
+        f"{blame}",
+        place,
+        subject.home,
+    )
+
+
+def leave_open(subject: Subject, reason: str) -> str:
+    """Return why nothing was proven; under MULTIGRAD_PROVE=all, say so at once."""
+    if how_much() == ALL:
+        file, line = subject.place or ("<unknown>", 1)
+        message = f"{subject.words} is not proven: {reason}"
+        # Without a module nothing is said: code for all libraries may be proven on another one.
+        warnings.warn_explicit(message, NotProvenWarning, file, line, module=subject.home or None)
+    return reason
+
+
+def describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -99,9 +99,7 @@ class _Stop(BaseException):
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Count nothing where code is traced, or is ours: no loop of it waits for values, and each call
-    costs.
-    """
+    """Count nothing where code is traced, or is ours: no loop of it waits for values."""
     follower = sys.gettrace()
     is_ours = isinstance(getattr(follower, "__self__", None), Stoppable)
     if is_ours:

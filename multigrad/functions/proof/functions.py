@@ -1,38 +1,57 @@
-"""The proof of a Function's graphs: which tensors it is run on, and what is compared."""
+"""The proof of a Function's graphs, and of a rule's: which tensors the original is run on, and what
+is compared. A composed rule's functions run on tensors of their own libraries, chained.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
 from ...capture.code.readings import names_library, plain_function
 from ...graph import ops
+from ...graph.ir.graph import Graph
 from ...graph.ir.types import T
+from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
+from ...graph.random import REPLAYED
+from ...graph.support.data import dataclass
+from ...graph.support.typed import WrittenRule
 from ...lowering.function_graph import FunctionGraph
+from ...lowering.lower import emit_rule_once
+from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
+from .compare import Subject, leave_open
 from .endless import Stoppable, may_act
 from .run import (
     KEY,
     Outcome,
     coarseness_of,
-    homes,
+    dialect_for,
+    home_name,
     is_neutral,
+    isolated,
     keeps_infinity,
+    keys,
+    on_first_home,
+    promotes_to_float32,
     replays_draws,
     run_samples,
+    to_array,
+    to_tensor,
 )
 from .samples import Sample, Slot, is_float
 from .sides import FunctionUnderProof, run_lowered, run_original
-from .verdict import Subject, leave_open
 
 Array = Any
 
@@ -50,14 +69,14 @@ def prove_function(
     Raises:
         DisprovedError: they are not.
     """
-    graphs, functions = given.graphs, _functions(given.recipe)
+    graphs = given.graphs
+    # A recipe of a stranger's may not say.
+    functions = given.recipe.functions() if hasattr(given.recipe, "functions") else ()
     if not functions:
         return ""  # made of graphs, as what comes from a document
     dialect = _dialect(given)
-    home = next(homes(dialect), None)
     code = getattr(functions[0], "__code__", None)
-    name = home.name if home is not None and dialect else ""
-    subject = Subject(f"function {given.recipe.name!r}", code, name)
+    subject = Subject(f"function {given.recipe.name!r}", code, home_name(dialect))
     slots = _slots(given)
     if slots is None:
         return leave_open(
@@ -102,24 +121,18 @@ def _runs(
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
     graphs = given.graphs
     turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
-    stop = Stoppable(functions, turns=turns)
-
-    def run(given_samples: Sequence[Sample]) -> list[Outcome]:
-        return run_samples(
-            dialect,
-            given_samples,
-            lambda backend, sample: run_original(given, backend, sample),
-            lambda backend, sample: run_lowered(given, backend, sample),
-            is_random=graphs.is_random,
-            stop=stop,
-            elsewhere=not hasattr(given.recipe, "apply"),
-        )
-
-    return run
+    return partial(
+        run_samples,
+        dialect,
+        original=partial(run_original, given),
+        lowered=partial(run_lowered, given),
+        is_random=graphs.is_random,
+        stop=Stoppable(functions, turns=turns),
+        elsewhere=not hasattr(given.recipe, "apply"),
+    )
 
 
 def _shown(given: FunctionUnderProof) -> dict[str, str]:
-    """Return what messages call each result."""
     graphs = given.graphs
     paths = {leaf.name: leaf.path for leaf in given.layout.leaves}
     outputs = ["the result"] if len(graphs.outputs) == 1 else graphs.outputs
@@ -141,25 +154,17 @@ def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any
 
 
 def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
-    """Return the dtypes that the graphs' outputs have."""
     graphs = given.graphs
     first = samples.first_float(slots)
     outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
     return {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
 
 
-def _functions(recipe: Any) -> tuple[Any, ...]:
-    """Return the user's functions that a recipe runs; one of a stranger's may not say."""
-    return recipe.functions() if hasattr(recipe, "functions") else ()
-
-
 # --- inputs ---------------------------------------------------------------------------------------
 
 
 def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
-    """Return the tensors to be filled, small ones where the capture holds for all shapes; None:
-    they are too large.
-    """
+    """Return the tensors to fill, small ones if the shapes are free; None: too large ones."""
     facts = given.variant.facts
     shapes = _shapes(given)
     if shapes is None:
@@ -173,7 +178,6 @@ def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
 
 
 def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
-    """Return the shapes of the tensors; None where not even the number of axes is known."""
     try:
         return [samples.lengths(given.leaves[i]) for i in given.layout.indices("tensor")]
     except ValueError:
@@ -251,3 +255,200 @@ class _Cotangents:
             for name, y, n in rows
             if name is not None
         )
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RuleUnderProof:
+    """A rule and what its graph was captured for.
+
+    Attributes:
+        open: gives for all params the rule with what its parts have bound, and the others.
+        runtime, static: names of the run-time params, and the values of the others.
+        facts: what was fixed for the capture.
+        emitted: see `emit_rule_once`.
+        is_again: see `Attempt`.
+    """
+
+    rule: WrittenRule
+    open: Callable[[Mapping[str, Any]], tuple[WrittenRule, dict[str, Any]]]
+    graph: Graph
+    has_tin: bool
+    runtime: tuple[str, ...]
+    static: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    emitted: dict[tuple[Any, ...], Any]
+    is_again: bool = False
+
+
+def prove_rule(
+    given: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
+) -> str:
+    """Return "" where a rule's graph is what was written, else why that could not be found out.
+
+    Args:
+        recapture: captures once more, to find the line where the two part.
+        is_call: compare the values of `samples.CALL` alone.
+
+    Raises:
+        DisprovedError: it is not.
+    """
+    leaves = list(_leaves(given.rule))
+    functions = [leaf.function for leaf in leaves]
+    if any(isinstance(function, SavedRule) for function in functions):
+        return ""  # made of graphs, as what comes from a document
+    dialect = dialect_for(leaves[0])
+    code = getattr(plain_function(functions[0]), "__code__", None)
+    dialects = {id(leaf.function): dialect_for(leaf) for leaf in leaves}
+    attempt = Attempt(
+        subject=Subject(f"rule {given.rule.name!r}", code, home_name(dialect)),
+        graphs=(given.graph,),
+        names=("result",),
+        shown={"result": "the result"},
+        slots=_slots_of_rule(given, any(map(promotes_to_float32, dialects.values()))),
+        numbers=_numbers_of_rule(given),
+        fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
+        dtypes={},  # of a rule's result: the input's, whatever constants are made of
+        is_neutral=True,
+        is_generic=True,
+        acts=may_act(*functions),
+        is_random=given.graph.input("key") is not None,
+        run=_runs_of_rule(given, dialects, functions),
+        recapture=recapture,
+        replays=all(map(replays_draws, dialects.values())),
+        infinite=all(map(keeps_infinity, dialects.values())),
+        coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
+        is_again=given.is_again,
+        outside=(functions, tuple(given.static.values())),
+    )
+    return prove(attempt, is_call=is_call)
+
+
+def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
+    """Yield the rules that a rule is made of, which have a function."""
+    if rule.function is not None:
+        yield rule
+    for part in rule._resolved_parts():
+        yield from _leaves(part)
+
+
+def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
+    """Return the gradient and the input: of the call's rank, where there is a call.
+
+    Args:
+        is_narrow: of float64, its library computes some in float32, where the rule keeps it.
+    """
+    call = samples.CALL.get()
+    x = None if call is None else call[0]
+    shape: Any = given.facts.get("shape")
+    if shape is None and x is not None and "ndim" not in given.facts:
+        with suppress(ValueError):  # its number of axes is not known
+            shape = samples.lengths(x)
+    if shape is None:
+        rank = int(given.facts.get("ndim", 2))
+        shape = samples.SHAPES[rank] if rank < len(samples.SHAPES) else (2,) * rank
+    elif not samples.is_small(shape) and "shape" not in given.facts:
+        (shape,) = samples.shrink([shape])
+    dtype = samples.float_dtype("T", given.facts, samples.called_dtype())
+    if is_narrow and dtype == "float64":
+        dtype = "float32"
+    names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
+    own = None if x is None else samples.values_of(x, tuple(shape))
+    with np.errstate(over="ignore"):  # of float64, perhaps
+        values = {"tin": own if own is None else own.astype(as_numpy_dtype(dtype))}
+    return tuple(Slot(name, tuple(shape), dtype, values.get(name)) for name in names)
+
+
+def _numbers_of_rule(given: RuleUnderProof) -> dict[str, float]:
+    """Return the run-time params: of the capture, of the call, or their defaults."""
+    call = samples.CALL.get()
+    own = {} if call is None else call[1]
+    params = given.rule.signature.params
+    found = {}
+    for name in given.runtime:
+        default = params[name].default if name in params else None
+        known = (given.facts.get(f"param:{name}"), own.get(name), default)
+        found[name] = next((float(v) for v in known if isinstance(v, int | float)), 0.75)
+    return found
+
+
+# --- both sides -----------------------------------------------------------------------------------
+
+
+def _runs_of_rule(
+    given: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
+) -> Callable[[Sequence[Sample]], list[Outcome]]:
+    is_random = given.graph.input("key") is not None
+    (dialect, *others) = dict.fromkeys(dialects.values())
+
+    def original(backend: Backend, sample: Sample) -> dict[str, Any]:
+        own = None if others else backend
+        return {"result": _run(given, sample, dialects, own)}
+
+    def lowered(backend: Backend, sample: Sample) -> dict[str, Any]:
+        if others:  # its parts run on several frameworks
+            raise LookupError(backend.name)
+        function = emit_rule_once(given.graph, backend, given.emitted)
+        arrays = [sample.arrays[name] for name in ("grad_out", "tin") if name in sample.arrays]
+        tensors = [to_tensor(backend, array) for array in arrays]
+        numbers = [sample.numbers[name] for name in given.runtime]
+        result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
+        return {"result": to_array(backend, result)}
+
+    return partial(
+        run_samples,
+        dialect,
+        original=original,
+        lowered=lowered,
+        is_random=is_random,
+        stop=Stoppable(functions),
+    )
+
+
+def _run(
+    given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
+) -> Array:
+    """Run the rule as it is written; on one framework, or each part on its own."""
+    rule, params = given.open({**given.static, **sample.numbers})
+    draws = keys() if given.graph.input("key") is not None else None
+
+    def call(function: Any, grad_out: Array, tin: Array | None, chosen: Any) -> Array:
+        if backend is not None:
+            return _call(function, backend, grad_out, tin, chosen)
+
+        def call_on(backend: Backend) -> Array:
+            def run() -> Array:
+                REPLAYED.set(draws)
+                return _call(function, backend, grad_out, tin, chosen)
+
+            return isolated(backend, run, grad_out.dtype.name, draws is not None)
+
+        return on_first_home(dialects[id(function)], call_on)
+
+    return _apply(rule, sample.arrays["grad_out"], sample.arrays.get("tin"), params, call)
+
+
+def _apply(
+    rule: WrittenRule,
+    grad_out: Array,
+    tin: Array | None,
+    params: Mapping[str, Any],
+    call: Callable[..., Array],
+) -> Array:
+    """Apply a rule, or its parts one after the other."""
+    values = {**params, **rule.bound}
+    if rule.function is None:
+        for part in rule._resolved_parts():
+            grad_out = _apply(part, grad_out, tin, part.signature.select(values), call)
+        return grad_out
+    open_rule = rule.copy(bound={}) if rule.bound else rule
+    return call(rule.function, grad_out, tin, open_rule.signature.select(values))
+
+
+def _call(
+    function: Any, backend: Backend, grad_out: Array, tin: Array | None, params: Any
+) -> Array:
+    tensors = [None if a is None else to_tensor(backend, a) for a in (grad_out, tin)]
+    return to_array(backend, function(None, *tensors, **params))

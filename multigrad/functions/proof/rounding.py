@@ -19,7 +19,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace.derived.calls import drop_calls
-from .bounded import Bounded, Change, magnitude, run_rounded
+from .bounded import Bounded, Change, magnitude, run_bounded, run_rounded
 from .compare import (
     Difference,
     Judge,
@@ -27,7 +27,6 @@ from .compare import (
     eps_of,
     find_difference,
     largest_of,
-    run_graphs,
     run_reference,
     smallest_of,
 )
@@ -62,22 +61,22 @@ class Rounding:
         self.names, self.sample, self.dtype = tuple(names), sample, dtype
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
-        self._wide: dict[str, Bounded] | None = None
         self._spreads: dict[tuple[float, float], dict[str, Array]] = {}
 
     @functools.cached_property
     def graphs(self) -> list[Graph]:
-        """The graphs in ops alone."""
         return [drop_calls(graph) for graph in self._given]
 
-    @property
+    @functools.cached_property
+    def inputs(self) -> dict[str, Any]:
+        """What the graphs read, in float64."""
+        return {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
+
+    @functools.cached_property
     def wide(self) -> dict[str, Bounded]:
         """The graphs' values in float64."""
-        if self._wide is None:
-            self._wide = run_graphs(
-                self.graphs, self.names, self.sample, KEY, dtype=self.dtype, choose=self.choose
-            )
-        return self._wide
+        found = run_bounded(self.graphs, self.inputs, self.dtype, self.choose)
+        return dict(zip(self.names, found, strict=True))
 
     def unexplained(
         self,
@@ -128,9 +127,7 @@ class Rounding:
         return COARSEST
 
     def eps_of_numbers(self) -> float:
-        """Return float32's eps where a number that the graphs read, or a quotient of a mask's, has
-        more digits, else 0.
-        """
+        """Return float32's eps where a number or a quotient of a mask has more digits, else 0."""
         nodes = [node for graph in self.graphs for node in graph.nodes]
         numbers = [node.attr("value") for node in nodes if node.op is ops.CONST]
         numbers += self.sample.numbers.values()
@@ -155,14 +152,13 @@ class Rounding:
         return known
 
     def _measure(self, roundings: Mapping[str, float]) -> dict[str, Array]:
-        given: dict[str, Any] = {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
         smallest = {name: smallest_of(as_numpy_dtype(name)) for name in FLOATS}
         smallest[T] = smallest_of(self.dtype)
         spreads = {name: np.zeros(np.shape(self.wide[name].value)) for name in self.names}
         for seed in range(RUNS):
             results = run_rounded(
                 self.graphs,
-                given,
+                self.inputs,
                 self.dtype,
                 roundings,
                 smallest=smallest,
@@ -197,9 +193,7 @@ class Rounding:
 
 
 def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
-    """Return what NumPy's execution of the graphs in the sample's own dtype gives; empty where it
-    does not run.
-    """
+    """Return the graphs' values by NumPy in the sample's own dtype; {} if it does not run."""
     sample = rounding.sample
     given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
     try:
@@ -213,7 +207,6 @@ def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
 
 
 def coarsest(graphs: Sequence[Graph], eps: float) -> float:
-    """Return how coarse the coarsest float dtype is that graphs compute in, or their inputs."""
     types = {node.type.dtype for graph in graphs for node in graph.nodes}
     return max([eps, *(eps_of(as_numpy_dtype(t)) for t in types if t in FLOATS)])
 
@@ -282,9 +275,7 @@ def differ_from_lowered(
 
 
 def find_lost(rounding: Rounding, name: str, found: Array) -> Array:
-    """Return which elements are not what the graphs mean, to half of the digits, however large the
-    numbers on the way are.
-    """
+    """Return which elements are not what the graphs mean, to half of the digits."""
     meant = np.asarray(rounding.wide[name].value)
     off = Judge(0, rounding.eps, half=True).find_off(found, meant, magnitude(meant))
     return rounding.unexplained(name, found, meant, off, rounding.eps) if off.any() else off
@@ -314,9 +305,7 @@ def differ_from_meaning(
     least: float,
     is_derived: bool,
 ) -> Difference | None:
-    """Return where results are not those of the graphs in float64, nor in NumPy and the dtype of
-    the call.
-    """
+    """Return where results are those of the graphs neither in float64 nor in their dtype."""
     wide = rounding.wide
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}

@@ -114,6 +114,12 @@ def homes(dialect: str) -> Iterator[Backend]:
     yield from sorted(in_use(), key=lambda backend: backend.name != name)
 
 
+def home_name(dialect: str) -> str:
+    """Return the likeliest of them, "" where code is written for none."""
+    home = next(homes(dialect), None)
+    return "" if home is None or not dialect else home.name
+
+
 def is_neutral(dialect: str) -> bool:
     """Return whether code is written for all libraries: `xg.xp`, or plain operators."""
     return dialect in ("", __name__.partition(".")[0])
@@ -150,9 +156,7 @@ def promotes_to_float32(dialect: str) -> bool:
 
 
 def keeps_infinity(dialect: str) -> bool:
-    """Return whether 0 times inf is NaN where code of a dialect runs: a compiler may choose instead
-    of multiply.
-    """
+    """Return whether 0 times inf is NaN there: a compiler may choose instead of multiply."""
     known = find_dialect(dialect)
     return known is None or known.at_once is None
 
@@ -194,12 +198,9 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
         with np.errstate(all="ignore"), precise:
             return run()
 
-    isolate = backend.autodiff.isolate or _at_once
-    return contextvars.copy_context().run(isolate, run_precisely, is_random)
-
-
-def _at_once(run: Callable[[], Any], is_random: bool) -> Any:
-    return run()
+    isolate = backend.autodiff.isolate
+    run_own = contextvars.copy_context().run
+    return run_own(run_precisely) if isolate is None else run_own(isolate, run_precisely, is_random)
 
 
 def keys() -> Iterator[Any]:
@@ -224,5 +225,4 @@ def to_tensor(backend: Backend, array: Array) -> Tensor:
 
 
 def to_array(backend: Backend, value: Any) -> Any:
-    """Return a tensor as an array; None for None."""
     return None if value is None else np.asarray(backend.tensors.to_numpy(value))

@@ -86,7 +86,6 @@ class Sample:
         return replace(self, arrays=wide)
 
     def is_narrow(self) -> bool:
-        """Return whether float64 holds more than the floats do."""
         floats = [array for array in self.arrays.values() if is_float(array)]
         return any(array.dtype != np.float64 for array in floats)
 
@@ -117,13 +116,11 @@ def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
 
 
 def called_dtype() -> str:
-    """Return the dtype of the tensor that a rule is captured for, "" where there is none."""
     call = CALL.get()
     return "" if call is None else dtype_name(call[0].dtype)
 
 
 def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
-    """Return normal numbers, whole numbers below 3, and bools, always the same ones."""
     return Sample(label, _drawn(tuple(slots), label), numbers)
 
 
@@ -215,14 +212,11 @@ def _squares_overflow(array: Array) -> bool:
 
 
 def vary(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return other values of run-time numbers, of the same sign."""
     return {name: value * 1.375 + (0.0 if value else 0.25) for name, value in numbers.items()}
 
 
 def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return the values of an argument where they are known now, few, and of the shape that is to
-    be filled.
-    """
+    """Return an argument's values where they are known, few, and of the shape to be filled."""
     try:
         backend = backend_of(leaf)
         if not is_small(shape) or backend.tensors.is_traced(leaf) or tuple(leaf.shape) != shape:
@@ -259,11 +253,6 @@ def lengths(tensor: Any) -> tuple[int | None, ...]:
         ValueError: not even the number of axes is known, in a graph of TensorFlow.
     """
     return tuple(n if isinstance(n, int) else None for n in tensor.shape)
-
-
-def shape_for(rank: int) -> tuple[int, ...]:
-    """Return a small shape of that rank, whose axes differ."""
-    return SHAPES[rank] if rank < len(SHAPES) else (2,) * rank
 
 
 def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:

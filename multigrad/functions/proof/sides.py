@@ -57,37 +57,18 @@ class FunctionUnderProof:
     # Each side of each sample asks.
     @cached_property
     def graphs(self) -> FunctionGraph:
-        """The graphs."""
         return self.variant.graphs
 
     @cached_property
     def layout(self) -> Layout:
-        """That of the arguments."""
         return self.variant.layout
 
     @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
-        return self.graphs.outputs
-
-    @cached_property
-    def seeds(self) -> tuple[str | None, ...]:
-        """The names of the cotangents, None for outputs that carry no gradient."""
-        return self.graphs.seeds
-
-    @cached_property
     def tensors(self) -> tuple[int, ...]:
-        """The positions of the tensors."""
         return self.layout.indices("tensor")
 
     @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        """The positions of the run-time numbers."""
-        return self.layout.indices("number")
-
-    @cached_property
     def differentiated(self) -> tuple[int, ...]:
-        """The positions of the tensors that may ask for a gradient."""
         leaves = self.layout.leaves
         return tuple(i for i in self.tensors if self.needs_gradient(leaves[i].name))
 
@@ -104,22 +85,17 @@ class FunctionUnderProof:
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """The inputs whose gradients are asked for: those that the capture knows to need none get
-        none.
-        """
+        """The inputs whose gradients are asked for, as far as the capture knows."""
         return tuple(name for name in self.graphs.wrt if self.needs_gradient(name))
 
     @cached_property
     def omitted(self) -> tuple[str, ...]:
-        """The float inputs to which the graph passes no gradient, so that code passes none, either,
-        or zeros.
-        """
+        """The float inputs to which the graph passes no gradient: code passes none, or zeros."""
         leaves = [self.layout.leaves[i] for i in self.differentiated]
         floats = (leaf.name for leaf in leaves if leaf.dtype == T or leaf.dtype in FLOATS)
         return tuple(name for name in floats if name not in self.graphs.wrt)
 
     def needs_gradient(self, name: str) -> bool:
-        """Return whether a tensor asks for a gradient, as far as the capture knows."""
         return bool(self.variant.facts.get(f"gradient:{name}", True))
 
 
@@ -138,7 +114,6 @@ def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) ->
 
 
 def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
-    """Run what the graphs are lowered to."""
     side = partial(_lowered, given, backend)
     found = _rehearse(given, backend, sample, side)
     return _run(given, backend, sample, side) if found is None else found
@@ -234,14 +209,16 @@ def _run(
     graphs = given.graphs
     leaves = _leaves(given, backend, sample)
     outputs, pull = side(leaves)
-    found = {name: as_array(backend, y) for name, y in zip(given.outputs, outputs, strict=True)}
+    found = {
+        name: as_array(backend, y) for name, y in zip(given.graphs.outputs, outputs, strict=True)
+    }
     if given.variant.updates:  # and a backward may write into the outputs
         found = {name: y if y is None else y.copy() for name, y in found.items()}
     names = (*given.asked, *given.omitted)
     if pull is None or not names:
         return found
     cotangents = []
-    for name, output in zip(given.seeds, found.values(), strict=True):
+    for name, output in zip(given.graphs.seeds, found.values(), strict=True):
         seed = None if name is None else sample.arrays[name]
         if seed is not None and getattr(output, "shape", None) != seed.shape:
             return found  # which is the difference
@@ -250,7 +227,8 @@ def _run(
     gradients = pull(cotangents)
     if sample.label == samples.OWN and _are_written(given, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
-        return _run(given, backend, replace(sample, arrays=_apart(given, sample)), side)
+        apart = {n: sample.arrays[n].copy() for n in given.graphs.seeds if n is not None}
+        return _run(given, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
     found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
     if sample.label == samples.DRAWN and given.asked and not given.acts and not graphs.is_random:
         again = pull([None if c is None else c * 0 for c in cotangents])
@@ -264,18 +242,13 @@ def _are_written(
     given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
     """Return whether a backward has written into a cotangent that lies in memory once."""
-    rows = zip(given.seeds, cotangents, strict=True)
+    rows = zip(given.graphs.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
         and not np.array_equal(np.asarray(as_array(backend, cotangent)), sample.arrays[name])
         for name, cotangent in rows
         if name is not None and cotangent is not None
     )
-
-
-def _apart(given: FunctionUnderProof, sample: Sample) -> dict[str, Array]:
-    seeds = [name for name in given.seeds if name is not None]
-    return {**sample.arrays, **{name: sample.arrays[name].copy() for name in seeds}}
 
 
 def _second(
@@ -285,14 +258,13 @@ def _second(
     gradients: Mapping[str, Any],
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any]:
-    """Return second derivatives, of gradients of which each element has a weight; none where these
-    cannot be differentiated.
-    """
+    """Return second derivatives, of weighted gradients; {} where these have none."""
     vjp = backend.autodiff.vjp
     if given.apply is None or vjp is None or not _may_lose(given, backend):
         return {}
     leaves, cotangents = inputs
-    positions = _positions(given, given.asked)
+    where = {leaf.name: i for i, leaf in enumerate(given.layout.leaves)}
+    positions = [where[name] for name in given.asked]
     seeds = [i for i, c in enumerate(cotangents) if c is not None]
 
     def first(tensors: Sequence[Tensor]) -> list[Any]:
@@ -351,19 +323,14 @@ def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list
     return leaves
 
 
-def _positions(given: FunctionUnderProof, names: Sequence[str]) -> list[int]:
-    where = {leaf.name: i for i, leaf in enumerate(given.layout.leaves)}
-    return [where[name] for name in names]
-
-
 # --- the lowered graphs ---------------------------------------------------------------------------
 
 
 def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = given.graphs, _attached(given, backend)
-    tensors, numbers = given.tensors, [leaves[i] for i in given.numbers]
+    tensors, numbers = given.tensors, [leaves[i] for i in given.layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(given.outputs) == 1
+    single = len(given.graphs.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 
@@ -387,9 +354,7 @@ def _by_autodiff(
     leaves: Sequence[Any],
     run: Callable[[Sequence[Any]], list[Any]],
 ) -> Outputs:
-    """Return what `run` gives for leaves, and the framework's own pullback to tensors that may ask
-    for a gradient.
-    """
+    """Return the outputs that `run` gives, and the framework's own pullback to the tensors."""
     layout, indices = given.layout, given.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None

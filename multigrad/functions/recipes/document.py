@@ -63,11 +63,7 @@ STATIC = (bool, int, str, float, type(None))
 
 
 def decode_function(data: Data) -> SavedRecipe:
-    """Return what a Function of a document's fields is made of.
-
-    Raises:
-        FormatError: they are damaged.
-    """
+    """Return what a Function of a document's fields is made of."""
     read_fields(data, "", FIELDS, HELD_FIELDS)
     name = read_text(data["name"], "name")
     doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
@@ -337,8 +333,6 @@ def _decode_wrt(
 
 
 GENERAL = ("gradient:", "strided:")
-Data = Any
-Function = Any  # of function.py, which writes itself by what stands here
 
 
 def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
@@ -473,9 +467,7 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
 
 
 def _related(function: Function, variant: Variant) -> Variant:
-    """Return the form whose tensors relate to the first: within another capture, a constant array
-    had a dtype of its own.
-    """
+    """Return the form whose tensors relate to the first, as arrays within a capture do not."""
     layout = variant.layout
     types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
     inputs = variant.graphs.forward.inputs
@@ -517,7 +509,9 @@ def in_first_dtype(variant: Variant) -> Layout:
 def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     pair, layout = variant.graphs, in_first_dtype(variant)
     if pair.is_rule:  # a document tells a rule's input from an argument by its name
-        pair, layout = _with_argument(pair), replace(layout, leaves=_as_arguments(layout))
+        first, *rest = layout.leaves
+        leaves = (replace(first, name=INPUT_AS_ARGUMENT), *rest)
+        pair, layout = _with_argument(pair), replace(layout, leaves=leaves)
     # Where it reads each output as forward gave it, one word says so.
     unmarked = drop_marks(pair.backward)
     is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
@@ -556,11 +550,6 @@ def _with_argument(pair: FunctionGraph) -> FunctionGraph:
         wrt=(INPUT_AS_ARGUMENT,),
         is_rule=False,
     )
-
-
-def _as_arguments(layout: Layout) -> tuple[Leaf, ...]:
-    first, *rest = layout.leaves
-    return (replace(first, name=INPUT_AS_ARGUMENT), *rest)
 
 
 def _encode_leaf(function: str, leaf: Leaf) -> Data:

@@ -21,9 +21,7 @@ Function = Any  # of function.py, which writes itself by what stands here
 
 
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
-    """Return the captured forms of a Function, each under the rule in force: what it was captured
-    under may be gone.
-    """
+    """Return the captured forms of a Function under the rule that is in force now."""
     found: dict[int, Variant] = {}
     for variant in tuple(function.variants.values()):
         try:

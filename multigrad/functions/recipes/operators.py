@@ -64,7 +64,6 @@ def read_operator(document: Data) -> Operator:
 
 
 def write_operators(operators: Iterable[Operator]) -> str:
-    """Return the text that a program's file holds of the operators that it calls."""
     documents = {operator.name: operator.document for operator in operators}
     return format_document(seal("operators", {"operators": documents}, dict))
 

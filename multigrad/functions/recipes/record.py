@@ -60,11 +60,18 @@ from ..calls.effects import (
 from ..calls.facts import facts_of_inputs, find_facts
 from ..calls.gradients import check_gradient, match_gradients, modes_of
 from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
+from ..proof.compare import Subject, leave_open
 from ..proof.functions import FunctionUnderProof, prove_function
-from ..proof.verdict import Subject, leave_open
-from .again import check_draws, check_memory, check_tensors, compare_missing, refusing_read
+from .recapture import (
+    Way,
+    check_draws,
+    check_memory,
+    check_tensors,
+    compare_missing,
+    record_ways,
+    refusing_read,
+)
 from .tangents import tangent_graph
-from .ways import Way, record_ways
 
 Tensor = Any
 OWN = __name__.partition(".")[0]
@@ -124,7 +131,8 @@ def _capture(
     trace = recording.trace
     if trace.asks_for_memory:
         check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
-    is_suspect = has_number_from_elsewhere(recording.graphs, trace, _statics(layout))
+    statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
+    is_suspect = has_number_from_elsewhere(recording.graphs, trace, statics)
     if trace.witness.is_suspect or trace.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
         with trace.witness.outside.dropping_added():
@@ -134,10 +142,6 @@ def _capture(
         check_draws(trace, variant, other, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
-
-
-def _statics(layout: Layout) -> dict[str, Any]:
-    return {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
 
 
 class AppliesItself(NotCaptured):
@@ -250,7 +254,8 @@ class _Recording:
             backward = without_stops(backward)
         self.graphs = forward, backward
         lend(trace)
-        self.tell_types()
+        if calls := ", ".join(trace.types.unconfirmed):
+            self.recipe.leave_open(f"no library says what dtype these give: {calls}")
         first_order = recorded.first_order
         graphs = FunctionGraph(
             trace.name,
@@ -289,11 +294,7 @@ class _Recording:
         )
 
     def check_updates(self, updates: Sequence[Update]) -> None:
-        """Refuse arguments that the user's own code updates in place.
-
-        Raises:
-            NotCaptured: it does.
-        """
+        """Refuse arguments that the user's own code updates in place."""
         trace = self.trace
         for update in updates:
             where = self.inputs[update.leaf.name]
@@ -308,14 +309,6 @@ class _Recording:
                         trace.updates[where],
                     )
                 )
-
-    def tell_types(self) -> None:
-        """Say of which calls no library could tell the type, where all is to be proven."""
-        calls = ", ".join(self.trace.types.unconfirmed)
-        if calls:
-            code = next((getattr(f, "__code__", None) for f in self.recipe.functions()), None)
-            subject = Subject(self.recipe.subject, code, OWN)
-            leave_open(subject, f"no library says what dtype these give: {calls}")
 
     def symbol(self, leaf: Leaf) -> Any:
         """Return what stands for a leaf while it is recorded."""
@@ -463,9 +456,7 @@ class _Recording:
         values: list[Value],
         undifferentiable: tuple[int, ...],
     ) -> tuple[Graph | None, bool]:
-        """Return the graph of the author's own tangent rule, and whether backward is the transpose
-        of it.
-        """
+        """Return the graph of the author's tangent rule, and whether backward is its transpose."""
         rule = None if recorded.push is None else recorded.push()
         if rule is None:
             return None, False
@@ -542,25 +533,25 @@ class CodeRecipe(Recipe):
     """A recipe of the user's own code, which is captured by running it on symbolic values."""
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run it on symbolic values."""
         raise NotImplementedError
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        """Return its graphs for arguments of a layout; see `Recipe`."""
         return capture_function(self, layout, facts, leaves)
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with what they were captured from; see `Recipe`."""
         if variant.combines:
-            code = next((getattr(f, "__code__", None) for f in self.functions()), None)
-            subject = Subject(self.subject, code, OWN)
-            return leave_open(subject, "it calls a function that has accumulate=; autodiff adds up")
+            return self.leave_open("it calls a function that has accumulate=; autodiff adds up")
 
         def recapture() -> Any:
             return capture_function(self, variant.layout, variant.facts)
 
         under_proof = FunctionUnderProof(self, variant, leaves)
         return prove_function(under_proof, recapture, is_call=is_call)
+
+    def leave_open(self, reason: str) -> str:
+        """Return why nothing was proven of it, said where all is to be."""
+        code = next((getattr(f, "__code__", None) for f in self.functions()), None)
+        return leave_open(Subject(self.subject, code, OWN), reason)
 
 
 # --- which outputs lie in the memory of arguments -------------------------------------------------
@@ -570,6 +561,10 @@ def find_aliases(
     """Return the positions of outputs that are views of an argument for certain, and of those that
     are in no argument's memory, as `x.clone()`: what is equal to an argument is told by it.
     """
+
+    def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
+        return value.is_certain and value.node.op is not ops.STOP_GRADIENT
+
     viewed, copied = [], []
     for i, value in enumerate(values):
         shown = [value]
@@ -577,13 +572,6 @@ def find_aliases(
             shown.append(base)
         if not any(shown[-1] is each for each in arguments):
             copied += [i] if shown[-1].node.op not in PASSING else []
-        elif len(shown) > 1 and all(is_named_anew(each) for each in shown[:-1]):
+        elif len(shown) > 1 and all(map(is_view, shown[:-1])):
             viewed.append(i)
     return tuple(viewed), tuple(copied)
-
-
-def is_named_anew(value: Value) -> bool:
-    """Return whether a symbol is a view for certain, with a gradient: a detached one is none that
-    torch knows of.
-    """
-    return value.is_certain and value.node.op is not ops.STOP_GRADIENT

@@ -55,11 +55,9 @@ class SavedRecipe(CodeRecipe):
         return inspect.Signature(rows)
 
     def dialect(self) -> str:
-        """Return "": a document is written for all."""
         return ""
 
     def functions(self) -> tuple[Any, ...]:
-        """Return none: graphs are all that there is."""
         return ()
 
     def refused(self, layout: Layout) -> Mapping[str, str]:
@@ -127,7 +125,6 @@ class SavedRecipe(CodeRecipe):
 
 
 def _named(variant: Variant) -> list[str]:
-    """Return the names of the arguments that a form has by name."""
     tree = variant.layout.tree
     return sorted(optree.tree_unflatten(tree, range(tree.num_leaves))[1])
 

@@ -33,7 +33,6 @@ def make_tangent(trace: Trace, position: int, argument: Any) -> Value | None:
 
 
 def has_tangent(node: Node) -> bool:
-    """Return whether a value may move."""
     return node.type.kind == "tensor" and is_float(node.type)
 
 
@@ -115,12 +114,10 @@ def as_outputs(found: Any) -> Any:
 
 
 def are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return whether two lists of arguments hold the same symbols and equal other values."""
     return len(a) == len(b) and all(itertools.starmap(is_same, zip(a, b, strict=True)))
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Return whether two arguments are one symbol, or equal values."""
     if isinstance(a, Value) and isinstance(b, Value):
         return a.trace is b.trace and a.node is b.node
     return a is b or (type(a) is type(b) and repr(a) == repr(b))

@@ -21,7 +21,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
-from multigrad.functions.importers import owner_of_custom
+from multigrad.functions.importers import find_custom
 from multigrad.graph.ops.numerics import as_numpy_dtype
 from multigrad.graph.support.trees import optree
 from multigrad.graph.support.versions import ignoring_warnings
@@ -269,7 +269,7 @@ def find_custom_gradients(
         for name, value in sorted(vars(module).items()):
             if id(value) in seen or not _is_own(value, package):
                 continue
-            if owner_of_custom(value) is not None or isinstance(value, kinds):
+            if find_custom(value) is not None or isinstance(value, kinds):
                 seen.add(id(value))
                 found.named[f"{module.__name__}:{name}"] = value
     return found

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import RuleValueError
-from ...functions.plain import function
+from ...functions.custom_gradient import function
 from ...trace.xp import all as xp
 from .relevance import as_array
 

@@ -32,7 +32,7 @@ from ...graph.support.data import dataclass
 from ...graph.support.params import Range, read_ranges
 from ...graph.support.trees import optree
 from ...graph.support.typed import P, R
-from ...trace.scope.present import now
+from ...trace.scope.reads import now
 from ...trace.trace import Trace, Value
 
 if TYPE_CHECKING:

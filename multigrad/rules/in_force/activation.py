@@ -24,9 +24,18 @@ from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
 from ...trace.scope.moving import is_of_then
-from ...trace.scope.present import at_present, hand_along, is_handed_along
 from ...trace.scope.ranks import CHECKED, note
-from ...trace.scope.reads import RULE_IN_FORCE, Lookup, look_up, names_in, note_name, reading
+from ...trace.scope.reads import (
+    RULE_IN_FORCE,
+    Lookup,
+    at_present,
+    hand_along,
+    is_handed_along,
+    look_up,
+    names_in,
+    note_lookup,
+    reading,
+)
 from ...trace.scope.rules import CURRENT, RuleInForce
 from ...trace.trace import Value, dtype_name
 from .. import model
@@ -330,7 +339,7 @@ class Activation(InNotebooks):
         if self._rule is None:
             look_up(RULE_IN_FORCE)
         for lookup in self._own.lookups:
-            note_name(lookup.name, lookup.number)
+            note_lookup(lookup)
         if in_force is None:
             return model.record_under(None, self.forward, x)
         in_force = at_present(in_force)

@@ -18,7 +18,7 @@ from ...backend.finding.discovery import load_backend
 from ...backend.finding.events import enter_rules, leave_rules
 from ...functions.function import Function
 from ...trace.scope.moving import Moving
-from ...trace.scope.present import MOST_HELD, Met, all_at_present, read, revealing
+from ...trace.scope.reads import MOST_HELD, Met, all_at_present, read, revealing
 from .. import registry
 from ..context import CURRENT, ActiveRules
 from .activation import Activation

@@ -17,7 +17,7 @@ from ...errors import BackendNotFound, RuleError
 from ...graph.support.typed import Axes, Key, Over
 from ...trace.scope.draws import FREE, Counter, Draws, keyed
 from ...trace.scope.ranks import CHECKED, compare
-from ...trace.scope.reads import Lookup, names_in, note_name, reading
+from ...trace.scope.reads import Lookup, names_in, note_lookup, reading
 from .. import registry
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..model.acting import refuse_misplaced, rule_over
@@ -293,7 +293,7 @@ class GradientRule:
                 self._spec = apply_now(self.rule, self.params).bound_rule
             self._epoch, self._names = epoch, names_in(found)
         for lookup in self._names:  # what traces this keeps it for these
-            note_name(lookup.name, lookup.number)
+            note_lookup(lookup)
         return self._spec
 
     def at_step(self, numbers: Mapping[str, Any], key: Any, count: Any) -> RuleInForce:

@@ -16,8 +16,8 @@ import numpy as np
 from ...backend.finding.discovery import backend_among, backend_of
 from ...capture.code.signature import name_of
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
+from ...functions.custom_gradient import function as as_function
 from ...functions.function import Function
-from ...functions.plain import function as as_function
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.data import dataclass
 from ...graph.support.trees import optree

@@ -29,10 +29,9 @@ from ...functions.calls.decision import PULLED, PUSHED, check_native, run_recipe
 from ...functions.calls.effects import check_apart
 from ...functions.calls.gradients import match_gradients
 from ...functions.calls.recipe import Variant
-from ...functions.custom_gradient import refuse_class
+from ...functions.custom_gradient import PairRecipe, refuse_class
 from ...functions.entries import MOST_ENTRIES
 from ...functions.function import Function
-from ...functions.plain import PairRecipe
 from ...functions.recipes.record import NotCaptured
 from ...graph import ops
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
@@ -41,7 +40,7 @@ from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...graph.support.typed import R
 from ...trace.scope.draws import FREE, Draws
-from ...trace.scope.present import at_present
+from ...trace.scope.reads import at_present
 from ...trace.trace import Value
 from ..model.under import put_under
 from .activation import Activation

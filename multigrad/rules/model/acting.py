@@ -17,8 +17,7 @@ from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.moving import THEN, Moving, is_of_then
-from ...trace.scope.present import check_ranges
-from ...trace.scope.reads import READING, Lookup, names_in, note_lookup, reading
+from ...trace.scope.reads import READING, Lookup, check_ranges, names_in, note_lookup, reading
 from ...trace.scope.rules import ActiveRules, RuleInForce
 from .binding import token_of
 from .names import IN_FORCE, Epoch

@@ -26,10 +26,10 @@ from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import flatten
 from ...functions.calls.decision import SHOWN
 from ...functions.chain import list_tensors
+from ...functions.custom_gradient import calling
+from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
 from ...functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
-from ...functions.plain import calling
-from ...functions.plain import function as make_function
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T

@@ -14,7 +14,7 @@ from ...errors import RuleError, RuleTypeError
 from ...graph.support.modules import uncollected
 from ...graph.support.threads import make_lock
 from ...trace.scope.moving import meant, note_renamed
-from ...trace.scope.reads import NUMBERS, note_name
+from ...trace.scope.reads import NUMBERS, Lookup, note_lookup
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
@@ -44,9 +44,9 @@ def get(rule: str | Callable[..., Any]) -> Any:
             respelled = as_registered(rule)
             if respelled is None:
                 raise unknown(rule)
-            note_name(rule, number)
+            note_lookup(Lookup(rule, number))
             return get(respelled)
-        note_name(rule, number)
+        note_lookup(Lookup(rule, number))
         return found
     if callable(rule):
         return rule

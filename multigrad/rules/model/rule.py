@@ -40,7 +40,7 @@ from ...lowering.names import ActivationName
 from ...trace.derived.calls import replay
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.identity import function_key
-from ...trace.scope.present import now
+from ...trace.scope.reads import now
 from ...trace.scope.rules import RuleInForce
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp

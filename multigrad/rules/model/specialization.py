@@ -18,9 +18,9 @@ from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number
 from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
-from ...functions.proof.rules import RuleUnderProof, prove_rule
+from ...functions.proof.compare import is_asked
+from ...functions.proof.functions import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
-from ...functions.proof.verdict import is_asked
 from ...graph.ir.graph import Graph
 from ...graph.support.data import dataclass
 from ...graph.support.params import Range

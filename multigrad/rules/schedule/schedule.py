@@ -19,7 +19,7 @@ from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.data import InNotebooks
 from ...graph.support.threads import make_lock
 from ...trace.scope.moving import Moving, note_moved
-from ...trace.scope.present import check_move, refuse_step
+from ...trace.scope.reads import check_move, refuse_step
 from ...trace.xp import all as xp
 
 

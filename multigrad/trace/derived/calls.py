@@ -71,9 +71,7 @@ def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Re
 
 
 def _as_given(own: Type, given: Type) -> Type:
-    """Return the type of a region's input for a value; one shape less is told where it may be
-    another.
-    """
+    """Return the type of a region's input for a value, of an unknown shape if it may change."""
     shape = own.shape if own.shape == given.shape else UNKNOWN
     return Type(given.kind, given.dtype, shape)
 
@@ -113,7 +111,6 @@ def mark(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value
 
 
 def _call(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
-    """Return the node of one output of a call."""
     output = called.outputs[position]
     attrs = {"function": called, "position": position}
     return make_node(ops.CALL, (output, *inputs), attrs, output.type)

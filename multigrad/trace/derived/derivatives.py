@@ -67,11 +67,6 @@ def pullbacks(forward: Graph, wrt: Sequence[str], cotangents: Sequence[str | Non
     return Graph(trace.name, inputs, tuple(result.node for result in results), forward.locations)
 
 
-def accumulate(trace: Trace, output: Node, target: Node, grad_out: Value) -> Value | None:
-    """Return the cotangent of `target`, or None where `output` does not depend on it."""
-    return accumulate_all(trace, [(output, grad_out)], [target])[0]
-
-
 def accumulate_all(
     trace: Trace,
     seeds: Sequence[tuple[Node, Value]],
@@ -326,11 +321,7 @@ class Combined:
 
 
 def refuse_within(trace: Trace, loop: Node) -> None:
-    """Refuse a loop that calls a function with a mode for an argument.
-
-    Raises:
-        TraceError: it does.
-    """
+    """Refuse a loop that calls a function with a mode for an argument."""
     for region in regions_of(loop):
         for node in every_node(region.graph):
             if node.op is ops.CALL and node.attr("function").modes:

@@ -53,7 +53,6 @@ class Scans:
 
 
 def is_tensor(node: Node) -> bool:
-    """Return whether a node is a tensor that carries gradients."""
     return node.type.kind == "tensor" and is_float(node.type)
 
 
@@ -95,11 +94,9 @@ class Turned:
 
     @property
     def body(self) -> Graph:
-        """A turn."""
         return self.node.attr("body").graph
 
     def pull(self, accumulate: Accumulate) -> list[Value | None]:
-        """Return each operand's share."""
         inputs, first = self.body.inputs, self.node.attr("carried")
         last = first + self.node.attr("rows")
         back = self._turn_back(accumulate)
@@ -158,9 +155,7 @@ class Turned:
         return Back(Graph("body", (), nodes, trace.locations), heads, sums, tuple(order))
 
     def _keep(self, back: Back) -> tuple[dict[Node, Node], Graph]:
-        """Return what a turn keeps, each with what stands for it in a turn back, and that one's
-        results by these.
-        """
+        """Return what a turn keeps, with its inputs of a turn back, and that turn's results."""
         body, first = self.body, self.node.attr("carried")
         alike = find_alike(body, first)
         for i, head in back.heads.items():

@@ -23,6 +23,8 @@ from ...graph.support.params import EVERY, Names, Shards
 from ..trace import NeedsConcrete, Trace, Value, apply
 from ..xp import all as xp
 
+Tensor = Any
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -109,7 +111,6 @@ def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
     }
 
 
-Tensor = Any
 MOST_RANK = 8
 
 
@@ -196,7 +197,6 @@ class Parting:
         return Graph(self.graph.name, self.graph.inputs, outputs, places)
 
     def value(self, node: Node) -> Value:
-        """Return what stands for a node now."""
         return self.trace.value(self.done[node])
 
     def _rewrite(self, node: Node) -> tuple[Node, Part]:
@@ -273,23 +273,24 @@ Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], Part], Tensor]
 # --- reductions --------------------------------------------------------------------------------
 
 
-def _names(names: Names) -> Names | None:
-    return names or None
-
-
 def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
     """Return how many elements each result of a reduction combines, of the shard or of all."""
     total: Any = 1
     for i in part.axes(axis):
         if of_all and i in part.split:
-            total = total * apply(ops.ALL_DIM, x, axis=i, names=_names(part.split[i]))
+            total = total * apply(ops.ALL_DIM, x, axis=i, names=part.split[i] or None)
         else:
             total = total * apply(ops.DIM, x, axis=i)
     return total
 
 
-def _sum(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
-    return apply(ops.ALL_SUM, apply(ops.SUM, x, **attrs), x, names=names)
+def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
+    """Return a reduction of the shards' own by which they become that of all."""
+
+    def reduce(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+        return apply(of_shards, apply(op, x, **attrs), x, names=names)
+
+    return reduce
 
 
 def _mean(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
@@ -297,10 +298,6 @@ def _mean(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
     split = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
     share = _count(x, part, split, of_all=False) / _count(x, part, split, of_all=True)
     return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
-
-
-def _max(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
-    return apply(ops.ALL_MAX, apply(ops.MAX, x, **attrs), x, names=names)
 
 
 def _min(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
@@ -327,10 +324,6 @@ def _std(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
     return xp.sqrt(_var(x, names, part, **attrs))
 
 
-def _count_nonzero(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
-    return apply(ops.ALL_SUM, apply(ops.COUNT_NONZERO, x, **attrs), x, names=names)
-
-
 def _any(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
     number = xp.where(apply(ops.ANY, x, **attrs), 1.0, 0.0)
     return apply(ops.ALL_MAX, number, x, names=names) > 0.5
@@ -349,14 +342,14 @@ def _logsumexp(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
 
 
 REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
-    ops.SUM: _sum,
+    ops.SUM: _over_all(ops.SUM, ops.ALL_SUM),
     ops.MEAN: _mean,
-    ops.MAX: _max,
+    ops.MAX: _over_all(ops.MAX, ops.ALL_MAX),
     ops.MIN: _min,
     ops.NORM: _norm,
     ops.VAR: _var,
     ops.STD: _std,
-    ops.COUNT_NONZERO: _count_nonzero,
+    ops.COUNT_NONZERO: _over_all(ops.COUNT_NONZERO, ops.ALL_SUM),
     ops.ANY: _any,
     ops.ALL: _all,
     ops.LOGSUMEXP: _logsumexp,
@@ -373,7 +366,7 @@ def _reduce(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     if node.type.dtype not in (BOOL, "T") and node.type.dtype.startswith(("int", "uint")):
         raise run.error(node, f"{node.op.name} of integers is not taken over shards")
     x = run.value(node.operands[0])
-    made = REDUCTIONS[node.op](x, _names(names), part, **attrs)
+    made = REDUCTIONS[node.op](x, names or None, part, **attrs)
     return made.node, reduced(part, node)
 
 
@@ -383,7 +376,7 @@ def _softmax(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     if names is None:
         return rebuilt(node, run.done), part
     x = run.value(node.operands[0])
-    shifted = x - _logsumexp(x, _names(names), part, axis=node.attr("axis"), keepdims=True)
+    shifted = x - _logsumexp(x, names or None, part, axis=node.attr("axis"), keepdims=True)
     return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
 
 
@@ -411,7 +404,7 @@ def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     gone = tuple(i for i in x.split if i - lead not in like.split)
     names = x.over(gone) if node.op is ops.SUM_TO and gone else None
     if names is not None:
-        made = apply(ops.ALL_SUM, made, run.value(node.operands[0]), names=_names(names))
+        made = apply(ops.ALL_SUM, made, run.value(node.operands[0]), names=names or None)
     return made.node, like
 
 
@@ -469,12 +462,10 @@ def _squeeze(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
 
 
 def _constant(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
-    """An array, the same on every shard."""
     return rebuilt(node, run.done), whole(node, own)
 
 
 def _exchanged(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
-    """What the rule itself exchanges."""
     return rebuilt(node, run.done), own[0]
 
 

@@ -141,9 +141,7 @@ FREE = Draws()
 
 
 def keyed(key: Any) -> Draws:
-    """Return reproducible draws, the same on every framework: an int as for `jax.random.key`, a jax
-    key, two uint32.
-    """
+    """Return reproducible draws for an int as for `jax.random.key`, a jax key or two uint32."""
     return Draws(normalize_key(key), Counter())
 
 

@@ -39,7 +39,6 @@ class Same:
             self._find = lambda: item
 
     def item(self) -> Any:
-        """Return the object, None where it is gone."""
         return self._find()
 
     def __eq__(self, other: object) -> bool:
@@ -56,21 +55,17 @@ class Same:
 
 
 def owners_of(function: Any) -> tuple[Any, ...]:
-    """Return the objects that make a callable what it is: a bound method is made anew each time it
-    is read.
-    """
+    """Return the objects that make a callable what it is; a bound method is new at each read."""
     if isinstance(function, types.MethodType):
         return (function.__self__, *owners_of(function.__func__))
     return (function,)
 
 
 def function_key(function: Any) -> tuple[Same, ...]:
-    """Return a callable as a key."""
     return tuple(map(Same, owners_of(function)))
 
 
 def value_key(value: Any) -> Any:
-    """Return a value as a key."""
     return _key(value, [])
 
 
@@ -115,9 +110,7 @@ def _is_value_of_library(kind: type) -> bool:
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:
-    """Return what an object holds as a key, so that one that has changed is another; () where that
-    is too much.
-    """
+    """Return what an object holds as a key, which tells changes; () where that is too much."""
     if isinstance(value, FIXED) or any(value is each for each in seen):
         return ()
     if type(value) in (list, set, frozenset):

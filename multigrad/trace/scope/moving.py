@@ -1,7 +1,7 @@
 """Numbers that move: what a rule's param may be instead of a number, read anew at each application;
 and what stood where code ran first that runs again in backward, as a checkpoint's region does.
 
-It stands below the rules in force, which say whether they have one; `present.py` reads it. A second
+It stands below the rules in force, which say whether they have one; `reads.py` reads it. A second
 run is to compute what the first one did, whatever has changed since. So a change tells the regions
 that are waiting for theirs what stood before it.
 """
@@ -39,7 +39,6 @@ class Moving:
         self._holders.append(weakref.ref(in_force, self._holders.remove))
 
     def all_holding(self) -> list[Any]:
-        """Return the rules in force and those of layers that have it for a param."""
         return alive(self._holders)
 
     def follow(self, follower: Any) -> None:
@@ -49,16 +48,13 @@ class Moving:
         self._followers.append(weakref.ref(follower, self._followers.remove))
 
     def unfollow(self, follower: Any) -> None:
-        """Call it no more."""
         self._followers[:] = [each for each in self._followers if each() is not follower]
 
     def all_following(self) -> list[Any]:
-        """Return what follows it."""
         return alive(self._followers)
 
     @property
     def value(self) -> float:
-        """What stands for it now."""
         raise NotImplementedError
 
     def take(self, taker: str) -> None:
@@ -70,7 +66,6 @@ class Moving:
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
-    """Return what weak references refer to, as far as it is there."""
     return [each for each in [one() for one in references] if each is not None]
 
 
@@ -88,7 +83,6 @@ class NumberRead:
 
     @property
     def superseded(self) -> bool:
-        """Whether another number stands there now; NaN, which none does, equals nothing."""
         return self.moving.value != self.number
 
     def __eq__(self, other: object) -> bool:
@@ -105,9 +99,7 @@ class NumberRead:
 
 
 def settle(value: Any) -> Any:
-    """Return the number that stands for one that moves, for what is no application; all else as it
-    is.
-    """
+    """Return the number that stands for one that moves, outside of applications; else as it is."""
     return value.value if isinstance(value, Moving) else value
 
 
@@ -172,8 +164,6 @@ def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
 
 
 def is_of_then() -> bool:
-    """Return whether names mean here what they meant before, so that nothing known of them now
-    counts.
-    """
+    """Return whether names mean here what they meant before, whatever they mean now."""
     then = THEN.get()
     return then is not None and bool(then.names)

@@ -1,23 +1,33 @@
-"""What captured and traced code reads besides its inputs: the rule in force, and which rule a name
-means.
+"""What captured and traced code reads besides its inputs: the rule in force, which rule a name
+means, what stands now for a number that moves.
 
-Both are facts that are looked up anew at each call, so that what was captured for one meaning never
+All are facts that are looked up anew at each call, so that what was captured for one meaning never
 runs under another. Compilers are told of each reading: what they are tracing may be kept for that
 meaning only.
+
+This is the one place where a schedule becomes a number: in eager code, and in code that is traced a
+tensor that follows it, as far as the compiler has one. Eager code, `xg.jit` and the compilers of
+the frameworks ask here, at each application.
 """
 
 from __future__ import annotations
 
+import contextvars
+import itertools
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
-from ...backend.finding.events import tell_depend, tell_read
+from ...backend.contract import Backend
+from ...backend.finding.events import is_tracing, tell_depend, tell_read
+from ...errors import RuleValueError, TraceError
 from ...graph.support.data import dataclass
-from .moving import Moving, NumberRead, meant, standing
-from .rules import CURRENT, RuleInForce
+from ...graph.support.params import as_number
+from .moving import THEN, Moving, NumberRead, alive, meant, standing
+from .rules import CURRENT, ActiveRules, RuleInForce
 
 RULE_IN_FORCE = "rule in force"
 NAME = "name "  # how the fact begins that tells which rule a name means
@@ -42,7 +52,6 @@ class Lookup:
 
     @property
     def superseded(self) -> bool:
-        """Whether the name means another rule now."""
         return NUMBERS.get(self.name) != self.number
 
 
@@ -67,7 +76,6 @@ def reading() -> Iterator[Meanings]:
 
 
 def is_collecting() -> bool:
-    """Return whether readings are being collected: of a capture, or of a rule that is looked up."""
     return READING.get() is not None
 
 
@@ -89,26 +97,18 @@ def note_made(made: Any) -> None:
 
 
 def was_made(held: Any) -> bool:
-    """Return whether an object was made since the collection began."""
     collecting = READING.get()
     made = None if collecting is None else collecting[2].get(id(held))
     return made is not None and made() is held
 
 
-def note_name(name: str, number: int | None) -> None:
-    """Note that a name was looked up, with its number from before that."""
-    note_lookup(Lookup(name, number))
-
-
 def note_lookup(lookup: Lookup) -> None:
-    """Note that a name was looked up."""
     if READING.get() is not None:
         note({NAME + lookup.name: lookup.number})
     tell_depend(lookup)
 
 
 def names_in(found: Meanings) -> tuple[Lookup, ...]:
-    """Return the names among what was read."""
     names = (fact for fact in found if fact.startswith(NAME))
     return tuple(Lookup(fact.removeprefix(NAME), found[fact]) for fact in names)
 
@@ -122,7 +122,7 @@ def look_up(fact: str) -> Any:
     if fact != RULE_IN_FORCE:
         name = fact.removeprefix(NAME)
         number = meant(name, (None, NUMBERS.get(name)))[1]
-        note_name(name, number)
+        note_lookup(Lookup(name, number))
         return number
     in_force = CURRENT.get().activations
     # Which numbers a key gives is no matter of a graph.
@@ -155,3 +155,240 @@ def is_in_force(fact: str) -> bool:
 def look_up_all(facts: Iterable[str]) -> Meanings:
     """Return what those of some facts mean now that are looked up, in their order."""
     return {fact: look_up(fact) for fact in facts if is_read(fact)}
+
+
+# --- numbers that move ---------------------------------------------------------------------------
+
+
+_serials = itertools.count(1)
+MOST_HELD = 8  # traces of one function, where each is for the numbers that it holds
+
+
+class NumberNow(Telling):
+    """The fact that tells what stands for a number that moves."""
+
+    moving: Moving
+
+    @classmethod
+    def of(cls, moving: Moving) -> NumberNow:
+        fact = cls(f"moving number {moving.serial}")
+        fact.moving = moving
+        return fact
+
+    def meaning(self) -> float:
+        """Return the number; what is being traced is traced for it."""
+        number = standing(self.moving)
+        revealed = _REVEALED.get()
+        if revealed is not None:
+            revealed.held.append(self.moving)
+        tell_depend(NumberRead(self.moving, number))
+        return number
+
+
+class Revealed:
+    """The numbers that move in a trace of `xg.jit`: those that are its arguments, those that it has
+    met besides, and those that a graph within it holds as they are.
+    """
+
+    def __init__(self, arguments: Mapping[Moving, Any]) -> None:
+        self.arguments = arguments
+        self.met: list[Moving] = []
+        self.held: list[Moving] = []
+
+    def reveal(self, moving: Moving) -> Any:
+        """Return the trace's argument; where it has none, the number, which is right once."""
+        if moving in self.arguments:
+            return self.arguments[moving]
+        self.met.append(moving)
+        return moving.value
+
+
+_REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
+    "multigrad_revealed", default=None
+)
+
+
+@contextmanager
+def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revealed]:
+    """Let the trace within read these values for numbers that move."""
+    revealed = Revealed(dict(zip(moving, values, strict=True)))
+    reset = _REVEALED.set(revealed)
+    try:
+        yield revealed
+    finally:
+        _REVEALED.reset(reset)
+
+
+class Met:
+    """The numbers that move which a function compiled by `xg.jit` reads by itself: they are
+    arguments of it from its second call on, but for those that a captured graph holds.
+    """
+
+    def __init__(self) -> None:
+        self._known: tuple[weakref.ref[Moving], ...] = ()
+        self._held: tuple[weakref.ref[Moving], ...] = ()
+
+    def now(self) -> tuple[Moving, ...]:
+        """Return those that are alive, in a fixed order."""
+        if not self._known:
+            return ()
+        return tuple(alive(self._known))
+
+    def add(self, met: Iterable[Moving], held: Iterable[Moving]) -> None:
+        self._known = _add(self._known, met)
+        self._held = _add(self._held, held)
+
+    def word(self) -> str:
+        """Return what stands now for the numbers that traces hold: each is good for one word."""
+        if not self._held:
+            return ""
+        return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
+
+
+def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
+    found = {each.serial: each for each in (*alive(known), *more)}
+    return tuple(weakref.ref(found[serial]) for serial in sorted(found))
+
+
+def read(moving: Moving, backend: Backend | None = None) -> Any:
+    """Return what stands for a number that moves.
+
+    Args:
+        backend: the one whose tensors the number acts on; None: all are told.
+    """
+    if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
+        return look_up(NumberNow.of(moving))
+    revealed = _REVEALED.get()
+    if revealed is not None:
+        return revealed.reveal(moving)
+    if backend is None:
+        number = standing(moving)
+        tell_depend(NumberRead(moving, number))
+        return number
+    compiler = backend.compiler
+    tensor = None if compiler.follow is None else compiler.follow(moving)
+    if tensor is not None:
+        return tensor
+    number = standing(moving)
+    # In a region that runs again, that of its first run.
+    if compiler.on_draw is not None and not compiler.notes_regions:
+        number = compiler.on_draw(lambda: number)
+    if compiler.on_depend is not None:
+        compiler.on_depend(NumberRead(moving, number))
+    return number
+
+
+def now(value: Any, backend: Backend | None = None) -> Any:
+    """Return what stands for a value that may move; all else as it is."""
+    return read(value, backend) if isinstance(value, Moving) else value
+
+
+def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
+    """Return a rule in force with its moving numbers as they stand; the same for the same."""
+    if not in_force.moves:
+        return in_force
+    values = tuple(
+        [read(each, backend) if isinstance(each, Moving) else each for each in in_force.values]
+    )
+    known = in_force.present
+    if known is not None and all(map(_is_same, known.values, values)):
+        return known
+    check_present(in_force, values)
+    moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
+    fixed = all(type(value) is float for value in moved)
+    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(_serials)}>"
+    applied = in_force.with_values(values, f"{in_force.bound_rule.token}[{word}]")
+    if fixed:
+        in_force.present = applied
+    return applied
+
+
+def is_handed_along(backend: Backend) -> bool:
+    """Return whether numbers that move are handed along in eager code, as they stand: the compiler
+    neither follows them nor is to be told of them.
+    """
+    compiler = backend.compiler
+    is_told = compiler.on_depend is not None or compiler.follow is not None
+    return not is_told and (compiler.on_draw is None or compiler.notes_regions)
+
+
+def hand_along(
+    in_force: RuleInForce, call: Callable[..., Any], call_anew: Callable[[Any, RuleInForce], Any]
+) -> Callable[[Any], Any]:
+    """Return `f(x)`, which hands `call(x, *values)` what stands now for the numbers that move.
+
+    Args:
+        call_anew: `(x, in_force)`, what runs where they are another's: an argument of `xg.jit`, a
+            fact of a capture, what stood in the first run of a region.
+    """
+    values, specialization = in_force.values, in_force.specialization
+    moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
+    checked: list[Any] = []  # a whole list in its place at a time, for other threads
+
+    def run(x: Any) -> Any:
+        nonlocal checked
+        if READING.get() is not None or _REVEALED.get() is not None or THEN.get() is not None:
+            return call_anew(x, in_force)
+        numbers = list(values)
+        for i, each in moving:
+            numbers[i] = each.state[1]
+        if numbers != checked:
+            if tuple(numbers) != specialization.in_range:  # the step has looked
+                check_present(in_force, numbers)
+            checked = numbers
+        return call(x, *numbers)
+
+    return run
+
+
+def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
+    """Check what stands now for a rule's numbers that move."""
+    try:
+        if not in_force.specialization.has_in_range(values):  # the step has looked
+            check_ranges(in_force, values)
+    except RuleValueError as error:
+        moving = (value for value in in_force.values if isinstance(value, Moving))
+        raise RuleValueError(f"{error} ({', '.join(each.where() for each in moving)})") from None
+
+
+def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
+    """Check what stands, or is to stand, for a rule's numbers; None, tensors: it is not known."""
+    known = tuple([v if type(v) is float else as_number(v) for v in values])
+    in_force.specialization.check_numbers(known)
+
+
+def check_move(moving: Moving, number: float) -> None:
+    """Check a number to which one is to move against the ranges of those who have it."""
+    for in_force in moving.all_holding():
+        # Not beside others that move: they may be moved next.
+        check_ranges(in_force, [number if v is moving else v for v in in_force.values])
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) is float and a == b != 0.0)
+
+
+def all_at_present(active: ActiveRules, backend: Backend | None = None) -> ActiveRules:
+    """Return active rules with what stands now for their numbers that move; the same object as long
+    as the numbers are. Their token stays that of the `use`.
+    """
+    acts, pars = active.activations, active.params
+    if not ((acts is not None and acts.moves) or (pars is not None and pars.moves)):
+        return active
+    first = None if acts is None else at_present(acts, backend)
+    second = first
+    if pars is not acts:
+        second = None if pars is None else at_present(pars, backend)
+    known = active.present
+    if known is None or known.activations is not first or known.params is not second:
+        known = active.present = replace(active, activations=first, params=second, present=None)
+    return known
+
+
+def refuse_step(moving: Moving) -> None:
+    """Refuse to move a number where code is traced or captured, which would do so once."""
+    if is_tracing() or _REVEALED.get() is not None or is_collecting():
+        raise TraceError(
+            f"{moving.where()} is stepped while code is traced, where it would step once, for the "
+            "trace, and not at each call. Call step() outside of the compiled function, after it"
+        )

@@ -32,7 +32,7 @@ class RuleInForce:
         specialization: the rule with its static params.
         values: the run-time params, in the order of `specialization.runtime`.
         has_tensors: whether a param is a tensor, which may change in place, or a schedule.
-        moves: whether one is a schedule: `present.at_present` returns its current value.
+        moves: whether one is a schedule: `reads.at_present` returns its current value.
         present: the rule with what stood for them last.
     """
 
@@ -57,7 +57,6 @@ class RuleInForce:
                     value.hold(self)
 
     def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
-        """Return this rule in force with other values, which have been checked."""
         return RuleInForce(self.specialization.bind(values, token), self.draws)
 
     def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
@@ -73,9 +72,7 @@ class RuleInForce:
 
     @property
     def bound_rule(self) -> BoundRule:
-        """The rule with its params, made where it is asked for: a number that is met once needs
-        none.
-        """
+        """The rule with its params, made when asked for: a number that is met once needs none."""
         found = self._bound_rule
         if found is None:
             found = self._bound_rule = self.specialization.bind(self.values, self.token)

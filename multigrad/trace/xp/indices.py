@@ -139,9 +139,7 @@ def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused") -> Tensor:
-    """x with slices, or one number, put at places along an axis, counted from the front; its rank
-    is a fact.
-    """
+    """x with slices, or one number, put at places along an axis from the front."""
     axis = axis % x.ndim
     line = getitem(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
     last = find_last(reshape(indices, -1), line, 0, outside)

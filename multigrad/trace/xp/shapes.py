@@ -24,7 +24,6 @@ __all__ = [
 
 
 def _integers(given: Any) -> tuple[int, ...]:
-    """Return one or more integers as a tuple of ints."""
     return tuple(map(integer, given)) if isinstance(given, tuple | list) else (integer(given),)
 
 

@@ -64,11 +64,7 @@ def _rank(x: Tensor) -> int | None:
 
 
 def _each(given: Steps, axes: int) -> tuple[int, ...]:
-    """Return a step for each axis.
-
-    Raises:
-        TypeError: they are not that many, or one of them is no positive integer.
-    """
+    """Return a step for each axis."""
     found = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
     if len(found) != axes:
         raise TypeError(f"{len(found)} strides or dilations for {axes} axes: {given}")

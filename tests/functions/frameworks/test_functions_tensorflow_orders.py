@@ -12,9 +12,8 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.functions.custom_gradient import custom_gradient
+from multigrad.functions.custom_gradient import custom_gradient, function
 from multigrad.functions.function import Function
-from multigrad.functions.plain import function
 
 from .test_functions_tensorflow import (
     W,

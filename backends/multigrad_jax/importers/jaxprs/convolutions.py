@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from multigrad.capture.meanings import convolutions
-from multigrad.trace.derived.derivatives import accumulate
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
@@ -66,7 +66,8 @@ def select_and_scatter_add(step: Step) -> Operand:
     pool = convolutions.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
     x = step.whole_tensor(1)
     pooled = pool(x, *windows_of(step))
-    return step.result(accumulate(step.scope.trace, pooled.node, x.node, step.whole_tensor()))
+    seeds = [(pooled.node, step.whole_tensor())]
+    return step.result(accumulate_all(step.scope.trace, seeds, [x.node])[0])
 
 
 def smallest(x: Tensor, *windows: Any) -> Tensor:

@@ -1,31 +1,41 @@
-"""A capture that is made once more, as something may have come from outside of the arguments: the
-two must be the same graphs; and a backward that is told which cotangents nobody gives, which must
-give what it gives for zeros: a graph gets zeros everywhere.
+"""Captures that are made more than once.
 
-Torch tells it to a class that asks (`set_materialize_grads(False)`), jax to rules with symbolic
-zeros.
+Again, as something may have come from outside of the arguments: the two must be the same graphs.
+With cotangents that nobody gives: a backward that is told which (torch tells a class that asks by
+`set_materialize_grads(False)`, jax rules with symbolic zeros) must give what it gives for zeros,
+which a graph gets everywhere. On each way through branches by values in somebody else's code, of
+which values choose: torch runs the original, the compilers of jax and TensorFlow cannot.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ...capture.code.table import find_dialect
 from ...capture.copies.capture import numbers_from_elsewhere
 from ...errors import TraceError
 from ...graph import ops
+from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
-from ...graph.ir.types import BOOL, SCALAR_SHAPE, WHOLE
+from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, WHOLE
 from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
-from ...graph.passes.facts import shape_fact
+from ...graph.passes.facts import needed_shapes, shape_fact
+from ...graph.passes.residuals import drop_marks
 from ...graph.passes.simplify import simplify
-from ...trace.assertions import MISSING
+from ...lowering.function_graph import FunctionGraph
+from ...trace.assertions import BRANCHES, MISSING
+from ...trace.axes import known_shape
+from ...trace.derived.calls import drop_calls
 from ...trace.scope.reads import note
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.xp import all as xp
 from ..calls.binding import evaluate
 from ..calls.recipe import NotCaptured, Variant
 
@@ -33,9 +43,6 @@ from ..calls.recipe import NotCaptured, Variant
 def check_tensors(first: Trace, second: Trace) -> None:
     """Compare the framework's tensors that became constants: one that is not made anew comes from
     outside. The values of those outside are facts, as others may be computed from them.
-
-    Raises:
-        NotCaptured: they cannot be told.
     """
     outside = {id(a) for a in first.lifted for b in second.lifted if a is b}
     facts = {fact: fact.meaning() for fact in first.sources.values()}
@@ -56,9 +63,6 @@ def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -
 
     Args:
         drew: a generator moved in both; not in another thread, which draws once.
-
-    Raises:
-        NotCaptured: they are not the same.
     """
     if drew or not are_same(variant, other):
         advice = trace.words.advise("draw with xp.rand_like(x)", "pass the number as an argument")
@@ -95,11 +99,7 @@ def find_number(trace: Trace, variant: Variant) -> Location | None:
 
 
 def check_memory(variant: Variant, again: Any) -> None:
-    """Record it for tensors that do not lie in memory in order, which shows in no value.
-
-    Raises:
-        NotCaptured: that gives other graphs.
-    """
+    """Record it for tensors that do not lie in memory in order, which shows in no value."""
     again.trace.is_dense = False
     try:
         other = again.run_asking()
@@ -113,24 +113,17 @@ def check_memory(variant: Variant, again: Any) -> None:
 
 
 def are_same(a: Variant, b: Variant) -> bool:
-    """Return whether two captured forms have the same graphs."""
     pairs = zip(graphs_of(a), graphs_of(b), strict=True)
     return all(one.outputs == other.outputs for one, other in pairs)
 
 
 def graphs_of(variant: Variant) -> tuple[Graph, Graph]:
-    """Return its forward and its backward."""
     return variant.graphs.forward, variant.graphs.backward
 
 
 @contextmanager
 def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]:
-    """Refuse a capture that reads a variable, of which it would hold the number alone; so whatever
-    else fails there.
-
-    Raises:
-        NotCaptured: it does.
-    """
+    """Refuse a capture that reads a variable, whose number it would hold; even if it fails."""
     try:
         yield
     except (NeedsConcrete, NotCaptured):
@@ -181,7 +174,9 @@ def compare_missing(
         NotCaptured: it is not the same.
     """
     missing, cotangents = given
-    heads = [i for i, each in enumerate(cotangents) if is_input(each)]
+    # Those that a call gives.
+    rows = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
+    heads = [i for i, each in rows if each.node.op is ops.INPUT]
     after = trace.draws
     for chosen in choices(len(heads)):
         out = {heads[i]: missing(cotangents[heads[i]]) for i in chosen}
@@ -200,11 +195,6 @@ def compare_missing(
                     f"which no graph tells apart{trace.words.advise('take both for the same')}"
                 )
             )
-
-
-def is_input(value: Any) -> bool:
-    """Return whether a cotangent is one that a call gives."""
-    return isinstance(value, Value) and value.node.op is ops.INPUT
 
 
 def is_as_zero(
@@ -278,3 +268,165 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
     except Exception:  # noqa: BLE001  (whatever NumPy says of such shapes)
         return None
     return np.allclose(*values, rtol=CLOSE, atol=1e-12, equal_nan=True)
+
+
+# --- each way through branches by values ---------------------------------------------------------
+
+
+MOST_WAYS = 16  # of one function; each is recorded, and computed where it is not at home
+MOST_GUARDS = 8  # on one way: a loop that values end has no last one
+
+
+class Way:
+    """The branches of one recording, taken as told, then as if each condition held.
+
+    Attributes:
+        guards: the conditions, in the order in which they were met.
+        error: what to say where the ways cannot be put together.
+    """
+
+    def __init__(self, told: Sequence[bool] = ()) -> None:
+        self.told = tuple(told)
+        self.guards: list[Node] = []
+        self.error: TraceError | None = None
+
+    def take(self, value: Value, error: Callable[[], TraceError]) -> bool | None:
+        """Return whether a condition holds on this way; None: it decides no more branches.
+
+        Raises:
+            NeedsConcrete: whether it has one element is not known.
+        """
+        shape = known_shape(value)
+        if shape is None:
+            raise NeedsConcrete(*needed_shapes(value.node))
+        if math.prod(shape) != 1:
+            return None
+        with value.trace.plainly():
+            test = value if value.node.type.dtype == BOOL else xp.not_equal(value, 0)
+            has_axes = test.node.type.shape != SCALAR_SHAPE
+            guard = (xp.reshape(test, ()) if has_axes else test).node
+        if value.trace.rename is not None:  # whose names are others on each way
+            guard = drop_calls(Graph("", (), (guard,))).outputs[0]
+        if guard not in self.guards:
+            if len(self.guards) == MOST_GUARDS:
+                return None
+            if self.error is None:
+                asked = questions.count()
+                self.error = error()
+                questions.forget(asked)
+            self.guards.append(guard)
+        return self.taken[self.guards.index(guard)]
+
+    @property
+    def taken(self) -> tuple[bool, ...]:
+        return self.told + (True,) * (len(self.guards) - len(self.told))
+
+
+def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
+    """Return the graphs of a function, of all its ways.
+
+    Args:
+        record: records one of them.
+
+    Raises:
+        NotCaptured: they cannot be recorded, or put together.
+    """
+    first, count = Way(), 0
+
+    def explore(way: Way) -> Variant:
+        nonlocal count
+        count += 1
+        if count > MOST_WAYS:
+            raise TypeError(f"it has more than {MOST_WAYS} ways")
+        trace, variant = record(way)
+        for i in reversed(range(len(way.told), len(way.guards))):
+            other = Way((*way.taken[:i], False))
+            found = explore(other)
+            if other.guards[: i + 1] != way.guards[: i + 1]:
+                raise TypeError("it asks for something else each time")
+            variant = _either(trace, way.guards[i], variant, found)
+        return variant
+
+    try:
+        return explore(first)
+    except NeedsConcrete:
+        raise
+    except Exception as error:
+        if first.error is None:
+            raise
+        raise NotCaptured(first.error) from error
+
+
+def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
+    """Return what gives the one where a condition holds, else the other."""
+    if (a.outputs, a.fixed, a.assumed) != (b.outputs, b.fixed, b.assumed):
+        raise TypeError("its ways return other things, or assert others")
+    if a.notes or b.notes or a.updates or b.updates:
+        raise TypeError("its ways change what they are given")
+    graphs = _either_graph(trace, guard, a.graphs, b.graphs)
+    omissions = {**b.omissions, **a.omissions}
+    if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
+        omissions[BRANCHES] = BRANCHES  # jax and TensorFlow compile
+    facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
+    return replace(
+        a, graphs=graphs, omissions=omissions, facts=facts, combines=combines, reach=None
+    )
+
+
+def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph) -> FunctionGraph:
+    if a.is_random or b.is_random or a.undifferentiable != b.undifferentiable:
+        raise TypeError("its ways draw, or give gradients to other outputs")
+    (test,) = drop_marks(drop_calls(Graph(trace.name, (), (guard,)))).outputs
+    assert test is not None
+    taken = trace.value(test)
+    ways = [dict(zip(each.wrt, drop_marks(each.backward).outputs, strict=True)) for each in (a, b)]
+    wrt = tuple(name for name in a.inputs if any(name in way for way in ways))
+    with trace.plainly():
+        outputs = [
+            _choose(trace, taken, x, y)
+            for x, y in zip(a.forward.outputs, b.forward.outputs, strict=True)
+        ]
+        gradients = []
+        for name in wrt:
+            x = a.forward.input(name)
+            assert x is not None
+            zero = xp.zeros_like(trace.value(x)).node
+            gradients.append(_choose(trace, taken, *(way.get(name, zero) for way in ways)))
+    return replace(
+        a,
+        forward=_graph(a.forward, b.forward, outputs),
+        backward=_graph(a.backward, b.backward, gradients),
+        wrt=wrt,
+        first_order=a.first_order and b.first_order,
+        keeps_output=False,
+        second_order=False,  # its where() would give NaN of a way that is not taken
+    )
+
+
+def _choose(trace: Trace, taken: Value, a: Node | None, b: Node | None) -> Node | None:
+    """Return the one or the other of two alike.
+
+    Raises:
+        NeedsConcrete: whether they are is not known.
+        TypeError: they differ in dtype or shape.
+    """
+    if a is b:
+        return a
+    if a is None or b is None:
+        raise TypeError("one of its ways returns nothing")
+    own, other = a.type, b.type
+    if (own.kind, own.dtype) != (other.kind, other.dtype):
+        raise TypeError(f"its ways return {own} and {other}")
+    if own.shape != other.shape or own.shape not in (INPUT_SHAPE, SCALAR_SHAPE):
+        shapes = [trace.shapes.known(node) for node in (a, b)]
+        if None in shapes:
+            raise NeedsConcrete(*needed_shapes(a), *needed_shapes(b), noted=False)
+        if shapes[0] != shapes[1]:
+            raise TypeError(f"its ways return the shapes {shapes[0]} and {shapes[1]}")
+    return xp.where(taken, trace.value(a), trace.value(b)).node
+
+
+def _graph(a: Graph, b: Graph, outputs: Sequence[Node | None]) -> Graph:
+    inputs = tuple(dict.fromkeys((*a.inputs, *b.inputs)))
+    locations = {**b.locations, **a.locations}
+    return simplify(replace(a, inputs=inputs, outputs=tuple(outputs), locations=locations))
