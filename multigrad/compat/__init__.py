@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..graph.support.modules import namespace
 
-if TYPE_CHECKING:
-    from . import norse, snntorch, spikingjelly
-
 __all__ = ["norse", "snntorch", "spikingjelly"]
 
 
@@ -21,5 +18,7 @@ def _load(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from . import norse, snntorch, spikingjelly
+else:
     __getattr__, __dir__ = namespace(__name__, __all__, _load)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..backend.finding.discovery import served_by
 
-if TYPE_CHECKING:
-    from multigrad_torch.compat.functional import jvp, vjp
-
 __all__ = ["jvp", "vjp"]
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from multigrad_torch.compat.functional import jvp, vjp
+else:
     __getattr__, __dir__ = served_by("torch", "compat.functional", __name__, __all__)

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from ..backend.finding.discovery import served_by
 
+__all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
+
 if TYPE_CHECKING:
     from multigrad_torch.hooks.param_hooks import (
         ParamHooks,
         attach_param_hooks,
         remove_param_hooks,
     )
-
-__all__ = ["ParamHooks", "attach_param_hooks", "remove_param_hooks"]
-
-if not TYPE_CHECKING:
+else:
     __getattr__, __dir__ = served_by("torch", "hooks.param_hooks", __name__, __all__)

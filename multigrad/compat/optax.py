@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backend.finding.discovery import served_by
 
-if TYPE_CHECKING:
-    from multigrad_jax.compat.optax import apply_rule
-
 Tensor = Any
 __all__ = ["RuleState", "apply_rule"]
 
@@ -29,5 +26,7 @@ class RuleState(NamedTuple):
     key: Tensor | None = None
 
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from multigrad_jax.compat.optax import apply_rule
+else:
     __getattr__, __dir__ = served_by("jax", "compat.optax", __name__, __all__)

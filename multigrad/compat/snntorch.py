@@ -7,10 +7,6 @@ from typing import TYPE_CHECKING
 
 from ..backend.finding.discovery import served_by
 
-if TYPE_CHECKING:
-    from multigrad.compat import snntorch as surrogate  # noqa: PLW0406 (for type checkers)
-    from multigrad_torch.compat.snntorch import *
-
 __all__ = [
     "LSO",
     "SFS",
@@ -36,6 +32,10 @@ __all__ = [
     "surrogate",
     "triangular",
 ]
-if not TYPE_CHECKING:
+
+if TYPE_CHECKING:
+    from multigrad.compat import snntorch as surrogate  # noqa: PLW0406 (for type checkers)
+    from multigrad_torch.compat.snntorch import *
+else:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
     __getattr__, __dir__ = served_by("torch", "compat.snntorch", __name__, __all__)

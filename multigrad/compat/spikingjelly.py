@@ -9,10 +9,6 @@ from typing import TYPE_CHECKING
 
 from ..backend.finding.discovery import served_by
 
-if TYPE_CHECKING:
-    from multigrad.compat import spikingjelly as surrogate  # noqa: PLW0406 (for type checkers)
-    from multigrad_torch.compat.spikingjelly import *
-
 __all__ = [
     "S2NN",
     "ATan",
@@ -69,6 +65,10 @@ __all__ = [
     "super_spike_backward",
     "surrogate",
 ]
-if not TYPE_CHECKING:
+
+if TYPE_CHECKING:
+    from multigrad.compat import spikingjelly as surrogate  # noqa: PLW0406 (for type checkers)
+    from multigrad_torch.compat.spikingjelly import *
+else:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
     __getattr__, __dir__ = served_by("torch", "compat.spikingjelly", __name__, __all__)

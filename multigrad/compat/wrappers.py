@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from ..backend.finding.discovery import served_by
 
-if TYPE_CHECKING:
-    from multigrad_torch.modules import Activation
-
 __all__ = ["Activation"]
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from multigrad_torch.modules import Activation
+else:
     __getattr__, __dir__ = served_by("torch", "modules", __name__, __all__)
