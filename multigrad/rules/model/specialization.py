@@ -11,7 +11,6 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ...backend.finding.discovery import backend_of
@@ -202,13 +201,31 @@ class Specialization:
             own = rule.own_ranges
             self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
 
-    # Of its code; `variants` are its graphs under each activation, which outlive the Functions.
-    entries = property(attrgetter("_code.entries"))
-    variants = property(attrgetter("_code.variants"))
-    reads = property(attrgetter("_code.reads"))
-    draws = property(attrgetter("_code.draws"))
-    facts = property(attrgetter("_code.facts"))
-    uncapturable = property(attrgetter("_code.uncapturable"))
+    # Its code's, by functions, which Dynamo reads; `variants` are the graphs under each activation,
+    # which outlive the Functions.
+    @property
+    def entries(self) -> dict[Any, Any]:
+        return self._code.entries
+
+    @property
+    def variants(self) -> dict[str, dict[Any, Any]]:
+        return self._code.variants
+
+    @property
+    def reads(self) -> frozenset[str]:
+        return self._code.reads
+
+    @property
+    def draws(self) -> bool:
+        return self._code.draws
+
+    @property
+    def facts(self) -> frozenset[str]:
+        return self._code.facts
+
+    @property
+    def uncapturable(self) -> TraceError | None:
+        return self._code.uncapturable
 
     @property
     def subject(self) -> str:
