@@ -223,25 +223,6 @@ DRAWING = (
 )
 
 
-@at_import
-def register_operators() -> None:
-    """Make the same functions operators, for compiled code. Their key may have leading dimensions,
-    which vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
-    """
-    for name, schema, run, describe in (
-        ("uniform", DRAWING, for_each_key(draw_uniform), describe_draw),
-        ("normal", DRAWING, for_each_key(draw_normal), describe_draw),
-        ("fold_in", "(Tensor key, SymInt n) -> Tensor", fold_in_words, describe_folded_key),
-    ):
-        operator = custom_op(f"multigrad::{name}", schema)(run)
-        operator.register_fake(describe)
-        register_vmap(operator)(partial(map_keys, operator))
-    # The tag keeps the compiler from drawing once for two calls, or again in backward.
-    tags = (torch.Tag.nondeterministic_seeded,)
-    drawn = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
-    drawn.register_fake(describe_drawn_key)
-
-
 # --- the part of a distributed tensor's draw that falls to this process ---------------------------
 class OwnKey(NamedTuple):
     """A key drawn from the generator of this process: another process has another one."""
@@ -570,3 +551,23 @@ def int32_words(key: Tensor) -> Tensor:
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+# Last, as it may run here at once: where Dynamo has been imported before.
+@at_import
+def register_operators() -> None:
+    """Make the same functions operators, for compiled code. Their key may have leading dimensions,
+    which vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
+    """
+    for name, schema, run, describe in (
+        ("uniform", DRAWING, for_each_key(draw_uniform), describe_draw),
+        ("normal", DRAWING, for_each_key(draw_normal), describe_draw),
+        ("fold_in", "(Tensor key, SymInt n) -> Tensor", fold_in_words, describe_folded_key),
+    ):
+        operator = custom_op(f"multigrad::{name}", schema)(run)
+        operator.register_fake(describe)
+        register_vmap(operator)(partial(map_keys, operator))
+    # The tag keeps the compiler from drawing once for two calls, or again in backward.
+    tags = (torch.Tag.nondeterministic_seeded,)
+    drawn = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
+    drawn.register_fake(describe_drawn_key)
