@@ -176,9 +176,8 @@ class V(Value):
         first = args[0]
         is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
         if function in REFLECTED and not kwargs and is_number:
-            return getattr(self, REFLECTED[function])(
-                args[0][()]
-            )  # it leaves an operator to no one
+            # It leaves an operator to no one.
+            return getattr(self, REFLECTED[function])(args[0][()])
         if method != "__call__":
             raise self.trace.error(
                 f"calls NumPy's {ufunc.__name__}.{method}, which is not captured"
