@@ -13,7 +13,7 @@ import numpy as np
 from ...graph.ir.types import BOOL, WHOLE
 from ...graph.ops.numerics import as_numpy_dtype
 from ...trace import trace
-from ...trace.trace import Value, copy_of
+from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.binding import AliasesAndMore, Handler, Library, named
 from ..code.table import Dialect, Habits, register_dialect
@@ -198,9 +198,7 @@ def nan_to_num(
 ) -> Tensor:
     if not copy:
         raise TypeError("nan_to_num with copy=False; take the result")
-    if composites.is_whole(x):
-        return copy_of(x)
-    return xp.nan_to_num(x, nan, posinf, neginf)
+    return composites.nan_to_num(x, nan, posinf, neginf)
 
 
 def is_scalar(x: Any) -> bool:

@@ -171,6 +171,3 @@ def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
     """Half of log var + (x - t)^2 / var; the variance is raised to eps, its gradient is not cut."""
     spread = raised(variance, eps)
     return 0.5 * (xp.log(spread) + squared_error(x, target) / spread)
-
-
-# --- of margins -----------------------------------------------------------------------------------

@@ -29,8 +29,6 @@ from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
 from ...trace.xp import all as xp
 
-V = Any  # of tracer.py
-
 
 class SymbolicDType:
     """The dtype of a symbolic value; `T` stands for the input's, whatever it will be."""
@@ -138,7 +136,7 @@ class SymbolicShape(_AsLibrariesHave):
 
     __slots__ = ("value",)
 
-    def __init__(self, value: V) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
 
     def __getitem__(self, index: Any) -> Any:
