@@ -78,7 +78,7 @@ def record_loop(
     constants = constants_of(trace, own, plain_graph.outputs)
 
     def regions(types: Sequence[Type]) -> tuple[Region, Region]:
-        """The condition, which is the first result, and the body, of inputs of their own."""
+        """The body, and the condition, which is the first result, of inputs of their own."""
         words = [f"carry_{i}" for i in range(len(own))]
         given = make_inputs([*zip(words, own, types, strict=True)], constants)
         first, *rest = plain_graph.outputs
