@@ -90,7 +90,8 @@ def convolution_transpose(
     groups: int = 1,
     dilation: Any = 1,
 ) -> CallOfLayer:
-    read = convolution(input, weight, bias, stride, padding, dilation, groups)
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    read = convolution(input, weight, bias, **how)
     return replace(read, kind="convolution_transpose")
 
 
