@@ -13,12 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from ...trace.xp import all as xp
-from ..code.binding import Library, spelled
+from ..code.binding import Handler, Library, spelled
 from ..code.table import record_call
 from ..meanings import composites, matrices, parts
 
 Tensor = Any
-Handler = Callable[..., Any]
 MODULE = "scipy.linalg"
 
 

@@ -6,14 +6,13 @@ written in decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
-from ..code.binding import handlers, spelled, written
+from ..code.binding import Handler, handlers, spelled, written
 from ..code.readings import library_for
 from ..code.table import Habits, habits_of
 from ..symbols.dtypes import in_dtype
@@ -23,7 +22,6 @@ from .index_tensors import cut
 from .places import Extremes
 
 Tensor = Any
-Handler = Callable[..., Any]
 
 
 def habits_for(x: Tensor, name: str) -> Habits:

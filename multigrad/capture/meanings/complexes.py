@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,12 +17,11 @@ import numpy as np
 from ...trace.answers import Pair
 from ...trace.trace import Value
 from ...trace.xp import all as xp
-from ..code.binding import reflected
+from ..code.binding import Handler, reflected
 from ..code.table import record_call
 from .parts import rank
 
 Tensor = Any
-Handler = Callable[..., Any]
 
 
 class Complex(Pair):

@@ -23,7 +23,7 @@ from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, li
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.indices import from_front
-from ..code.binding import handlers
+from ..code.binding import Handler, handlers
 from ..code.table import habits_of, leave_order_open
 from .index_tensors import cut, is_places, limited, put_slices
 
@@ -130,7 +130,6 @@ def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -
     return xp.where(xp.logical_or(loses(x, y), is_nan), y, x)
 
 
-Handler = Callable[..., Any]
 MISSING: Any = object()
 
 

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from multigrad.capture.code.binding import handlers, spelled
+from multigrad.capture.code.binding import Handler, handlers, spelled
 from multigrad.capture.dialects import numpy
 from multigrad.capture.meanings import (
     arrays,
@@ -31,7 +30,6 @@ from multigrad.trace.xp import all as xp
 from .elementwise import KERAS, of_floats
 
 Tensor = Any
-Handler = Callable[..., Any]
 
 
 # --- normalization --------------------------------------------------------------------------------

@@ -18,13 +18,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...capture.code.table import Dialect, OwnTrace, find_dialect
+from ...capture.code.table import Dialect, Handler, OwnTrace, find_dialect
 from ...capture.types.answers import ModeOf
 from ...capture.types.oracle import StandInCall, TypeOracle
 from ...graph.support.trees import optree
 from ...trace.scope.reads import note
-
-Handler = Callable[..., Any]
 
 
 def below() -> Dialect:

@@ -7,12 +7,11 @@ installed Keras lacks is left out.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from multigrad.capture.code.binding import Library, handlers, spelled
+from multigrad.capture.code.binding import Handler, Library, handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites, layers
 from multigrad.capture.meanings.composites import is_whole
@@ -29,7 +28,6 @@ from .backend import floors_quotients, limits_logarithms, remembers_logits, take
 
 
 Tensor = Any
-Handler = Callable[..., Any]
 KERAS = Library(keras.ops)
 
 

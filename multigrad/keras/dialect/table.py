@@ -25,6 +25,7 @@ from multigrad.capture.code.libraries import is_library_file
 from multigrad.capture.code.table import (
     Dialect,
     Habits,
+    Handler,
     OwnTrace,
     register_dialect,
     symbols_in,
@@ -43,7 +44,6 @@ from . import arrays, elementwise
 from .backend import TYPES, at_once, compute_at_once, find_traced
 
 Tensor = Any
-Handler = Callable[..., Any]
 
 
 class BackendTensor:
