@@ -6,7 +6,6 @@ They read as functions of a tensor, so that every dialect and the tensor methods
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -196,9 +195,6 @@ def _shifts(bitorder: str) -> Any:
 
 
 # --- elementwise, as tensor methods ---------------------------------------------------------------
-
-
-Handler = Callable[..., Any]
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
