@@ -299,12 +299,7 @@ def run_recipe(
 def explain_fallback(
     recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
 ) -> None:
-    """Say why an original runs as written where a transform of its framework does not take it.
-
-    Args:
-        reason: why it runs as written.
-        error: what it raised.
-    """
+    """Say why an original runs as written where a transform of its framework does not take it."""
     explain = None if backend is None else backend.autodiff.explain_refusal
     refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
     if refusal:

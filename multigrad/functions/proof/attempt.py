@@ -132,9 +132,6 @@ class Attempt:
 def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     """Return "" where original and graph agree, else why nothing was found out.
 
-    Args:
-        is_call: compare the call's own values alone.
-
     Raises:
         DisprovedError: they differ.
     """

@@ -62,10 +62,6 @@ def prove_function(
     """Return "" where a Function's graphs are what was written, else why that could not be found
     out.
 
-    Args:
-        recapture: captures once more, to find the line where the two part.
-        is_call: compare the arguments' own values alone.
-
     Raises:
         DisprovedError: they are not.
     """
@@ -287,10 +283,6 @@ def prove_rule(
     given: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
     """Return "" where a rule's graph is what was written, else why that could not be found out.
-
-    Args:
-        recapture: captures once more, to find the line where the two part.
-        is_call: compare the values of `samples.CALL` alone.
 
     Raises:
         DisprovedError: it is not.

@@ -325,9 +325,6 @@ class Way:
 def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
     """Return the graphs of a function, of all its ways.
 
-    Args:
-        record: records one of them.
-
     Raises:
         NotCaptured: they cannot be recorded, or put together.
     """

@@ -187,9 +187,6 @@ class Calls:
     ) -> list[Value | None]:
         """Return each operand's share; at the last of a call's nodes to be met, none before.
 
-        Args:
-            active: what depends on a target.
-
         Raises:
             TraceError: a target reaches an input that has no derivative.
         """

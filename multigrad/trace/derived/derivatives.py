@@ -28,12 +28,7 @@ _serials = itertools.count()
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
-    """Return the graph `(grad_out, *inputs) -> grad` of the cotangent of input `wrt`.
-
-    Args:
-        forward: a graph with one output.
-        wrt: the name of a float input.
-    """
+    """Return the graph `(grad_out, *inputs) -> grad` of the cotangent of input `wrt`."""
     return pullbacks(forward, (wrt,), ("grad_out",))
 
 
