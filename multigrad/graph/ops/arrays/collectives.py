@@ -6,6 +6,7 @@ is; of `of` only the placement is read. Each shard has a result of its own, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,22 @@ from ..table import Cotangents, moved_by, op, zero
 Names = tuple[str, ...] | None
 
 
-def over_shards(name: str, args: str, numpy: Any, vjp: Any, doc: str, /, **more: Any) -> Op:
-    """Declare an op whose result has the type of its first operand."""
-    more = {"result": kept, "coerce": "raw", "composed": True, **more}
-    return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **more)
+def over_shards(name: str, args: str, vjp: Any, doc: str, /, **more: Any) -> Op:
+    """Declare an op whose result has the type of its first operand, and mostly is that."""
+    more = {"result": kept, "coerce": "raw", "composed": True, "numpy": alone(name), **more}
+    return op(name, args, vjp=vjp, doc=doc, **more)
 
 
-def alone(x: Any, *others: Any, **attrs: Any) -> Any:
-    """Return what the only shard gets: x itself."""
-    if "axis" in attrs:
-        of_one_shard(np.shape(x), **attrs)
-    return x
+def alone(name: str) -> Callable[..., Any]:
+    """Return the meaning of an op of this name where there is one shard, which gets x itself."""
+
+    def call(x: Any, *others: Any, **attrs: Any) -> Any:
+        if "axis" in attrs:
+            of_one_shard(np.shape(x), **attrs)
+        return x
+
+    call.__name__ = call.__qualname__ = name
+    return call
 
 
 def all_sum_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
@@ -121,7 +127,6 @@ TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
 ALL_SUM = over_shards(
     "all_sum",
     "x of",
-    alone,
     all_sum_vjp,
     "The sum over the shards of `of`, element by element.",
     degree=linear,
@@ -130,7 +135,6 @@ ALL_SUM = over_shards(
 ALL_MAX = over_shards(
     "all_max",
     "x of",
-    alone,
     all_max_vjp,
     "The largest over the shards of `of`, element by element.",
     **TALKS,
@@ -139,7 +143,6 @@ RESIZES = {**TALKS, "result": reshaped, "shape_of": of_one_shard, "degree": line
 ALL_GATHER = over_shards(
     "all_gather",
     "x of",
-    alone,
     all_gather_vjp,
     "The x of all shards of `of`, joined along an axis.",
     **RESIZES,
@@ -148,7 +151,6 @@ ALL_GATHER = over_shards(
 REDUCE_SCATTER = over_shards(
     "reduce_scatter",
     "x of",
-    alone,
     reduce_scatter_vjp,
     "The sum of x over the shards of `of`, of which each gets its own part along an axis.",
     **RESIZES,
@@ -157,7 +159,6 @@ REDUCE_SCATTER = over_shards(
 ALL_TO_ALL = over_shards(
     "all_to_all",
     "x of",
-    alone,
     all_to_all_vjp,
     "x cut along an axis, a part for each shard of `of`; those received joined along `concat`.",
     **RESIZES,
@@ -167,9 +168,9 @@ ALL_TO_ALL = over_shards(
 PPERMUTE = over_shards(
     "ppermute",
     "x of",
-    ppermute,
     ppermute_vjp,
     "For pairs (source, target) of shards of `of`, the source's x; zeros where none sends.",
+    numpy=ppermute,
     **TALKS,
     degree=linear,
     pairs=PAIRS,
@@ -177,7 +178,6 @@ PPERMUTE = over_shards(
 ALL_NORM = over_shards(
     "all_norm",
     "x of",
-    alone,
     all_norm_vjp,
     "The norm of order `ord` of the norms x over the shards of `of`; 16-bit floats in float32.",
     **TALKS,
@@ -194,7 +194,7 @@ PLACE_KEY = op(
     "key like",
     split=SPLIT,
     coerce="raw",
-    numpy=alone,
+    numpy=alone("place_key"),
     vjp=zero,
     result=key,
     doc="The key with which this shard draws its part of the draws for the entire array.",
@@ -205,7 +205,6 @@ PLACE_KEY = op(
 TO_SHARD = over_shards(
     "to_shard",
     "x",
-    alone,
     moved_by("from_shard", 0),
     "The local shard of an array that is one object over all shards.",
     degree=linear,
@@ -214,7 +213,6 @@ TO_SHARD = over_shards(
 FROM_SHARD = over_shards(
     "from_shard",
     "x like",
-    alone,
     moved_by("to_shard"),
     "The array of which each shard has its own part, placed as `like`.",
     degree=linear,

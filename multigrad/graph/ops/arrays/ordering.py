@@ -58,6 +58,7 @@ def from_either_end(function: Callable[..., Array]) -> Callable[..., Array]:
             return np.flip(function(np.flip(x, axis), axis=axis), axis)
         return function(x, axis=axis)
 
+    call.__name__ = call.__qualname__ = function.__name__
     return widened(lifted(call))
 
 
