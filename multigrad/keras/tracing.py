@@ -43,10 +43,12 @@ def is_inference_trace() -> bool:
     if BACKEND != "tensorflow":
         return False
     import tensorflow as tf
+
+    if tf.executing_eagerly():
+        return False
     from tensorflow.python.eager import record
 
-    # Where a GradientTape records, a step of the user's own may take gradients.
-    if tf.executing_eagerly() or record.could_possibly_record():
+    if record.could_possibly_record():  # a step of the user's own, which may take gradients
         return False
     # No argument would tell: `training=False` is also what users pass in functions of their own.
     return any(frame.f_code.co_name in INFERENCE_STEPS for _, frame in running(*INFERENCE_STEPS))
