@@ -22,32 +22,30 @@ from .guest import Guest, SharedBuffer
 
 
 class Casts(NamedTuple):
-    """How a framework chooses the dtypes of calls by itself.
-
-    Attributes:
-        is_on: whether the framework does so now; it is asked at each call.
-        without: a context in which it does not.
-        of: whether it may do so for the kernel of an op.
-    """
+    """How a framework chooses the dtypes of calls by itself."""
 
     is_on: Callable[[], bool]
+    """Whether the framework does so now; it is asked at each call."""
+
     without: Callable[[], AbstractContextManager[Any]]
+    """A context in which it does not."""
+
     of: Callable[[Op], bool]
+    """Whether it may do so for the kernel of an op."""
 
 
 class WeakTypes(NamedTuple):
-    """Tensors whose dtype gives way to others', as those that are made of Python's numbers.
-
-    Attributes:
-        is_weak: whether a tensor is one.
-        weaken: a tensor as one.
-        find: (run, tensors) -> for each of the results that `run(*tensors)` lists, whether it is
-            one; none where that cannot be told.
-    """
+    """Tensors whose dtype gives way to others', as those that are made of Python's numbers."""
 
     is_weak: Callable[[Any], bool]
+    """Whether a tensor is one."""
+
     weaken: Callable[[Any], Any]
+    """A tensor as one."""
+
     find: Callable[[Callable[..., Any], Sequence[Any]], Sequence[bool]]
+    """(run, tensors) -> for each of the results that `run(*tensors)` lists, whether it is one; none
+    where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
