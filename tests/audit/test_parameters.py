@@ -9,6 +9,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 X, Y = np.array([0.3, -1.2, 2.0]), np.array([1.5, 0.4, -0.7])
 LAWS = ("type", "derivative", "linear", "backward twice", "written")
 
@@ -127,14 +129,9 @@ def test_a_module_is_audited_on_the_framework_of_its_parameters_alone() -> None:
     import jax.numpy as jnp
     import torch
 
-    class Doubled(torch.autograd.Function):  # its forward runs on any framework's arrays
-        @staticmethod
-        def forward(ctx: Any, x: Any, weight: Any) -> Any:
-            return x * weight * 1.0
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return 2.0 * grad_out, 2.0 * grad_out
+    @torch_class(lambda ctx, grad_out: (2.0 * grad_out, 2.0 * grad_out))
+    def Doubled(ctx: Any, x: Any, weight: Any) -> Any:
+        return x * weight * 1.0
 
     class Layer(torch.nn.Module):
         def __init__(self) -> None:

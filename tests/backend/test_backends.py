@@ -279,28 +279,24 @@ def test_strangers_backend_draws_the_same_numbers(toy: Any) -> None:
     np.testing.assert_array_equal(given.values, xg.get("full_jam")(None, G, None, key=7))
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_strangers_backend_runs_a_native_rule(toy: Any) -> None:
     rule = xg.register("toy_native", native=True)(lambda ctx, g, x: toy.Array(g.values * x.values))
-    try:
-        y = xg.activation("ReLU", rule)(toy.Array(X))
-        np.testing.assert_array_equal(y.pull(toy.Array(G)).values, G * X)
-    finally:
-        xg.unregister("toy_native")
+    y = xg.activation("ReLU", rule)(toy.Array(X))
+    np.testing.assert_array_equal(y.pull(toy.Array(G)).values, G * X)
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_op_that_a_strangers_backend_lacks_is_named_with_its_reason(toy: Any) -> None:
     from multigrad import xp
 
     rule = xg.register("windowed")(lambda ctx, g, x: g * xp.erf(x))
-    try:
-        with pytest.raises(xg.UnsupportedOp) as raised:
-            xg.activation("ReLU", rule)(toy.Array(X))
-        for words in ("'windowed'", "test_backends.py:", "uses erf", "toyarray has no special"):
-            assert words in str(raised.value)
-        with pytest.raises(xg.UnsupportedOp, match="erf is not available on toyarray"):
-            xp.erf(toy.Array(X))
-    finally:
-        xg.unregister("windowed")
+    with pytest.raises(xg.UnsupportedOp) as raised:
+        xg.activation("ReLU", rule)(toy.Array(X))
+    for words in ("'windowed'", "test_backends.py:", "uses erf", "toyarray has no special"):
+        assert words in str(raised.value)
+    with pytest.raises(xg.UnsupportedOp, match="erf is not available on toyarray"):
+        xp.erf(toy.Array(X))
 
 
 def test_strangers_source_can_be_read(toy: Any) -> None:

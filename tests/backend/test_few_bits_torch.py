@@ -10,6 +10,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.few_bits import COTANGENT, X, assert_equals
+from ..harness.torch_class import torch_class
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
@@ -77,16 +78,10 @@ class Short(StraightThrough):
         return (q >> 4).float() / 256 + q.sum() / 4096
 
 
-class Float8(torch.autograd.Function):
+@torch_class(lambda ctx, grad: (grad * 1e4).to(torch.float8_e5m2).to(grad.dtype) / 1e4)
+def Float8(ctx: Any, x: Tensor) -> Tensor:
     """float8_e4m3fn forward, float8_e5m2 for the gradient, as in training in 8 bits."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return (x * 400).to(torch.float8_e4m3fn).to(x.dtype) / 400
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return (grad * 1e4).to(torch.float8_e5m2).to(grad.dtype) / 1e4
+    return (x * 400).to(torch.float8_e4m3fn).to(x.dtype) / 400
 
 
 CASES: dict[str, tuple[Any, tuple[Any, ...]]] = {

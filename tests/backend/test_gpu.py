@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = [pytest.mark.gpu, pytest.mark.needs("torch")]
 xp = xg.xp
 X = np.linspace(-3, 3, 4096, dtype=np.float32).reshape(64, 64)
@@ -28,8 +30,6 @@ EXACT = (
 
 @pytest.fixture
 def gpu() -> Any:
-    import torch
-
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU that torch sees")
     return torch.device("cuda")
@@ -37,8 +37,6 @@ def gpu() -> Any:
 
 def pull(f: Any, device: Any, *arrays: Any, **use: Any) -> tuple[Any, list[Any]]:
     """Outputs and gradients, as arrays, with the tensors on a device."""
-    import torch
-
     tensors = [torch.tensor(x, device=device, requires_grad=x.dtype.kind == "f") for x in arrays]
     y = f(*tensors)
     y.backward(torch.tensor(G, device=device))
@@ -52,8 +50,6 @@ def pull(f: Any, device: Any, *arrays: Any, **use: Any) -> tuple[Any, list[Any]]
 @pytest.mark.parametrize("rule", EXACT)
 @pytest.mark.parametrize("forward", ["Heaviside", "ReLU", "Linear"])
 def test_rules_give_the_bits_of_the_cpu(gpu: Any, rule: str, forward: str) -> None:
-    import torch
-
     act = xg.activation(forward, rule=rule)
     y, (gradient,) = pull(act, gpu, X)
     expected, (on_cpu,) = pull(act, torch.device("cpu"), X)
@@ -73,8 +69,6 @@ def test_rules_with_functions_and_reductions_are_within_the_design(gpu: Any, rul
 
 
 def test_draws_under_a_key_are_those_of_the_cpu(gpu: Any) -> None:
-    import torch
-
     for rule in ("full_jam", "positive_jam"):
         found = []
         for device in (gpu, torch.device("cpu")):
@@ -88,7 +82,6 @@ def test_a_function_of_two_tensors_runs_on_the_gpu(gpu: Any) -> None:
         lambda x, w, limit: xp.clip(x * w, -limit, limit),
         lambda grad_out, x, w, limit: (grad_out * w * (xp.abs(x * w) < limit), grad_out * x, None),
     )
-    import torch
 
     y, gradients = pull(lambda x, w: function(x, w, 2.0), gpu, X, X + 1)
     expected, on_cpu = pull(lambda x, w: function(x, w, 2.0), torch.device("cpu"), X, X + 1)
@@ -97,8 +90,6 @@ def test_a_function_of_two_tensors_runs_on_the_gpu(gpu: Any) -> None:
 
 
 def test_a_class_runs_on_the_gpu_with_its_own_bits(gpu: Any) -> None:
-    import torch
-
     class Clamp(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any, low: float, high: float) -> Any:
@@ -120,8 +111,6 @@ def test_a_class_runs_on_the_gpu_with_its_own_bits(gpu: Any) -> None:
 
 
 def test_tensors_on_two_devices_are_named(gpu: Any) -> None:
-    import torch
-
     function = xg.function(lambda x, w: x * w)
     with pytest.raises(xg.MultigradError, match=r"'x' on cuda.*'w' on cpu.*move one of them"):
         function(torch.ones(3, device=gpu), torch.ones(3))
@@ -129,8 +118,6 @@ def test_tensors_on_two_devices_are_named(gpu: Any) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_no_rule_waits_for_the_gpu(gpu: Any, fused: bool) -> None:
-    import torch
-
     x, grad = (torch.tensor(each, device=gpu) for each in (X, G))
     waits = []
     for rule in xg.rules():
@@ -150,8 +137,6 @@ def test_no_rule_waits_for_the_gpu(gpu: Any, fused: bool) -> None:
 
 
 def test_gradients_of_many_parameters_are_clipped_without_waiting(gpu: Any) -> None:
-    import torch
-
     gradients = [torch.tensor(X[: i + 1], device=gpu) for i in range(40)]
     for mode in ("default", "error"):
         torch.cuda.set_sync_debug_mode(mode)

@@ -10,6 +10,8 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 xp = xg.xp
 TIMES = 2  # the constants are made at the first call, and taken from memory at the second
@@ -36,8 +38,6 @@ def run(f: Any, x: Any, *numbers: Any) -> tuple[Any, Any]:
 
 
 def in_torch(x: Any, width: Any, height: Any) -> tuple[Any, Any]:
-    import torch
-
     y = torch.tanh(x * width) * height
     return y.numpy(), ((x + 0.5) * height / (1.0 + torch.abs(x * width))).numpy()
 
@@ -57,16 +57,12 @@ def assert_same_bits(found: Any, expected: Any) -> None:
 def test_numbers_at_the_ends_of_a_dtype_are_rounded_as_torch_does(
     scaled: Any, dtype: str, height: float
 ) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33, dtype=getattr(torch, dtype))
     for _ in range(TIMES):
         assert_same_bits(run(scaled, x, 0.3, height), in_torch(x, 0.3, height))
 
 
 def test_a_literal_of_the_code_is_not_taken_for_a_number_that_equals_it() -> None:
-    import torch
-
     @xg.custom_gradient
     def shifted(x: Any, shift: Any) -> Any:
         def pull(grad_out: Any) -> Any:
@@ -84,8 +80,6 @@ def test_a_literal_of_the_code_is_not_taken_for_a_number_that_equals_it() -> Non
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_prepared_numbers_give_the_bits_of_numbers_as_they_are(scaled: Any, dtype: str) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33, dtype=torch.float64).to(getattr(torch, dtype))
     first = [part.clone() for part in map(torch.as_tensor, _of(scaled, x, 0.3, 1.7))]
     for _ in range(TIMES):
@@ -101,8 +95,6 @@ def _of(f: Any, x: Any, *numbers: Any) -> tuple[Any, Any]:
 
 
 def test_numbers_that_are_equal_but_not_the_same_are_told_apart(scaled: Any) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33)
     nan = float("nan")
     for height in (0.0, -0.0, 2.0, nan, -0.0, 0.0, nan, 1.0):
@@ -111,8 +103,6 @@ def test_numbers_that_are_equal_but_not_the_same_are_told_apart(scaled: Any) -> 
 
 
 def test_constants_of_one_dtype_are_not_those_of_another(scaled: Any) -> None:
-    import torch
-
     for dtype in (torch.float32, torch.float64, torch.float32):
         x = torch.linspace(-2, 2, 33, dtype=dtype)
         for _ in range(TIMES):
@@ -120,8 +110,6 @@ def test_constants_of_one_dtype_are_not_those_of_another(scaled: Any) -> None:
 
 
 def test_numbers_beside_tensors_of_two_dtypes_keep_their_precision() -> None:
-    import torch
-
     @xg.custom_gradient
     def mixed(n: Any, x: Any, y: Any, c: Any) -> Any:
         def pull(grad_out: Any) -> Any:
@@ -139,8 +127,6 @@ def test_numbers_beside_tensors_of_two_dtypes_keep_their_precision() -> None:
 
 
 def test_the_same_numbers_are_prepared_once(scaled: Any, monkeypatch: Any) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33)
     run(scaled, x, 0.3, 1.7)
     made: list[Any] = []
@@ -163,8 +149,6 @@ def test_the_same_numbers_are_prepared_once(scaled: Any, monkeypatch: Any) -> No
 
 
 def test_a_number_that_comes_as_a_tensor_is_looked_at_again() -> None:
-    import torch
-
     spike = xg.get("triangular").under("Heaviside")
     x, width = torch.linspace(-2, 2, 33), torch.tensor(2.0)
     for value in (2.0, 0.5, 2.0):
@@ -177,8 +161,6 @@ def test_a_number_that_comes_as_a_tensor_is_looked_at_again() -> None:
 
 
 def test_threads_with_numbers_of_their_own_do_not_see_each_others(scaled: Any) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33)
     wrong: list[Any] = []
 
@@ -198,8 +180,6 @@ def test_threads_with_numbers_of_their_own_do_not_see_each_others(scaled: Any) -
 
 
 def test_numbers_remembered_in_inference_mode_serve_gradients_too(scaled: Any) -> None:
-    import torch
-
     x = torch.linspace(-2, 2, 33)
     with torch.inference_mode():
         for _ in range(TIMES):
@@ -212,8 +192,6 @@ def test_numbers_remembered_in_inference_mode_serve_gradients_too(scaled: Any) -
 
 
 def test_equal_calls_give_equal_bits() -> None:
-    import torch
-
     f = xg.get("arctan").under("Heaviside")
     x = torch.linspace(-3.0, 3.0, 257, requires_grad=True)
     first, second, third = (torch.autograd.grad(f(x, 2.0).sum(), x)[0] for _ in range(3))

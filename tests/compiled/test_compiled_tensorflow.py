@@ -8,7 +8,7 @@ import sys
 import textwrap
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,6 +20,8 @@ import multigrad as xg
 from ..harness import fresh
 from ..harness.models.surrogates import triangle
 
+tf: Any = pytest.importorskip("tensorflow")
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 Tensor: TypeAlias = Any
@@ -30,8 +32,6 @@ NOTHING = np.zeros_like(X)
 
 
 def gradient(f: Callable[[Tensor], Tensor]) -> Array:
-    import tensorflow as tf
-
     x = tf.constant(X)
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -39,29 +39,7 @@ def gradient(f: Callable[[Tensor], Tensor]) -> Array:
     return tape.gradient(y, x).numpy()
 
 
-@pytest.fixture
-def step() -> Any:
-    import tensorflow as tf  # noqa: F401
-
-    return xg.activation("Heaviside")
-
-
-@pytest.fixture
-def half() -> Iterator[Any]:
-    """Register a rule that halves; it is gone after the test."""
-
-    @xg.register("half of it")
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return 0.5 * grad_out
-
-    yield rule
-    if "half of it" in xg.rules():
-        xg.unregister("half of it")
-
-
 def looping(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    import tensorflow as tf
-
     def body(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, step(y)
 
@@ -72,20 +50,14 @@ def looping(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def branching(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    import tensorflow as tf
-
     return lambda x: tf.cond(tf.reduce_sum(x) < 100.0, lambda: step(x), lambda: x)
 
 
 def mapping(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    import tensorflow as tf
-
     return lambda x: tf.map_fn(step, x)
 
 
 def nesting(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    import tensorflow as tf
-
     return lambda x: tf.function(tf.function(step))(x)
 
 
@@ -98,8 +70,6 @@ def plain(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 def test_trace_is_kept_for_its_rule_and_refused_under_another(
     step: Any, build: Callable[..., Any], jit_compile: bool
 ) -> None:
-    import tensorflow as tf
-
     f = tf.function(build(step), jit_compile=jit_compile)
     grad = tf.function(tf_gradient(f), jit_compile=True) if jit_compile else lambda x: gradient(f)
     x = tf.constant(X)
@@ -123,8 +93,6 @@ def test_trace_is_kept_for_its_rule_and_refused_under_another(
 
 
 def tf_gradient(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    import tensorflow as tf
-
     def grad(x: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -135,8 +103,6 @@ def tf_gradient(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 def test_changed_key_and_changed_scope_are_refused() -> None:
-    import tensorflow as tf
-
     f = tf.function(xg.activation("Linear"))
     with xg.use("full_jam", key=1):
         first = gradient(f)
@@ -149,8 +115,6 @@ def test_changed_key_and_changed_scope_are_refused() -> None:
 
 
 def test_redefined_rule_is_refused_for_use_and_for_a_layer(half: Any) -> None:
-    import tensorflow as tf
-
     own = tf.function(xg.activation("Linear", rule="half of it"))
     framed = tf.function(xg.activation("Linear"))
     np.testing.assert_array_equal(gradient(own), NOTHING + 0.5)
@@ -167,8 +131,6 @@ def test_redefined_rule_is_refused_for_use_and_for_a_layer(half: Any) -> None:
 
 
 def test_apply_to_gradients_in_a_trace_is_refused_under_another_rule(half: Any) -> None:
-    import tensorflow as tf
-
     apply = tf.function(lambda g: xg.apply_to_gradients([g, {"b": None}])[0])
     by_name = tf.function(lambda g: xg.apply_to_gradients(g, "half of it"))
     np.testing.assert_array_equal(by_name(X), X / 2)
@@ -184,8 +146,6 @@ def test_apply_to_gradients_in_a_trace_is_refused_under_another_rule(half: Any) 
 
 
 def test_gradients_traced_before_any_rule_are_refused_under_one() -> None:
-    import tensorflow as tf
-
     apply = tf.function(lambda g: xg.apply_to_gradients(g))
     np.testing.assert_array_equal(apply(X), X)
     with xg.use("scale", {"s": 2.0}), pytest.raises(xg.StaleTraceError):
@@ -194,8 +154,6 @@ def test_gradients_traced_before_any_rule_are_refused_under_one() -> None:
 
 @pytest.mark.parametrize("decorate", [False, True])
 def test_use_inside_of_the_traced_function_is_part_of_the_trace(step: Any, decorate: bool) -> None:
-    import tensorflow as tf
-
     def inside(x: Tensor) -> Tensor:
         with xg.use("triangular", {"width": 2.0}):
             return step(x)
@@ -208,8 +166,6 @@ def test_use_inside_of_the_traced_function_is_part_of_the_trace(step: Any, decor
 
 
 def test_function_called_in_another_trace_is_checked_against_the_rule_there(step: Any) -> None:
-    import tensorflow as tf
-
     inner = tf.function(step)
 
     @tf.function
@@ -232,8 +188,6 @@ def test_function_called_in_another_trace_is_checked_against_the_rule_there(step
 
 
 def test_concrete_function_is_checked_too(step: Any) -> None:
-    import tensorflow as tf
-
     concrete = tf.function(step).get_concrete_function(tf.TensorSpec([None], tf.float32))
     np.testing.assert_array_equal(gradient(concrete), NOTHING)
     with xg.use("triangular"), pytest.raises(xg.StaleTraceError):
@@ -241,8 +195,6 @@ def test_concrete_function_is_checked_too(step: Any) -> None:
 
 
 def test_gradient_taken_after_the_with_and_on_another_thread_keeps_the_rule(step: Any) -> None:
-    import tensorflow as tf
-
     for f in (step, tf.function(step)):
         x = tf.constant(X)
         with tf.GradientTape(persistent=True) as tape:
@@ -263,8 +215,6 @@ def test_gradient_taken_after_the_with_and_on_another_thread_keeps_the_rule(step
 
 
 def test_threads_are_checked_each_by_its_own_rule(step: Any) -> None:
-    import tensorflow as tf
-
     f = tf.function(step)
     found: dict[str, Any] = {}
 
@@ -286,8 +236,6 @@ def test_threads_are_checked_each_by_its_own_rule(step: Any) -> None:
 
 
 def test_interleaved_tasks_are_checked_each_by_its_own_rule(step: Any) -> None:
-    import tensorflow as tf
-
     f = tf.function(step)
 
     async def run(s: float) -> list[Array]:
@@ -312,8 +260,6 @@ def test_interleaved_tasks_are_checked_each_by_its_own_rule(step: Any) -> None:
 
 
 def test_rule_is_captured_under_autograph_as_it_is_elsewhere() -> None:
-    import tensorflow as tf
-
     def fresh(ctx: Any, grad_out: Tensor, tin: Tensor, s: float = 2.0) -> Tensor:
         return xg.xp.where(tin > 0, grad_out * max(s, 1.0), xg.xp.clip(tin, -1.0, 0.0))
 
@@ -333,8 +279,6 @@ def test_rule_is_captured_under_autograph_as_it_is_elsewhere() -> None:
 def test_module_with_an_activation_is_saved_and_loaded(
     step: Any, called_before: bool, tmp_path: Path
 ) -> None:
-    import tensorflow as tf
-
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
         def __call__(self, x: Tensor) -> Tensor:
@@ -355,8 +299,6 @@ def test_module_with_an_activation_is_saved_and_loaded(
 
 
 def test_data_pipeline_applies_an_activation(step: Any) -> None:
-    import tensorflow as tf
-
     data = tf.data.Dataset.from_tensor_slices(X).map(step)
     np.testing.assert_array_equal([float(x) for x in data], X > 0)
 

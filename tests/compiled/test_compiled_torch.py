@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,9 @@ import multigrad as xg
 
 from ..harness import fresh
 from ..harness.models.surrogates import triangle, window
+
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -29,8 +32,6 @@ X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 
 def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
     """Return the gradient of `f(x).sum()`."""
-    import torch
-
     primal = torch.tensor(x, requires_grad=True)
     (grad,) = torch.autograd.grad(f(primal).sum(), primal)
     return grad.numpy()
@@ -38,32 +39,11 @@ def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
 
 def compiled(f: Callable[..., Any], fullgraph: bool = True) -> tuple[Callable[..., Any], Any]:
     """Return the compiled function and what counts its graphs (`frame_count`)."""
-    import torch
     from torch._dynamo.testing import CompileCounterWithBackend
 
     torch._dynamo.reset()
     graphs = CompileCounterWithBackend("aot_eager")
     return torch.compile(f, backend=graphs, fullgraph=fullgraph), graphs
-
-
-@pytest.fixture
-def step() -> xg.activation:
-    import torch  # noqa: F401
-
-    return xg.activation("Heaviside")
-
-
-@pytest.fixture
-def half() -> Any:
-    """Register a rule that halves; it is gone after the test."""
-
-    @xg.register("half of it")
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return 0.5 * grad_out
-
-    yield rule
-    if "half of it" in xg.rules():
-        xg.unregister("half of it")
 
 
 @pytest.mark.usefixtures("torch_compiles")
@@ -164,36 +144,7 @@ def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_writ
     fresh.check(script, "torch")
 
 
-def test_changed_rule_is_followed_and_an_earlier_one_is_a_cache_hit(step: Any) -> None:
-    f, graphs = compiled(step)
-    nothing = np.zeros_like(X)
-    np.testing.assert_array_equal(gradient(f), nothing)
-    for rule, expected, count in [
-        ("triangular", triangle(X), 2),
-        ("rectangular", window(X), 3),
-        ("triangular", triangle(X), 3),
-    ]:
-        with xg.use(rule):
-            np.testing.assert_allclose(gradient(f), expected, rtol=1e-6)
-        assert graphs.frame_count == count
-        np.testing.assert_array_equal(gradient(f), nothing)
-        assert graphs.frame_count == count
-
-
-def test_changed_params_are_followed_and_equal_numbers_are_a_cache_hit(step: Any) -> None:
-    import torch
-
-    f, graphs = compiled(step)
-    widths = [0.5, 2.0, 2, torch.tensor(2.0), np.float32(0.5), 1e6, 0.5]
-    for width, count in zip(widths, [1, 2, 2, 3, 3, 4, 4], strict=True):
-        with xg.use("triangular", {"width": width}):
-            np.testing.assert_allclose(gradient(f), triangle(X, float(width)), rtol=1e-6)
-        assert graphs.frame_count == count
-
-
 def test_tensor_param_changed_in_place_is_not_kept_for_its_old_value(step: Any) -> None:
-    import torch
-
     f, _ = compiled(step)
     width = torch.tensor(1.5)
     with xg.use("triangular", {"width": width}):
@@ -210,44 +161,7 @@ def test_infinite_param_is_followed(step: Any) -> None:
         np.testing.assert_array_equal(gradient(f), window(X, -np.inf, 1.0))
 
 
-def test_nested_use_and_changed_scope_are_followed(step: Any) -> None:
-    f, _ = compiled(step)
-    with xg.use("triangular", scope="activations"):
-        with xg.use("scale", {"s": 3.0}, scope="params"):
-            np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
-        with xg.use("scale", {"s": 3.0}, scope=("params", "activations")):
-            np.testing.assert_array_equal(gradient(f), np.full_like(X, 3.0))
-        np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
-
-
-def test_redefined_rule_is_followed_by_use_and_by_a_layer(half: Any) -> None:
-    own = xg.activation("Linear", rule="half of it")
-    plain = xg.activation("Linear")
-    f, _ = compiled(lambda x: own(x) + plain(x))
-    with xg.use("half of it"):
-        np.testing.assert_array_equal(gradient(f), np.full_like(X, 1.0))
-
-    @xg.register("half of it", override=True)
-    def third(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return 0.25 * grad_out
-
-    with xg.use("half of it"):
-        np.testing.assert_array_equal(gradient(f), np.full_like(X, 0.5))
-    np.testing.assert_array_equal(gradient(f), np.full_like(X, 1.25))
-
-
-def test_unregistered_rule_of_a_layer_is_an_error_and_not_kept(half: Any) -> None:
-    own = xg.activation("Linear", rule="half of it")
-    f, _ = compiled(own, fullgraph=False)
-    np.testing.assert_array_equal(gradient(f), np.full_like(X, 0.5))
-    xg.unregister("half of it")
-    with pytest.raises(xg.RuleError, match="half of it"):
-        gradient(f)
-
-
 def test_rule_assigned_to_one_of_several_modules_is_followed() -> None:
-    from torch import nn
-
     layers = [xg.Activation("Heaviside", rule="triangular"), xg.Activation("Linear")]
     model = nn.Sequential(*layers, xg.Activation("ReLU", rule="scale", params={"s": 2.0}))
     f, graphs = compiled(model)
@@ -265,8 +179,6 @@ def test_rule_assigned_to_one_of_several_modules_is_followed() -> None:
 
 
 def test_many_modules_of_one_model_do_not_take_each_others_rules() -> None:
-    from torch import nn
-
     factors = [2.0, 3.0, 5.0, 7.0]
     f, graphs = compiled(
         nn.Sequential(*(xg.Activation("Linear", "scale", {"s": s}) for s in factors))
@@ -275,22 +187,7 @@ def test_many_modules_of_one_model_do_not_take_each_others_rules() -> None:
     assert graphs.frame_count == 1
 
 
-def test_changed_key_is_followed_and_an_equal_one_is_a_cache_hit() -> None:
-    act = xg.activation("Linear")
-    f, graphs = compiled(act)
-    drawn = {}
-    for key, count in [(1, 1), (2, 2), (1, 2)]:
-        with xg.use("full_jam", key=key):
-            drawn[key, count] = gradient(f)
-        with xg.use("full_jam", key=key):
-            np.testing.assert_array_equal(drawn[key, count], gradient(act))
-        assert graphs.frame_count == count
-    assert not np.array_equal(drawn[1, 1], drawn[2, 2])
-
-
 def test_layers_of_one_model_draw_their_own_numbers() -> None:
-    from torch import nn
-
     model = nn.Sequential(*(xg.Activation("Linear") for _ in range(3)))
     f, _ = compiled(model)
     with xg.use("full_jam", key=3):
@@ -300,8 +197,6 @@ def test_layers_of_one_model_draw_their_own_numbers() -> None:
 
 
 def test_without_a_key_compiled_code_draws_anew_and_repeats_under_a_seed() -> None:
-    import torch
-
     f, _ = compiled(xg.activation("Linear"))
     with xg.use("full_jam"):
         torch.manual_seed(5)
@@ -310,22 +205,6 @@ def test_without_a_key_compiled_code_draws_anew_and_repeats_under_a_seed() -> No
         again = gradient(f)
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, second)
-
-
-@pytest.mark.parametrize("decorate", [False, True])
-def test_use_inside_of_the_compiled_function_acts(step: Any, decorate: bool) -> None:
-    def inside(x: Tensor) -> Tensor:
-        with xg.use("triangular", {"width": 2.0}):
-            y = step(x)
-        return y + step(x)
-
-    f, _ = compiled(
-        xg.use("triangular", {"width": 2.0})(step) if decorate else inside, fullgraph=False
-    )
-    np.testing.assert_allclose(gradient(f), triangle(X, 2.0), rtol=1e-6)
-    with xg.use("scale", {"s": 3.0}):
-        expected = triangle(X, 2.0) + (0.0 if decorate else 3.0)
-        np.testing.assert_allclose(gradient(f), expected, rtol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:torch.compile has made")
@@ -339,8 +218,6 @@ def test_more_rules_than_dynamo_keeps_graphs_for_stay_correct(step: Any) -> None
 
 
 def test_backward_after_the_with_and_on_another_thread_keeps_the_rule(step: Any) -> None:
-    import torch
-
     f, _ = compiled(step)
     x = torch.tensor(X, requires_grad=True)
     with xg.use("triangular"):
@@ -350,26 +227,6 @@ def test_backward_after_the_with_and_on_another_thread_keeps_the_rule(step: Any)
         thread.start()
         thread.join()
     np.testing.assert_allclose(x.grad.numpy(), triangle(X), rtol=1e-6)
-
-
-def test_each_thread_follows_its_own_rule(step: Any) -> None:
-    f, _ = compiled(step)
-    found: dict[float, Array] = {}
-
-    def run(s: float) -> None:
-        with xg.use("scale", {"s": s}):
-            found[s] = gradient(f)
-
-    with xg.use("triangular"):
-        gradient(f)
-        threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 4.0)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        np.testing.assert_allclose(gradient(f), triangle(X), rtol=1e-6)
-    for s in (2.0, 3.0, 4.0):
-        np.testing.assert_array_equal(found[s], np.full_like(X, s))
 
 
 def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) -> None:
@@ -398,23 +255,19 @@ def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) ->
     np.testing.assert_array_equal(gradient(f), np.zeros_like(X))
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_follows_its_params() -> None:
     @xg.register("as it is", native=True)
     def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
         return grad_out * factor
 
-    try:
-        f, _ = compiled(xg.activation("Linear"))
-        for factor in (2.0, 3.0, 2.0):
-            with xg.use("as it is", {"factor": factor}):
-                np.testing.assert_array_equal(gradient(f), np.full_like(X, factor))
-    finally:
-        xg.unregister("as it is")
+    f, _ = compiled(xg.activation("Linear"))
+    for factor in (2.0, 3.0, 2.0):
+        with xg.use("as it is", {"factor": factor}):
+            np.testing.assert_array_equal(gradient(f), np.full_like(X, factor))
 
 
 def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
-    import torch
-
     f, _ = compiled(xg.activation("Linear"))
     x = torch.tensor(X, requires_grad=True)
     with xg.use("triangular"):
@@ -427,8 +280,6 @@ def test_double_backward_of_compiled_code_is_refused_and_not_wrong() -> None:
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_exported_program_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
-    import torch
-
     model = torch.nn.Sequential(xg.Activation("Tanh"))
     x = torch.tensor(X)
     with xg.use("triangular"):
@@ -440,8 +291,6 @@ def test_exported_program_has_no_gradient_rather_than_the_forwards_own(strict: b
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_default_compiler_draws_and_masks_as_eager_code_does() -> None:
-    import torch
-
     torch._dynamo.reset()
     act = xg.activation("Heaviside")
     f = torch.compile(act, fullgraph=True)
@@ -458,8 +307,6 @@ def test_default_compiler_draws_and_masks_as_eager_code_does() -> None:
 
 
 def test_options_of_xg_jit_are_handed_on() -> None:
-    import torch
-
     seen = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -477,8 +324,6 @@ def test_options_of_xg_jit_are_handed_on() -> None:
 
 
 def test_constant_arrays_may_be_read_more_than_once() -> None:
-    import torch  # noqa: F401
-
     weights, shifts = np.linspace(0.5, 2.5, 9), np.linspace(-1.0, 1.0, 9)
 
     @xg.custom_gradient
@@ -494,7 +339,6 @@ def test_constant_arrays_may_be_read_more_than_once() -> None:
 
 
 def test_constant_arrays_are_constants_of_a_graph_of_fake_tensors() -> None:
-    import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
     weights = np.linspace(0.5, 2.5, 9)
@@ -505,8 +349,6 @@ def test_constant_arrays_are_constants_of_a_graph_of_fake_tensors() -> None:
 
 
 def test_a_class_that_is_not_captured_compiles_as_it_is() -> None:
-    import torch
-
     scale = torch.tensor(3.0)
 
     @xg.convert
@@ -524,3 +366,189 @@ def test_a_class_that_is_not_captured_compiles_as_it_is() -> None:
     scale.fill_(1.0)
     np.testing.assert_array_equal(gradient(f), gradient(lambda x: Scaled(x).sin()))
     assert graphs.frame_count == 1
+
+
+# Params that are tensors, in code that torch.compile has made: their values are followed, as eager
+# code follows them.
+
+
+X_TENSORS = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
+
+
+def triangle_tensors(width: float) -> Any:
+    return np.maximum(0.0, 1.0 - np.abs(X_TENSORS) / width)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch._dynamo.reset()
+
+
+def slope(f: Any) -> Any:
+    x = torch.tensor(X_TENSORS, requires_grad=True)
+    f(x).sum().backward()
+    return x.grad.numpy()
+
+
+def compiled_tensors(f: Any, backend: str = "aot_eager") -> Any:
+    return torch.compile(f, backend=backend, fullgraph=True)
+
+
+def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 1.0) -> Tensor:
+    return grad_out * (1.0 - tin.abs() / width).clamp(min=0.0)
+
+
+@pytest.fixture(params=["triangular", "as it is"])
+def rule(request: Any) -> Iterator[str]:
+    if request.param == "triangular":
+        yield request.param
+    else:
+        xg.register(request.param, native=True)(as_it_is)
+        yield request.param
+        xg.unregister(request.param)
+
+
+@pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])
+def test_a_layers_own_param_is_followed_in_place_and_by_load_state_dict(compiler: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("width", torch.tensor(2.0))
+            self.act = xg.Activation("Heaviside", "triangular", {"width": self.width})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.act(x)
+
+    net = Net()
+    f = compiled_tensors(net, compiler)
+    np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
+    net.width.fill_(1.0)
+    np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+    net.load_state_dict({"width": torch.tensor(3.0)})
+    np.testing.assert_allclose(slope(f), triangle_tensors(3.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", [compiled_tensors, xg.jit])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_param_in_force_is_followed_within_one_use(rule: Any, wrap: Any, dtype: str) -> None:
+    act = xg.activation("Heaviside")
+    f = wrap(lambda x: act(x))
+    width = torch.tensor(2.0, dtype=getattr(torch, dtype))
+    with xg.use(rule, {"width": width}):
+        for number in (2.0, 1.0, 3.0):
+            width.fill_(number)
+            np.testing.assert_allclose(slope(f), triangle_tensors(number), rtol=1e-6)
+
+
+def test_two_tensors_that_were_equal_are_told_apart(rule: Any) -> None:
+    act = xg.activation("Heaviside")
+    f = compiled_tensors(lambda x: act(x))
+    first, second = torch.tensor(2.0), torch.tensor(2.0)
+    with xg.use(rule, {"width": first}):
+        np.testing.assert_allclose(slope(f), triangle_tensors(2.0), rtol=1e-6)
+    with xg.use(rule, {"width": second}):
+        second.fill_(1.0)
+        np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+        with xg.use(rule, {"width": 3.0}):
+            np.testing.assert_allclose(slope(f), triangle_tensors(3.0), rtol=1e-6)
+        np.testing.assert_allclose(slope(f), triangle_tensors(1.0), rtol=1e-6)
+
+
+def test_numbers_and_tensors_stand_beside_each_other() -> None:
+    def window(ctx: Any, grad_out: Tensor, tin: Tensor, a: float, b: float, c: float) -> Tensor:
+        return grad_out * (a + 10.0 * b + 100.0 * c)
+
+    act = xg.activation("Linear")
+    own = xg.activation("Linear", window, {"a": 1.0, "b": torch.tensor(2.0), "c": 3})
+    f, g = compiled_tensors(lambda x: act(x)), compiled_tensors(lambda x: own(x))
+    a, c = torch.tensor(1.0), torch.tensor(3.0)
+    with xg.use(window, {"a": a, "b": 2.0, "c": c}):
+        np.testing.assert_allclose(slope(f), 321.0)
+        np.testing.assert_allclose(slope(g), 321.0)
+        a.fill_(5.0)
+        c.fill_(7.0)
+        np.testing.assert_allclose(slope(f), 725.0)
+        np.testing.assert_allclose(slope(g), 321.0)
+
+
+def test_a_rule_that_branches_on_a_tensor_says_so_as_in_eager_code() -> None:
+    def steep(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 1.0) -> Tensor:
+        return grad_out * 2.0 if width > 1.5 else grad_out
+
+    act = xg.activation("Linear")
+    f = torch.compile(lambda x: act(x), backend="aot_eager")
+    for run in (act, f):
+        with (
+            xg.use(steep, {"width": torch.tensor(2.0)}),
+            pytest.raises(xg.TraceError, match="width"),
+        ):
+            slope(run)
+
+
+@pytest.mark.usefixtures("torch_compiles")
+def test_as_many_graphs_as_torch_keeps_are_warned_of_with_the_way_out() -> None:
+    act = xg.activation("Heaviside")
+    f = compiled_tensors(lambda x: act(x))
+    limit = torch._dynamo.config.recompile_limit
+    for i in range(limit - 1):
+        with xg.use("triangular", {"width": 1.0 + i}):
+            slope(f)
+    with xg.use("triangular", {"width": 0.5}), pytest.warns(UserWarning, match=r"xg\.jit"):
+        slope(f)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["torch.compile", "xg.jit"])
+def test_a_rule_that_looks_at_lengths_gets_a_graph_for_each_shape(jit: bool) -> None:
+    def by_rows(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        rows = 0.0
+        for _ in range(tin.shape[0]):
+            rows += 1.0
+        return grad_out * rows
+
+    act = xg.activation("ReLU", by_rows)
+    run = xg.jit(act) if jit else torch.compile(act, fullgraph=True, backend="aot_eager")
+    for shape in ((3, 2), (4, 2), (5,), (3, 2)):
+        x = torch.ones(shape, requires_grad=True)
+        run(x).sum().backward()
+        assert torch.equal(x.grad, torch.full(shape, float(shape[0])))
+
+
+def test_a_rule_that_branches_on_a_tensor_says_so_in_compiled_code_too() -> None:
+    def doubled_when_wide(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
+        return grad_out * 2.0 if width > 1.5 else grad_out
+
+    act, x, width = xg.activation("ReLU", doubled_when_wide), torch.ones(3), torch.tensor(2.0)
+    run = torch.compile(lambda x: act.call_with(x, (width,)), backend="aot_eager")
+    with pytest.raises(xg.MultigradError, match="value of param 'width' in Python"):
+        run(x.requires_grad_())
+
+
+def squared(x: Tensor) -> Tensor:
+    return x * x, lambda upstream: upstream * 2.0 * x
+
+
+def exponential(x: Tensor) -> Tensor:
+    y = xg.xp.exp(x)
+    return y, lambda upstream: upstream * y
+
+
+@pytest.mark.parametrize("function", [squared, exponential])
+@pytest.mark.parametrize("compiler", ["eager", "inductor"])
+def test_what_is_kept_is_what_it_was_before_the_caller_wrote_into_it(
+    function: Any, compiler: str
+) -> None:
+    """Eager torch raises an error; compiled code of torch's own classes is silently wrong."""
+    act = xg.custom_gradient(function)
+
+    def written(x: Tensor) -> Tensor:
+        hidden = x * 2.0
+        y = act(hidden)
+        result = y * 3.0
+        hidden.add_(1.0)
+        y.add_(1.0)
+        return result
+
+    expected = 6.0 * np.exp(2.0 * X_TENSORS) if function is exponential else 24.0 * X_TENSORS
+    np.testing.assert_allclose(slope(compiled_tensors(written, compiler)), expected, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        slope(written)

@@ -11,6 +11,13 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.differences import kept
 
+from ..harness.models.surrogates import triangle
+from .formulas import PAIRS, Case, V, W, close, formulas
+from .formulas import X as POINTS
+
+jax: Any = pytest.importorskip("jax")
+jnp = jax.numpy
+
 pytestmark = pytest.mark.needs("jax")
 
 Tensor: TypeAlias = Any
@@ -19,25 +26,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 
 
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
-
-
-@pytest.fixture
-def times_norm() -> Iterator[str]:
-    """Register `g * |x|`, whose second order needs how the norm depends on x."""
-
-    @xg.register("test norm")
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * xg.xp.norm(tin)
-
-    yield "test norm"
-    xg.unregister("test norm")
-
-
 def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> None:
-    import jax
-
     act = xg.activation("Linear")
     with xg.use(times_norm), jax.enable_x64(True):
         x = jax.numpy.array([1.0, 2.0, 2.0], jax.numpy.float64)
@@ -49,8 +38,6 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> N
 
 
 def test_third_order_of_a_rule_is_that_of_its_formula() -> None:
-    import jax
-
     act = xg.activation("Tanh")
     with xg.use("arctan", {"alpha": 2.0 / np.pi}), jax.enable_x64(True):  # 1 / (pi (1 + x^2))
         third = jax.grad(jax.grad(jax.grad(act)))
@@ -61,8 +48,6 @@ def test_third_order_of_a_rule_is_that_of_its_formula() -> None:
 
 
 def test_a_python_number_is_differentiated_too() -> None:
-    import jax
-
     act = xg.activation("Heaviside")
     with xg.use("triangular"):
         assert float(jax.grad(act)(0.25)) == 0.75
@@ -70,8 +55,6 @@ def test_a_python_number_is_differentiated_too() -> None:
 
 
 def test_vmap_grad_jacrev_and_jit_compose() -> None:
-    import jax
-
     act = xg.activation("Heaviside")
     with xg.use("triangular", {"width": 1.5}):
         expected = triangle(X, 1.5)
@@ -90,8 +73,6 @@ def test_vmap_grad_jacrev_and_jit_compose() -> None:
 
 
 def test_norm_under_vmap_is_that_of_each_example() -> None:
-    import jax
-
     act = xg.activation("Linear")
     x = np.array([[3.0, 4.0], [0.3, 0.4]], np.float32)
     with xg.use("clip_norm"):
@@ -100,8 +81,6 @@ def test_norm_under_vmap_is_that_of_each_example() -> None:
 
 
 def test_keys_mapped_over_give_each_example_its_own_draws() -> None:
-    import jax
-
     act = xg.activation("Linear")
 
     def draw(key: Tensor, x: Tensor) -> Tensor:
@@ -117,8 +96,6 @@ def test_keys_mapped_over_give_each_example_its_own_draws() -> None:
 
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_scan_applies_the_rule_at_every_step(compile_it: bool) -> None:
-    import jax
-
     act = xg.activation("Linear")
 
     def loss(x: Tensor) -> Tensor:
@@ -132,8 +109,6 @@ def test_scan_applies_the_rule_at_every_step(compile_it: bool) -> None:
 
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(compile_it: bool) -> None:
-    import jax
-
     act = xg.activation("Heaviside")
     f: Callable[..., Any] = jax.checkpoint(lambda x: act(jax.numpy.sin(x)))
     with xg.use("triangular"):
@@ -144,8 +119,6 @@ def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(compile_it: b
 
 
 def test_linear_transpose_and_remat_of_a_rule_are_its_pullback() -> None:
-    import jax
-
     act = xg.activation("Linear")
     with xg.use("scale", {"s": 3.0}):
         _, pullback = jax.vjp(act, X)
@@ -157,8 +130,6 @@ def test_linear_transpose_and_remat_of_a_rule_are_its_pullback() -> None:
 
 @pytest.mark.parametrize("name", ["jvp", "linearize", "jacfwd", "jit"])
 def test_forward_mode_is_the_rules_and_not_the_forwards_own(name: str) -> None:
-    import jax
-
     act, one = xg.activation("Tanh"), np.ones_like(X)
     ways: dict[str, Callable[[], Any]] = {
         "jvp": lambda: np.diag(jax.jvp(act, (X,), (one,))[1]),
@@ -173,16 +144,12 @@ def test_forward_mode_is_the_rules_and_not_the_forwards_own(name: str) -> None:
 
 
 def test_without_a_rule_forward_mode_works() -> None:
-    import jax
-
     act = xg.activation("Tanh")
     _, tangent = jax.jvp(act, (X,), (np.ones_like(X),))
     np.testing.assert_allclose(tangent, 1.0 - np.tanh(X) ** 2, rtol=1e-4, atol=1e-6)
 
 
 def test_sharded_input_gives_the_global_norm() -> None:
-    import jax
-
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("batch",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
     x = jax.device_put(np.full(4, 2.0, np.float32), sharding)
@@ -194,9 +161,6 @@ def test_sharded_input_gives_the_global_norm() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose(dtype: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
     act = xg.activation("Heaviside", "rectangular")
     x, grad = jnp.array([2.0, 0.1, 2.0], dtype), jnp.array([np.nan, np.nan, 1.0], dtype)
 
@@ -207,3 +171,219 @@ def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose(dtype: str)
     chosen = 0.0 if dtype in row.dtypes else np.nan
     np.testing.assert_array_equal(np.float32(pull(x)), np.float32([np.nan, np.nan, 0.0]))
     np.testing.assert_array_equal(np.float32(jax.jit(pull)(x)), np.float32([chosen, np.nan, 0.0]))
+
+
+# jax's higher orders, maps and control flow, over rules of every kind; the oracle is each rule's
+# formula in jax.
+
+
+in_64_bits = pytest.mark.usefixtures("wide_with_own_rules")
+every_rule_once = pytest.mark.parametrize(("rule", "forward"), PAIRS)
+
+
+@pytest.fixture
+def wide_with_own_rules(own_rules: None) -> Iterator[None]:
+    """Compute in float64."""
+    with jax.enable_x64(True):
+        yield
+
+
+def hessian_of(case: Case) -> Array:
+    return np.asarray(jax.jit(jax.jacrev(case.expected))(case.x))
+
+
+def directional(f: Callable[[Tensor], Tensor], v: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the derivative of `v f(x)`."""
+    return jax.grad(lambda x: (f(x) * v).sum())
+
+
+@in_64_bits
+@every_rule_once
+def test_first_three_orders_are_those_of_the_formula(rule: str, forward: str) -> None:
+    case = Case("jax", rule, forward)
+    got, expected = jax.grad(case.loss), case.expected
+    for _ in range(3):
+        with xg.use(case.rule):
+            close(jax.jit(got)(case.x), expected(case.x))
+        got, expected = directional(got, case.v), directional(expected, case.v)
+
+
+@in_64_bits
+@pytest.mark.parametrize(
+    ("rule", "forward"),
+    [("rectangular", "Heaviside"), ("test mean", "Tanh"), ("triangular then clip_norm", "Linear")],
+)
+def test_jacobians_and_maps_over_examples_are_the_rules(rule: str, forward: str) -> None:
+    from jax import grad, jacrev, vmap
+
+    case = Case("jax", rule, forward)
+    batch = jnp.stack([case.x, 0.5 * case.x, -case.x])
+    many = np.stack([case.expected(x) for x in batch])
+    with xg.use(case.rule):
+        close(jacrev(case.act)(case.x), case.jacobian())
+        close(jax.jit(vmap(jacrev(grad(case.loss))))(case.x[None])[0], hessian_of(case))
+        close(jax.jit(vmap(grad(case.loss)))(batch), many)
+        close(vmap(grad(case.loss), in_axes=1, out_axes=1)(batch.T), many.T)
+        close(vmap(vmap(grad(case.loss)))(batch[None])[0], many)
+        close(grad(lambda x: vmap(case.loss)(x).sum())(batch), many)
+
+
+def run_scan(case: Case, x: Tensor) -> Tensor:
+    return jax.lax.scan(lambda c, _: (case.act(c) * case.w, None), x, None, length=1)[0].sum()
+
+
+def run_loop(case: Case, x: Tensor) -> Tensor:
+    return jax.lax.fori_loop(0, 1, lambda _, c: case.act(c) * case.w, x).sum()
+
+
+def run_branch(case: Case, x: Tensor) -> Tensor:
+    return jax.lax.cond(x.sum() < 100.0, case.loss, lambda x: 0.0 * x.sum(), x)
+
+
+def run_switch(case: Case, x: Tensor) -> Tensor:
+    return jax.lax.switch(x.astype(int).sum() * 0 + 1, [lambda x: 0.0 * x.sum(), case.loss], x)
+
+
+def run_again(case: Case, x: Tensor) -> Tensor:
+    return jax.checkpoint(case.loss)(x)
+
+
+def run_again_wholly(case: Case, x: Tensor) -> Tensor:
+    policy = jax.checkpoint_policies.nothing_saveable
+    return jax.checkpoint(case.loss, policy=policy)(x)
+
+
+ROUTES = [run_scan, run_loop, run_branch, run_switch, run_again, run_again_wholly]
+
+
+@in_64_bits
+@pytest.mark.parametrize("rule", ["rectangular", "test norm"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_control_flow_and_checkpoints_keep_both_orders(
+    rule: str, route: Callable[[Case, Tensor], Tensor]
+) -> None:
+    case = Case("jax", rule, "Tanh")
+    first = jax.grad(lambda x: route(case, x))
+    with xg.use(case.rule):
+        close(jax.jit(first)(case.x), case.expected(case.x))
+        close(jax.jit(jax.jacrev(first))(case.x), hessian_of(case))
+
+
+@in_64_bits
+def test_while_loop_runs_forward_and_refuses_a_gradient() -> None:
+    case = Case("jax", "triangular", "Heaviside")
+
+    def loop(x: Tensor) -> Tensor:
+        return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, case.act(c[1])), (0, x))[
+            1
+        ]
+
+    with xg.use("triangular"):
+        np.testing.assert_array_equal(loop(case.x), POINTS > 0)
+        with pytest.raises(ValueError, match="Reverse-mode differentiation"):
+            jax.grad(lambda x: loop(x).sum())(case.x)
+
+
+@in_64_bits
+@pytest.mark.parametrize("rule", ["triangular", "rectangular", "clip_norm"])
+def test_donated_buffers_and_static_arguments_are_taken(rule: str) -> None:
+    case = Case("jax", rule, "Heaviside")
+
+    def power(x: Tensor, n: int) -> Tensor:
+        return n * case.loss(x)
+
+    with xg.use(case.rule):
+        close(jax.jit(jax.grad(case.loss), donate_argnums=0)(case.x + 0.0), case.expected(case.x))
+        step = jax.jit(jax.grad(power), static_argnums=1, donate_argnums=0)
+        for n in (2, 3):
+            expected = case.formula(n * case.w, case.x)
+            close(step(case.x + 0.0, n), expected)
+
+
+@in_64_bits
+@pytest.mark.parametrize("rule", ["triangular", "rectangular", "clip_norm", "test norm"])
+@pytest.mark.parametrize("wide", [False, True])
+def test_weakly_typed_numbers_get_the_rules_gradient_in_the_default_dtype(
+    rule: str, wide: bool
+) -> None:
+    act = xg.activation("Tanh")
+    with jax.enable_x64(wide), xg.use(rule):
+        got = [
+            jax.grad(act)(0.25),
+            jax.jit(jax.grad(act))(0.25),
+            jax.vmap(jax.grad(act))(POINTS)[5],
+        ]
+        formula = formulas("jax")[rule]
+        expected = [formula(np.ones(1), np.array([x]))[0] for x in (0.25, 0.25, POINTS[5])]
+    for value, formula_value in zip(got, expected, strict=True):
+        assert value.dtype == (np.float64 if wide else np.float32)
+        np.testing.assert_allclose(value, formula_value, rtol=1e-6)
+
+
+@in_64_bits
+@pytest.mark.parametrize("rule", ["triangular", "rectangular", "clip_norm"])
+def test_forward_mode_within_every_transform_is_the_rules_or_refused_by_name(rule: str) -> None:
+    case = Case("jax", rule, "Tanh")
+    x, v = case.x, case.v
+
+    def forward_over_reverse(x: Any) -> Any:
+        return jax.jvp(jax.grad(case.loss), (x,), (v,))[1]
+
+    ways = [
+        (lambda: jax.jacfwd(case.act)(x), lambda: jax.jacrev(case.act)(x)),
+        (lambda: jax.linearize(case.act, x)[1](v), lambda: jax.jacrev(case.act)(x) @ v),
+        (lambda: forward_over_reverse(x), lambda: jax.jacrev(jax.grad(case.loss))(x) @ v),
+        (
+            lambda: jax.jit(forward_over_reverse)(x),
+            lambda: jax.jacrev(jax.grad(case.loss))(x) @ v,
+        ),
+        (lambda: jax.vmap(jax.jacfwd(case.act))(x[None])[0], lambda: jax.jacrev(case.act)(x)),
+        (
+            lambda: jax.jvp(lambda x: run_scan(case, x), (x,), (v,))[1],
+            lambda: jax.jacrev(lambda x: run_scan(case, x))(x) @ v,
+        ),
+    ]
+    with xg.use(case.rule):
+        for way, expected in ways:
+            try:
+                found = way()
+            except xg.GradientError as error:
+                assert rule == "clip_norm"
+                assert "'clip_norm' is not linear" in str(error)
+                continue
+            np.testing.assert_allclose(found, expected(), rtol=1e-5, atol=1e-6)
+
+
+@in_64_bits
+@pytest.mark.parametrize(
+    ("rule", "forward"),
+    [
+        ("triangular", "Heaviside"),
+        ("rectangular", "Tanh"),
+        ("test mean", "Linear"),
+    ],
+)
+def test_forward_mode_that_is_asked_for_composes_with_every_transform(
+    rule: str, forward: str
+) -> None:
+    from jax import grad, hessian, jacfwd, jacrev
+
+    case = Case("jax", rule, forward)
+    case.act = xg.lower(case.rule, "jax", forward=forward, forward_mode=True)
+    jacobian, curvature = case.jacobian(), hessian_of(case)
+    third = directional(directional(case.expected, case.v), case.v)(case.x)
+    close(jax.linearize(case.act, case.x)[1](case.v), jacobian @ V)
+    for f, expected in (
+        (jacfwd(case.act), jacobian),
+        (jacrev(case.act), jacobian),
+        (hessian(case.loss), curvature),
+        (jacfwd(jacfwd(case.loss)), curvature),
+        (jacrev(jacrev(case.loss)), curvature),
+        (grad(jax.checkpoint(case.loss)), case.expected(case.x)),
+        (directional(directional(grad(case.loss), case.v), case.v), third),
+    ):
+        close(jax.jit(f)(case.x), expected)
+    mapped = jax.vmap(lambda x, v: jax.jvp(case.act, (x,), (v,))[1])
+    close(mapped(case.x[None], case.v[None])[0], jacobian @ V)
+    _, tangent = jax.jvp(lambda x: run_scan(case, x), (case.x,), (case.v,))
+    close(tangent, W @ jacobian @ V)

@@ -13,6 +13,10 @@ import pytest
 import multigrad as xg
 from multigrad_conformance.differences import kept
 
+from ..harness.models.surrogates import triangle
+
+tf: Any = pytest.importorskip("tensorflow")
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 Tensor: TypeAlias = Any
@@ -22,19 +26,12 @@ X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 eagerly_and_in_a_graph = pytest.mark.parametrize("graph", [False, True])
 
 
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
-
-
 def compiled(f: Callable[..., Any], graph: bool) -> Callable[..., Any]:
-    import tensorflow as tf
-
     return tf.function(f) if graph else f
 
 
 def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """Return the function that gives the gradient of `sum(f(x))`."""
-    import tensorflow as tf
 
     def gradient(x: Tensor) -> Tensor:
         with tf.GradientTape() as tape:
@@ -46,25 +43,11 @@ def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.fixture
-def times_norm() -> Iterator[str]:
-    """Register `g * |x|`, whose second order needs how the norm depends on x."""
-
-    @xg.register("test norm")
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * xg.xp.norm(tin)
-
-    yield "test norm"
-    xg.unregister("test norm")
-
-
-@pytest.fixture
 def as_it_is() -> Iterator[str]:
     """Register triangular once more, as a rule that is not captured."""
 
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        import tensorflow as tf
-
         return grad_out * tf.maximum(1.0 - tf.abs(tin), 0.0)
 
     yield "test as it is"
@@ -73,8 +56,6 @@ def as_it_is() -> Iterator[str]:
 
 @eagerly_and_in_a_graph
 def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str, graph: bool) -> None:
-    import tensorflow as tf
-
     act = xg.activation("Linear")
     x = tf.constant([1.0, 2.0, 2.0], tf.float64)
     with xg.use(times_norm):
@@ -87,8 +68,6 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str, grap
 
 @eagerly_and_in_a_graph
 def test_jacobian_is_that_of_the_rule(graph: bool) -> None:
-    import tensorflow as tf
-
     act = xg.activation("Heaviside")
 
     def jacobian(x: Tensor) -> Tensor:
@@ -107,8 +86,6 @@ def test_jacobian_is_that_of_the_rule(graph: bool) -> None:
 def test_gradient_inside_of_vectorized_map_is_the_rules(
     graph: bool, native: bool, as_it_is: str
 ) -> None:
-    import tensorflow as tf
-
     act = xg.activation("Heaviside")
     with xg.use(as_it_is if native else "triangular"):
         mapped = compiled(lambda x: tf.vectorized_map(grad(act), x), graph)
@@ -123,8 +100,6 @@ def test_gradient_inside_of_vectorized_map_is_the_rules(
 def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
     graph: bool, forward: str, native: bool, as_it_is: str
 ) -> None:
-    import tensorflow as tf
-
     act = xg.activation(forward)
     with xg.use(as_it_is if native else "triangular"):
         through = compiled(grad(lambda x: tf.vectorized_map(act, x)), graph)
@@ -140,8 +115,6 @@ def test_gradient_through_vectorized_map_is_refused_and_not_the_forwards_own(
 def test_forward_accumulator_takes_the_rule(
     graph: bool, forward: str, native: bool, as_it_is: str
 ) -> None:
-    import tensorflow as tf
-
     x, v = tf.constant(X), tf.constant(X[::-1].copy())
     with xg.use(as_it_is if native else "triangular"):
         act = compiled(xg.activation(forward), graph)
@@ -152,8 +125,6 @@ def test_forward_accumulator_takes_the_rule(
 
 
 def test_forward_accumulator_within_a_graph_is_refused_and_not_the_forwards_own() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Tanh")
 
     @tf.function
@@ -169,8 +140,6 @@ def test_forward_accumulator_within_a_graph_is_refused_and_not_the_forwards_own(
 
 @eagerly_and_in_a_graph
 def test_forward_over_reverse_is_reverse_over_reverse(graph: bool) -> None:
-    import tensorflow as tf
-
     act = compiled(xg.activation("SiLU"), graph)
     x, v = tf.constant(X + 0.01), tf.ones_like(X)
     with xg.use("arctan", {"alpha": 1.5}):
@@ -184,8 +153,6 @@ def test_forward_over_reverse_is_reverse_over_reverse(graph: bool) -> None:
 
 @eagerly_and_in_a_graph
 def test_variable_and_a_tensor_from_around_a_branch_get_the_rules_gradient(graph: bool) -> None:
-    import tensorflow as tf
-
     act = xg.activation("Heaviside")
     variable = tf.Variable(X)
 
@@ -205,8 +172,6 @@ def test_variable_and_a_tensor_from_around_a_branch_get_the_rules_gradient(graph
 
 
 def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Heaviside")
     traces = []
 
@@ -223,8 +188,6 @@ def test_param_that_is_a_tensor_of_the_trace_is_a_run_time_value() -> None:
 
 
 def test_nan_times_a_mask_is_nan_but_where_xla_is_declared_to_choose() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Heaviside", "rectangular")
     x, grad = tf.constant([2.0, 0.1, 2.0]), tf.constant([np.nan, np.nan, 1.0])
 

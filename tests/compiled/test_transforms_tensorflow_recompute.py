@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.distributed.ranks import Ranks, names_in, ranks_of
+
+tf: Any = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.needs("tensorflow")
 
@@ -28,8 +33,6 @@ def window(x: Array = X) -> Array:
 
 def record(f: Callable[[Tensor], Tensor]) -> tuple[Any, Tensor, Tensor]:
     """Return a tape on which f has run, its input and its output."""
-    import tensorflow as tf
-
     x = tf.constant(X)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(x)
@@ -43,8 +46,6 @@ def close(got: Tensor, expected: Array) -> None:
 
 @pytest.mark.parametrize("later", [None, "rectangular"])
 def test_rule_of_the_first_forward_is_kept_after_the_with(later: str | None) -> None:
-    import tensorflow as tf
-
     f = tf.recompute_grad(xg.activation("Tanh"))
     with xg.use("triangular"):
         tape, x, y = record(f)
@@ -57,16 +58,12 @@ def test_rule_of_the_first_forward_is_kept_after_the_with(later: str | None) -> 
 
 
 def test_no_rule_at_the_first_forward_stays_no_rule() -> None:
-    import tensorflow as tf
-
     tape, x, y = record(tf.recompute_grad(xg.activation("Tanh")))
     with xg.use("triangular"):
         np.testing.assert_allclose(tape.gradient(y, x), 1.0 - np.tanh(X) ** 2, rtol=1e-5)
 
 
 def test_one_function_under_two_rules_keeps_each_call_apart() -> None:
-    import tensorflow as tf
-
     f = tf.recompute_grad(xg.activation("Tanh"))
 
     def both(x: Tensor) -> Tensor:
@@ -81,8 +78,6 @@ def test_one_function_under_two_rules_keeps_each_call_apart() -> None:
 
 
 def test_use_inside_of_the_function_wins_in_both_runs() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Linear")
 
     def inside(x: Tensor) -> Tensor:
@@ -101,8 +96,6 @@ def test_use_inside_of_the_function_wins_in_both_runs() -> None:
 
 
 def test_nested_regions_each_keep_their_rule() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Linear")
     inner = tf.recompute_grad(act)
 
@@ -118,8 +111,6 @@ def test_nested_regions_each_keep_their_rule() -> None:
 
 
 def test_draws_are_those_of_the_first_forward_each_time() -> None:
-    import tensorflow as tf
-
     act = xg.activation("Linear")
     f = tf.recompute_grad(lambda x: act(x) + 2.0 * act(x))
     draws = []
@@ -133,8 +124,6 @@ def test_draws_are_those_of_the_first_forward_each_time() -> None:
 
 
 def test_in_a_traced_step_the_rule_of_the_region_is_kept() -> None:
-    import tensorflow as tf
-
     f = tf.recompute_grad(xg.activation("Tanh"))
 
     @tf.function
@@ -152,7 +141,6 @@ def test_in_a_traced_step_the_rule_of_the_region_is_kept() -> None:
 
 @pytest.mark.needs("torch")
 def test_a_noted_region_does_not_keep_torch_from_noting_its_own() -> None:
-    import tensorflow as tf
     import torch
     from torch.utils.checkpoint import checkpoint
 
@@ -167,3 +155,29 @@ def test_a_noted_region_does_not_keep_torch_from_noting_its_own() -> None:
         output = checkpoint(act, leaf, use_reentrant=False)
     output.sum().backward()
     assert leaf.grad is not None and leaf.grad.tolist() == [0.0, 1.0, 1.0]
+
+
+# `tf.distribute`: what is in force around the replicas, which run on threads of their own, is in
+# force in them; and their steps are those of one device.
+
+
+CHECKS = Path(__file__).parents[1] / "ranks" / "tensorflow_replicas.py"
+mirrored = ranks_of(CHECKS, world=1, timeout=110)
+workers = ranks_of(CHECKS, world=2, timeout=110)
+
+
+@pytest.mark.parametrize("name", names_in(CHECKS))
+def test_two_replicas_of_one_process(mirrored: Ranks, name: str) -> None:
+    mirrored.assert_passed(name)
+
+
+def on_workers(name: str) -> bool:
+    """Return whether two workers run a check too: eager steps of two processes are those of a
+    graph, and take twenty times as long; each kind of rule runs on the replicas of one.
+    """
+    return "jit" in name or not ("steps" in name or "each_kind" in name)
+
+
+@pytest.mark.parametrize("name", filter(on_workers, names_in(CHECKS)))
+def test_two_workers_of_one_replica_each(workers: Ranks, name: str) -> None:
+    workers.assert_passed(name)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import io
+import threading
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.models.surrogates import triangle
+from . import formulas
+
+torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -19,39 +28,17 @@ Array: TypeAlias = np.ndarray[Any, Any]
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 
 
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
-
-
 def leaf(x: Array = X) -> Tensor:
-    import torch
-
     return torch.tensor(x, requires_grad=True)
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Array = X) -> Array:
-    import torch
-
     primal = leaf(x)
     (grad,) = torch.autograd.grad(f(primal).sum(), primal)
     return grad.numpy()
 
 
-@pytest.fixture
-def times_norm() -> Iterator[str]:
-    """Register `g * |x|`, whose second order needs how the norm depends on x."""
-
-    @xg.register("test norm")
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * tin.norm()
-
-    yield "test norm"
-    xg.unregister("test norm")
-
-
 def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> None:
-    import torch
-
     x = leaf(np.array([1.0, 2.0, 2.0]))
     act = xg.activation("Linear")
     with xg.use(times_norm):
@@ -65,8 +52,6 @@ def test_second_order_has_the_terms_of_a_norm_of_the_input(times_norm: str) -> N
 
 @pytest.mark.parametrize("forward", ["Tanh", "Softplus", "SiLU", "GELU", "Logistic"])
 def test_rules_are_differentiated_as_their_formula_says(forward: str) -> None:
-    import torch
-
     def second(x: Tensor) -> Tensor:
         (grad,) = torch.autograd.grad(act(x).sum(), x, create_graph=True)
         return torch.autograd.grad(grad.sum(), x)[0]
@@ -85,8 +70,6 @@ def test_rules_are_differentiated_as_their_formula_says(forward: str) -> None:
 
 
 def test_torchs_own_checker_finds_the_second_order_right() -> None:
-    import torch
-
     act = xg.activation("Linear")
     with xg.use("sigmoid_surrogate", {"alpha": 1.5}):
         x = leaf(np.array([-1.2, 0.3, 2.0]))
@@ -98,7 +81,6 @@ def test_torchs_own_checker_finds_the_second_order_right() -> None:
 
 
 def test_grad_vmap_jacrev_and_their_compositions_apply_the_rule() -> None:
-    import torch
     from torch.func import grad, jacrev, vmap
 
     act = xg.activation("Heaviside")
@@ -117,7 +99,6 @@ def test_grad_vmap_jacrev_and_their_compositions_apply_the_rule() -> None:
 
 
 def test_norm_under_vmap_is_that_of_each_example() -> None:
-    import torch
     from torch.func import grad, vmap
 
     act = xg.activation("Linear")
@@ -128,7 +109,6 @@ def test_norm_under_vmap_is_that_of_each_example() -> None:
 
 
 def test_key_under_vmap_draws_and_without_one_randomness_decides() -> None:
-    import torch
     from torch.func import grad, vmap
 
     act = xg.activation("Linear")
@@ -144,29 +124,23 @@ def test_key_under_vmap_draws_and_without_one_randomness_decides() -> None:
     assert len(set(drawn.tolist())) == len(X)
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_works_under_torch_func() -> None:
-    import torch
     from torch.func import grad, vmap
 
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, s: float = 2.0) -> Tensor:
         return grad_out * s * tin
 
-    try:
-        for forward in ("Linear", "Heaviside"):
-            act = xg.activation(forward, rule)
-            np.testing.assert_array_equal(
-                grad(lambda x, act=act: act(x).sum())(torch.tensor(X)), 2 * X
-            )
-            np.testing.assert_array_equal(vmap(grad(act))(torch.tensor(X)), 2 * X)
-    finally:
-        xg.unregister("test as it is")
+    for forward in ("Linear", "Heaviside"):
+        act = xg.activation(forward, rule)
+        np.testing.assert_array_equal(grad(lambda x, act=act: act(x).sum())(torch.tensor(X)), 2 * X)
+        np.testing.assert_array_equal(vmap(grad(act))(torch.tensor(X)), 2 * X)
 
 
 @pytest.mark.parametrize("form", ["grad", "vmap", "vmap(grad)", "jacrev"])
 @pytest.mark.parametrize("rule", ["triangular", "full_jam", None])
 def test_compiling_around_a_transform_keeps_the_rule(form: str, rule: str | None) -> None:
-    import torch
     from torch.func import grad, jacrev, vmap
 
     torch._dynamo.reset()
@@ -194,7 +168,6 @@ def test_compiling_around_a_transform_keeps_the_rule(form: str, rule: str | None
 
 @pytest.mark.parametrize("rule", ["triangular", "full_jam"])
 def test_xg_jit_around_vmap_keeps_numbers_and_dtype(rule: str) -> None:
-    import torch
     from torch.func import grad, vmap
 
     torch._dynamo.reset()
@@ -212,7 +185,6 @@ def test_xg_jit_around_vmap_keeps_numbers_and_dtype(rule: str) -> None:
 
 
 def test_forward_mode_takes_the_rules_tangent_or_is_refused_by_name() -> None:
-    import torch
     from torch.func import jvp
 
     act = xg.activation("Tanh")
@@ -236,8 +208,6 @@ def test_forward_mode_takes_the_rules_tangent_or_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("rule", ["triangular", "clip_norm", "centralize", "arctan", "noise"])
 def test_gradient_under_autocast_has_the_inputs_dtype(rule: str) -> None:
-    import torch
-
     act = xg.activation("Softplus")
     weight = torch.eye(9, requires_grad=True)
     x = leaf()
@@ -254,8 +224,6 @@ def test_gradient_under_autocast_has_the_inputs_dtype(rule: str) -> None:
 
 
 def test_saved_tensor_hooks_see_what_the_rule_keeps() -> None:
-    import torch
-
     packed: list[tuple[int, ...]] = []
 
     def pack(tensor: Tensor) -> Array:
@@ -277,8 +245,6 @@ def test_saved_tensor_hooks_see_what_the_rule_keeps() -> None:
 
 
 def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
-    import torch
-
     from multigrad.compat.functional import jvp, vjp
 
     act = xg.activation("Tanh")
@@ -296,3 +262,247 @@ def test_functional_vjp_and_jvp_are_under_the_rule_given() -> None:
     np.testing.assert_array_equal(jvp(xg.activation("Heaviside"), x, v), 0 * X)
     with pytest.raises(xg.errors.UnsupportedOp, match="'clip_norm' is not linear in grad_out"):
         jvp(act, x, v, rule="clip_norm")
+
+
+# What torch's autograd offers around a backward: checkpoints, hooks, modes, subclasses, threads,
+# traces.
+
+
+POINTS, W = formulas.X.astype(np.float32), formulas.W.astype(np.float32)
+FORMULAS = {
+    name: formulas.NUMPYS[name]
+    for name in ("triangular", "rectangular", "d(ReLU)", "clip_norm", "d(Linear)")
+}
+close = partial(formulas.close, rtol=2e-6, atol=1e-7)
+every_rule = pytest.mark.parametrize("rule", FORMULAS)
+forwards = pytest.mark.parametrize("forward", ["Heaviside", "Linear", "Tanh"])
+
+
+def leaf_of(x: Array = POINTS) -> Tensor:
+    return torch.tensor(x, requires_grad=True)
+
+
+def weighted(y: Tensor) -> Tensor:
+    return (y * torch.tensor(W)).sum()
+
+
+@every_rule
+@forwards
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoint_computes_masks_and_norms_again(
+    rule: str, forward: str, reentrant: bool
+) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    act, x = xg.activation(forward), leaf_of()
+    with xg.use(rule):
+        loss = weighted(checkpoint(act, x, use_reentrant=reentrant))
+    with xg.use("scale", {"s": 7.0}):
+        loss.backward()
+    close(x.grad, FORMULAS[rule](W, POINTS))
+
+
+@pytest.mark.parametrize("rule", ["triangular", "rectangular"])
+def test_second_order_through_a_checkpoint_is_that_without(rule: str) -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    act, x = xg.activation("Tanh"), leaf_of()
+    with xg.use(rule):
+        y = checkpoint(act, x, use_reentrant=False)
+    (grad,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), x)
+    # grad = 2 tanh(x) w(x), and d tanh = w by the rule: 2 w w + 2 tanh(x) w'.
+    factor = FORMULAS[rule](np.ones_like(POINTS), POINTS)
+    slope = (
+        -np.sign(POINTS) * (np.abs(POINTS) < 1.0) if rule == "triangular" else np.zeros_like(POINTS)
+    )
+    close(second, 2.0 * factor**2 + 2.0 * np.tanh(POINTS) * slope)
+
+
+@every_rule
+def test_residuals_may_be_packed_moved_and_offloaded(rule: str) -> None:
+    from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+
+    def unpack(array: Array) -> Tensor:
+        return torch.from_numpy(array.copy())
+
+    act = xg.activation("Heaviside")
+    for context in (save_on_cpu(), saved_tensors_hooks(lambda t: t.numpy().copy(), unpack)):
+        x = leaf_of()
+        with context, xg.use(rule):
+            loss = weighted(act(x))
+        loss.backward()
+        close(x.grad, FORMULAS[rule](W, POINTS))
+
+
+@every_rule
+@forwards
+def test_modes_without_gradients_compute_the_forward_alone(rule: str, forward: str) -> None:
+    act, x = xg.activation(forward), leaf_of()
+    expected = act(x).detach()
+    with xg.use(rule):
+        with torch.no_grad():
+            assert not act(x).requires_grad
+            np.testing.assert_array_equal(act(x), expected)
+        with torch.inference_mode():
+            made_inside = torch.tensor(POINTS)
+            np.testing.assert_array_equal(act(made_inside), expected)
+        np.testing.assert_array_equal(act(made_inside), expected)
+
+
+@every_rule
+def test_hooks_of_tensors_and_modules_see_the_rules_gradient(rule: str) -> None:
+    module, x = xg.Activation("Heaviside"), leaf_of()
+    seen: list[Tensor] = []
+    module.register_full_backward_pre_hook(lambda _, grads: (0.5 * grads[0],))
+    module.register_full_backward_hook(lambda _, grads, __: seen.append(grads[0]))
+    with xg.use(rule):
+        y = module(x)
+    y.register_hook(lambda grad: 4.0 * grad)
+    (y * 1.0).backward(gradient=leaf_of(0.5 * W).detach())
+    close(seen[0], FORMULAS[rule](W, POINTS))
+    close(x.grad, FORMULAS[rule](W, POINTS))
+
+
+@every_rule
+@forwards
+def test_backward_leaves_cotangents_and_residuals_as_they_were(rule: str, forward: str) -> None:
+    act, x, cotangent = xg.activation(forward), leaf_of(), torch.tensor(W)
+    with xg.use(rule):
+        y = act(x)
+    for _ in range(2):
+        (grad,) = torch.autograd.grad(y, x, cotangent, retain_graph=True)
+        close(grad, FORMULAS[rule](W, POINTS))
+    np.testing.assert_array_equal(cotangent, W)
+    np.testing.assert_array_equal(x.detach(), POINTS)
+    (grad,) = torch.autograd.grad(y.sum(), x)  # an expanded scalar, which nobody may write into
+    close(grad, FORMULAS[rule](np.ones_like(W), POINTS))
+
+
+@every_rule
+def test_input_changed_in_place_after_forward_is_refused_or_does_not_matter(rule: str) -> None:
+    x, act = leaf_of(), xg.activation("Heaviside")
+    hidden = x * 1.0
+    with xg.use(rule):
+        loss = weighted(act(hidden))
+    hidden.mul_(3.0)
+    if rule == "triangular":  # it alone keeps the input itself
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+        return
+    loss.backward()
+    close(x.grad, FORMULAS[rule](W, POINTS))
+
+
+# --- kinds of tensors -----------------------------------------------------------------------------
+
+
+def make_subclasses() -> list[Callable[[Tensor], Tensor]]:
+    """Return ways to make a tensor of another class: torch's own, and two of the kinds that people
+    write.
+    """
+    from torch.utils._pytree import tree_map
+
+    class Named(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    class Boxed(torch.Tensor):
+        """Hold a tensor; mix with no other class, as distributed tensors do not."""
+
+        @staticmethod
+        def __new__(cls, inner: Tensor) -> Any:
+            return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+        def __init__(self, inner: Tensor) -> None:
+            self.boxed = inner
+
+        @classmethod
+        def __torch_dispatch__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            def unbox(value: Any) -> Any:
+                if isinstance(value, torch.Tensor) and not isinstance(value, Boxed):
+                    raise TypeError("mixed with a plain tensor")
+                return value.boxed if isinstance(value, Boxed) else value
+
+            result = func(*tree_map(unbox, args), **tree_map(unbox, kwargs or {}))
+            return tree_map(lambda v: Boxed(v) if isinstance(v, torch.Tensor) else v, result)
+
+    buffer = getattr(torch.nn, "Buffer", torch.nn.Parameter)  # from torch 2.5 on
+    return [torch.nn.Parameter, buffer, lambda x: x.as_subclass(Named), Boxed]
+
+
+@every_rule
+@forwards
+@pytest.mark.parametrize("kind", range(4), ids=["Parameter", "Buffer", "function", "dispatch"])
+def test_tensors_of_other_classes_take_the_rule(rule: str, forward: str, kind: int) -> None:
+    make = make_subclasses()[kind]
+    act, x = xg.activation(forward), make(torch.tensor(POINTS)).requires_grad_()
+    cotangent = make(torch.tensor(W)).requires_grad_(False)
+    with xg.use(rule):
+        y = act(x)
+    (grad,) = torch.autograd.grad(y, x, cotangent)
+    close(torch.Tensor(getattr(grad, "boxed", grad)), FORMULAS[rule](W, POINTS))
+
+
+@every_rule
+@forwards
+def test_tensors_without_values_get_gradients_of_their_kind(rule: str, forward: str) -> None:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    act = xg.activation(forward)
+    with xg.use(rule):
+        meta = torch.empty(3, device="meta", requires_grad=True)
+        act(meta).sum().backward()
+        assert meta.grad.device.type == "meta"
+        with FakeTensorMode():
+            fake = torch.empty(3, requires_grad=True)
+            act(fake).sum().backward()
+        assert isinstance(fake.grad, FakeTensor)
+        x = leaf_of()
+        with FlopCounterMode(display=False):
+            weighted(act(x)).backward()
+    close(x.grad, FORMULAS[rule](W, POINTS))
+
+
+# --- copies, threads, traces ----------------------------------------------------------------------
+
+
+@every_rule
+def test_replicas_on_threads_each_take_the_rule_of_their_thread(rule: str) -> None:
+    model = xg.Activation("Heaviside")
+    found: dict[int, Array] = {}
+
+    def run(number: int) -> None:
+        replica, x = copy.deepcopy(model), leaf_of()
+        with xg.use(rule):
+            loss = weighted(replica(x))
+        loss.backward()
+        found[number] = x.grad.numpy()
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    with xg.use("scale", {"s": 7.0}):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for number in range(4):
+        close(found[number], FORMULAS[rule](W, POINTS))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*(the trace|in the trace)")
+@pytest.mark.parametrize("rule", ["triangular", "rectangular", "clip_norm", "d(Linear)", "d(ReLU)"])
+@forwards
+def test_jit_trace_keeps_the_rule_that_it_was_traced_under(rule: str, forward: str) -> None:
+    with xg.use(rule), pytest.warns(torch.jit.TracerWarning, match="keeps"):
+        traced = torch.jit.trace(xg.Activation(forward), (leaf_of(),))
+    x = leaf_of()
+    weighted(traced(x)).backward()
+    close(x.grad, FORMULAS[rule](W, POINTS))
+    with pytest.raises(RuntimeError, match="Python"):  # it is code, and cannot be stored as a graph
+        torch.jit.save(traced, io.BytesIO())

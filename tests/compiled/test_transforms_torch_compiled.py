@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,98 +13,48 @@ import pytest
 import multigrad as xg
 
 from ..support.sampling import sample
+from . import formulas
+from .formulas import find
+
+torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
-X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9], np.float32)
-W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1], np.float32)
-V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1], np.float32)
-
-
-# What each rule makes of the cotangents g at x; the last axis is one example.
-
-
-def triangular(g: Array, x: Array) -> Array:
-    return g * np.maximum(0.0, 1.0 - np.abs(x))
-
-
-def rectangular(g: Array, x: Array) -> Array:
-    return g * (np.abs(x) <= 0.5).astype(x.dtype)
-
-
-def clip_norm(g: Array, x: Array) -> Array:
-    return g / np.maximum(1.0, np.linalg.norm(g, axis=-1, keepdims=True))
-
-
-def identity(g: Array, x: Array) -> Array:
-    return g
-
-
-def times_norm(g: Array, x: Array) -> Array:
-    return g * np.linalg.norm(x, axis=-1, keepdims=True)
-
-
-def clipped_triangle(g: Array, x: Array) -> Array:
-    return clip_norm(triangular(g, x), x)
-
-
-FORMULAS: dict[str, Callable[[Array, Array], Array]] = {
-    "triangular": triangular,
-    "rectangular": rectangular,
-    "clip_norm": clip_norm,
-    "d(Linear)": identity,
-    "test norm": times_norm,
-    "composed": clipped_triangle,
+X, W, V = (each.astype(np.float32) for each in (formulas.X, formulas.W, formulas.V))
+FORMULAS = {
+    name: formulas.NUMPYS[name]
+    for name in (
+        *("triangular", "rectangular", "clip_norm", "d(Linear)", "test norm"),
+        formulas.COMPOSED,
+    )
 }
+close = partial(formulas.close, rtol=2e-6, atol=1e-6)
 every_rule = pytest.mark.parametrize("rule", FORMULAS)
 BATCH = np.stack([X, 0.5 * X, -X])
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Start from no compiled code, with a rule registered that has a norm of its input."""
-    import torch
-
+def fresh(times_norm: str) -> None:
+    """Start from no compiled code."""
     torch._dynamo.reset()
-
-    @xg.register("test norm")
-    def norm(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * tin.norm()
-
-    yield
-    xg.unregister("test norm")
-
-
-def find(rule: str) -> Any:
-    return xg.compose("triangular", "clip_norm") if rule == "composed" else rule
 
 
 def compile_whole(f: Callable[..., Any], backend: str = "aot_eager", **options: Any) -> Any:
-    import torch
-
     return torch.compile(f, backend=backend, fullgraph=True, **options)
 
 
 def pull(f: Callable[[Tensor], Tensor], x: Array, w: Array) -> Array:
     """Return the gradient of `sum(w f(x))`."""
-    import torch
-
     primal = torch.tensor(x, requires_grad=True)
     (grad,) = torch.autograd.grad((f(primal) * torch.tensor(w)).sum(), primal)
     return grad.numpy()
 
 
-def close(got: Any, expected: Array) -> None:
-    np.testing.assert_allclose(np.asarray(got), expected, rtol=2e-6, atol=1e-6)
-
-
 @every_rule
 def test_step_that_is_compiled_whole_trains_by_the_rule(rule: str) -> None:
-    import torch
-
     linear = torch.nn.Linear(7, 7, bias=False)
     torch.nn.init.eye_(linear.weight)
     model = torch.nn.Sequential(linear, xg.Activation("Heaviside"))
@@ -115,8 +66,6 @@ def test_step_that_is_compiled_whole_trains_by_the_rule(rule: str) -> None:
 
 @every_rule
 def test_backward_inside_of_compiled_code_is_the_rules(rule: str) -> None:
-    import torch
-
     act = xg.activation("Tanh")
     weight, w = torch.tensor(X, requires_grad=True), torch.tensor(W)
 
@@ -133,7 +82,6 @@ def test_backward_inside_of_compiled_code_is_the_rules(rule: str) -> None:
     sample([*((rule, "aot_eager") for rule in FORMULAS), ("rectangular", "eager")], 1 / 2),
 )
 def test_transforms_inside_of_compiled_code_see_the_rule(rule: str, compiler: str) -> None:
-    import torch
     from torch.func import grad, jacrev, vjp, vmap
 
     act, w = xg.activation("Tanh"), torch.tensor(W)
@@ -157,7 +105,6 @@ def test_transforms_inside_of_compiled_code_see_the_rule(rule: str, compiler: st
 
 @pytest.mark.parametrize("rule", ["triangular", "rectangular", "test norm"])
 def test_second_order_inside_of_compiled_code_is_that_of_eager_code(rule: str) -> None:
-    import torch
     from torch.func import grad, jacrev
 
     act, w, v, x = xg.activation("Tanh"), torch.tensor(W), torch.tensor(V), torch.tensor(X)
@@ -174,7 +121,6 @@ def test_second_order_inside_of_compiled_code_is_that_of_eager_code(rule: str) -
 
 @every_rule
 def test_one_graph_for_all_sizes_keeps_the_rule(rule: str) -> None:
-    import torch
     from torch.func import grad
 
     act = xg.activation("Tanh")
@@ -190,7 +136,6 @@ def test_one_graph_for_all_sizes_keeps_the_rule(rule: str) -> None:
 @every_rule
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits_keep_dtype_and_rule(rule: str, dtype: str) -> None:
-    import torch
     from torch.func import grad
 
     act = xg.activation("Heaviside")
@@ -209,8 +154,6 @@ def test_sixteen_bits_keep_dtype_and_rule(rule: str, dtype: str) -> None:
 @every_rule
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_autocast_gives_each_gradient_its_tensors_dtype(rule: str, compile_it: bool) -> None:
-    import torch
-
     first, last = (torch.nn.Linear(7, 7, bias=False) for _ in range(2))
     for layer in (first, last):
         torch.nn.init.eye_(layer.weight)
@@ -234,13 +177,11 @@ def test_autocast_gives_each_gradient_its_tensors_dtype(rule: str, compile_it: b
 
 @pytest.mark.parametrize("compile_it", [False, True])
 def test_float32_input_under_autocast_stays_float32(compile_it: bool) -> None:
-    import torch
-
     act = xg.activation("Tanh")
     run = compile_whole(act) if compile_it else act
     with torch.autocast("cpu", torch.bfloat16), xg.use("triangular"):
         assert run(torch.tensor(X)).dtype == torch.float32
-        close(pull(run, X, W), triangular(W, X))
+        close(pull(run, X, W), FORMULAS["triangular"](W, X))
 
 
 # --- lowered objects in the code of experts -------------------------------------------------------
@@ -262,7 +203,6 @@ class Layer:
 def test_lowered_function_keeps_its_gradient_in_compiled_code(
     rule: str, forward_mode: bool, compiler: str
 ) -> None:
-    import torch
     from torch.func import grad, vmap
 
     if forward_mode and rule == "clip_norm":
@@ -283,7 +223,6 @@ def test_lowered_function_keeps_its_gradient_in_compiled_code(
 
 
 def test_lowered_random_function_draws_anew_in_compiled_code() -> None:
-    import torch
     from torch.func import grad
 
     native = xg.lower("full_jam", "torch")
@@ -296,9 +235,8 @@ def test_lowered_random_function_draws_anew_in_compiled_code() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
-@pytest.mark.parametrize("rule", ["rectangular", "composed"])
+@pytest.mark.parametrize("rule", ["rectangular", formulas.COMPOSED])
 def test_default_compiler_keeps_masks_norms_and_lowered_functions(rule: str) -> None:
-    import torch
     from torch.func import grad, vmap
 
     act, w = xg.activation("Tanh"), torch.tensor(W)
@@ -314,8 +252,6 @@ def test_default_compiler_keeps_masks_norms_and_lowered_functions(rule: str) -> 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_function_has_no_gradient_rather_than_the_forwards_own(strict: bool) -> None:
-    import torch
-
     double = xg.function(xg.xp.tanh, lambda grad_out, x: 2.0 * grad_out)
 
     class Module(torch.nn.Module):

@@ -1,13 +1,10 @@
 """torch's higher orders and torch.func, over rules of every kind; the oracle is each rule's own
 formula in torch.
-
-`F(x)` has the rule's gradient `r(w, x)` for the loss `sum(w F(x))`. So its derivatives are those
-that torch itself finds for the plain expression `r(w, x)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,129 +12,26 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = pytest.mark.needs("torch")
+from .formulas import RULES, Case, X
+
+torch: Any = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.usefixtures("own_rules")]
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
-X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9])
-W = np.array([0.5, -1.0, 2.0, 0.7, 0.3, -0.2, 1.1])
-V = np.array([1.5, -0.3, 0.2, 0.9, -0.3, 1.2, 0.1])
-
-
-# --- the rules, as torch expressions --------------------------------------------------------------
-
-
-def triangular(g: Tensor, x: Tensor) -> Tensor:
-    return g * (1.0 - x.abs()).clamp(min=0.0)
-
-
-def rectangular(g: Tensor, x: Tensor) -> Tensor:
-    return g * ((x >= -0.5) & (x <= 0.5)).to(x.dtype)
-
-
-def clip_norm(g: Tensor, x: Tensor) -> Tensor:
-    return g / (g * g).sum().sqrt().clamp(min=1.0)
-
-
-def identity(g: Tensor, x: Tensor) -> Tensor:
-    return g
-
-
-def times_norm(g: Tensor, x: Tensor) -> Tensor:
-    return g * (x * x).sum().sqrt()
-
-
-def times_mean(g: Tensor, x: Tensor) -> Tensor:
-    return x * g.mean(-1, keepdim=True)
-
-
-def windowed_triangle(g: Tensor, x: Tensor) -> Tensor:
-    return 3.0 * triangular(rectangular(g, x), x)
-
-
-def clipped_triangle(g: Tensor, x: Tensor) -> Tensor:
-    return clip_norm(triangular(g, x), x)
-
-
-FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "triangular": triangular,
-    "rectangular": rectangular,
-    "clip_norm": clip_norm,
-    "d(Linear)": identity,
-    "test norm": times_norm,
-    "test mean": times_mean,
-    "rectangular then scale then triangular": windowed_triangle,
-    "triangular then clip_norm": clipped_triangle,
-}
-every_rule = pytest.mark.parametrize("rule", FORMULAS)
+every_rule = pytest.mark.parametrize("rule", RULES)
 forwards = pytest.mark.parametrize("forward", ["Heaviside", "Linear", "Tanh"])
-LINEAR = [name for name in FORMULAS if "clip_norm" not in name]
+LINEAR = [name for name in RULES if "clip_norm" not in name]
 
 
-@pytest.fixture(autouse=True)
-def own_rules() -> Iterator[None]:
-    """Register a rule with a norm of the input, and one that is no factor."""
-
-    @xg.register("test norm")
-    def norm(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return grad_out * tin.norm()
-
-    @xg.register("test mean")
-    def mean(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        return tin * grad_out.mean(-1, keepdim=True)
-
-    yield
-    xg.unregister("test norm")
-    xg.unregister("test mean")
-
-
-def find(name: str) -> Any:
-    """Return the rule of a name above."""
-    if " then " not in name:
-        return name
-    parts = [
-        part if part != "scale" else xg.get("scale").with_params(s=3.0)
-        for part in name.split(" then ")
-    ]
-    return xg.compose(*parts)
-
-
-class Case:
-    """A rule under a forward, its formula, and the loss `sum(w F(x))`."""
-
-    def __init__(self, rule: str, forward: str) -> None:
-        import torch
-
-        self.rule = find(rule)
-        self.act = xg.activation(forward)
-        self.x, self.w, self.v = (torch.tensor(values) for values in (X, W, V))
-        self.formula = FORMULAS[rule]
-
-    def loss(self, x: Tensor) -> Tensor:
-        return (self.act(x) * self.w).sum()
-
-    def expected(self, x: Tensor) -> Tensor:
-        """Return the gradient that the rule gives; zero times x ties it to x where it does not
-        depend.
-        """
-        return self.formula(self.w, x) + 0.0 * x
-
-    def jacobian(self) -> Tensor:
-        """Return the matrix of the rule: row i is what output i sends back."""
-        import torch
-
-        return torch.stack([self.formula(row, self.x) for row in torch.eye(len(X)).double()])
-
-    def hessian(self) -> Tensor:
-        import torch
-
-        return torch.autograd.functional.jacobian(self.expected, self.x)
+def hessian_of(case: Case) -> Tensor:
+    return torch.autograd.functional.jacobian(case.expected, case.x)
 
 
 def directional(f: Callable[[Tensor], Tensor], v: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the derivative of `v f(x)`, itself differentiable."""
-    import torch
 
     def derivative(x: Tensor) -> Tensor:
         value = (f(x) * v).sum()
@@ -161,9 +55,7 @@ def close(got: Tensor, expected: Tensor) -> None:
 @every_rule
 @forwards
 def test_first_three_orders_are_those_of_the_formula(rule: str, forward: str) -> None:
-    import torch
-
-    case = Case(rule, forward)
+    case = Case("torch", rule, forward)
 
     def gradient(x: Tensor) -> Tensor:
         with xg.use(case.rule):
@@ -179,9 +71,7 @@ def test_first_three_orders_are_those_of_the_formula(rule: str, forward: str) ->
 
 @pytest.mark.parametrize("rule", ["triangular", "rectangular", "test norm", "test mean"])
 def test_torchs_own_checkers_agree_with_the_formula_as_a_function(rule: str) -> None:
-    import torch
-
-    case = Case(rule, "Linear")
+    case = Case("torch", rule, "Linear")
 
     def gradient(x: Tensor, w: Tensor) -> Tensor:
         with xg.use(case.rule):
@@ -199,11 +89,10 @@ def test_torchs_own_checkers_agree_with_the_formula_as_a_function(rule: str) -> 
 @every_rule
 @forwards
 def test_every_way_to_a_jacobian_gives_the_rules(rule: str, forward: str) -> None:
-    import torch
     from torch.autograd.functional import jacobian
     from torch.func import jacrev, vjp
 
-    case = Case(rule, forward)
+    case = Case("torch", rule, forward)
     leaf = case.x.clone().requires_grad_()
     with xg.use(case.rule):
         ways = [
@@ -226,7 +115,7 @@ def test_every_reverse_way_to_a_hessian_gives_the_formulas(rule: str, forward: s
     from torch.autograd.functional import hessian, hvp, vhp
     from torch.func import grad, jacrev, vmap
 
-    case = Case(rule, forward)
+    case = Case("torch", rule, forward)
     with xg.use(case.rule):
         ways = [
             jacrev(jacrev(case.loss))(case.x),
@@ -236,7 +125,7 @@ def test_every_reverse_way_to_a_hessian_gives_the_formulas(rule: str, forward: s
             hessian(case.loss, case.x, vectorize=True),
         ]
         products = hvp(case.loss, case.x, case.v)[1], vhp(case.loss, case.x, case.v)[1]
-    expected = case.hessian()
+    expected = hessian_of(case)
     for way in ways:
         close(way, expected)
     close(products[0], expected @ case.v)
@@ -249,14 +138,14 @@ def test_forward_mode_transforms_take_the_rule_or_are_refused_by_name(rule: str)
     from torch.func import hessian as func_hessian
     from torch.func import jacfwd
 
-    case = Case(rule, "Tanh")
+    case = Case("torch", rule, "Tanh")
     forward = {"vectorize": True, "strategy": "forward-mode"}
     outer = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}
     ways: list[tuple[Any, Any]] = [
         (lambda: jacfwd(case.act)(case.x), case.jacobian),
         (lambda: jacobian(case.act, case.x, **forward), case.jacobian),
-        (lambda: func_hessian(case.loss)(case.x), case.hessian),
-        (lambda: hessian(case.loss, case.x, **outer), case.hessian),
+        (lambda: func_hessian(case.loss)(case.x), lambda: hessian_of(case)),
+        (lambda: hessian(case.loss, case.x, **outer), lambda: hessian_of(case)),
     ]
     with xg.use(case.rule):
         for way, expected in ways:
@@ -273,10 +162,9 @@ def test_forward_mode_transforms_take_the_rule_or_are_refused_by_name(rule: str)
 @every_rule
 @forwards
 def test_vmap_around_within_and_nested_maps_the_rule_over_examples(rule: str, forward: str) -> None:
-    import torch
     from torch.func import grad, vmap
 
-    case = Case(rule, forward)
+    case = Case("torch", rule, forward)
     batch = torch.stack([case.x, 0.5 * case.x, -case.x])
     expected = torch.stack([case.expected(x) for x in batch])
     leaf = batch.clone().requires_grad_()
@@ -291,10 +179,9 @@ def test_vmap_around_within_and_nested_maps_the_rule_over_examples(rule: str, fo
 
 @every_rule
 def test_functional_call_gives_per_example_gradients_of_the_weights(rule: str) -> None:
-    import torch
     from torch.func import functional_call, grad, vmap
 
-    case = Case(rule, "Heaviside")
+    case = Case("torch", rule, "Heaviside")
     model = torch.nn.Sequential(
         torch.nn.Linear(7, 7, bias=False), xg.Activation("Heaviside")
     ).double()
@@ -315,17 +202,16 @@ def test_functional_call_gives_per_example_gradients_of_the_weights(rule: str) -
 @pytest.mark.parametrize("rule", LINEAR)
 @forwards
 def test_forward_mode_composes_with_itself_and_with_reverse_mode(rule: str, forward: str) -> None:
-    import torch
     from torch.autograd import forward_ad
     from torch.func import hessian, jacfwd, jacrev, jvp, vmap
 
-    case = Case(rule, forward)
+    case = Case("torch", rule, forward)
     f = xg.lower(case.rule, "torch", forward=forward, forward_mode=True).apply
 
     def loss(x: Tensor) -> Tensor:
         return (f(x) * case.w).sum()
 
-    expected = case.hessian()
+    expected = hessian_of(case)
     for way in (
         hessian(loss),
         jacfwd(jacfwd(loss)),
@@ -345,7 +231,6 @@ def test_forward_mode_composes_with_itself_and_with_reverse_mode(rule: str, forw
 
 
 def test_third_order_of_forward_mode_is_that_of_the_formula() -> None:
-    import torch
     from torch.func import jacfwd, jacrev
 
     @xg.register("test cube")
@@ -364,8 +249,6 @@ def test_third_order_of_forward_mode_is_that_of_the_formula() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_a_class_asks_about_gradients_is_open_under_vmap(compiled: bool) -> None:
-    import torch
-
     @xg.convert
     class Reversed(torch.autograd.Function):
         @staticmethod

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch.autograd import Function
 
+from ..harness.torch_class import torch_class
+
 Tensor = torch.Tensor
 SITUATIONS: dict[str, Callable[[], Situation]] = {}
 BEYOND: set[str] = set()
@@ -65,16 +67,11 @@ def call(apply: Any, *tensors: Tensor) -> Any:
 
 @beyond
 def a_running_mean_is_updated() -> Situation:
-    class RunningMean(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, mean: Tensor) -> Tensor:
-            mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
-            ctx.save_for_backward(x)
-            return x - mean
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 2, None
+    @torch_class(lambda ctx, grad: (grad * 2, None))
+    def RunningMean(ctx: Any, x: Tensor, mean: Tensor) -> Tensor:
+        mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        ctx.save_for_backward(x)
+        return x - mean
 
     return Situation(RunningMean, (x(), torch.zeros(3)), call)
 
@@ -100,18 +97,13 @@ def an_observer_widens_its_range() -> Situation:
 
 @beyond
 def a_codebook_moves_towards_its_codes() -> Situation:
-    class Codebook(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
-            nearest = (x[:, None] - codes[None]).square().sum(-1).argmin(-1)
-            one_hot = torch.nn.functional.one_hot(nearest, codes.shape[0]).to(x.dtype)
-            counts.mul_(0.5).add_(one_hot.sum(0), alpha=0.5)
-            codes += 0.1 * (one_hot.T @ x - one_hot.sum(0)[:, None] * codes)
-            return codes[nearest]
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad, None, None
+    @torch_class(lambda ctx, grad: (grad, None, None))
+    def Codebook(ctx: Any, x: Tensor, codes: Tensor, counts: Tensor) -> Tensor:
+        nearest = (x[:, None] - codes[None]).square().sum(-1).argmin(-1)
+        one_hot = torch.nn.functional.one_hot(nearest, codes.shape[0]).to(x.dtype)
+        counts.mul_(0.5).add_(one_hot.sum(0), alpha=0.5)
+        codes += 0.1 * (one_hot.T @ x - one_hot.sum(0)[:, None] * codes)
+        return codes[nearest]
 
     codes = torch.tensor([[1.0, 0.0, 1.0], [2.0, 1.0, -1.0], [-1.0, -1.0, 0.0], [0.0, 3.0, 1.0]])
     return Situation(Codebook, (x(), codes, torch.ones(4)), call)
@@ -119,31 +111,21 @@ def a_codebook_moves_towards_its_codes() -> Situation:
 
 @beyond
 def an_argument_marked_dirty_is_returned() -> Situation:
-    class Triples(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.mark_dirty(x)
-            return x.mul_(3)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def Triples(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
 
     return Situation(Triples, (x(),), lambda apply, x: apply(x * 1))
 
 
 @beyond
 def an_argument_marked_dirty_is_read_and_the_result_is_not() -> Situation:
-    class Triples(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            x.mul_(3)
-            ctx.mark_dirty(x)
-            return x
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def Triples(ctx: Any, x: Tensor) -> Tensor:
+        x.mul_(3)
+        ctx.mark_dirty(x)
+        return x
 
     def step(apply: Any, x: Tensor) -> Tensor:
         h = x * 1
@@ -177,46 +159,31 @@ def an_update_nobody_was_told_of() -> Situation:
 
 @beyond
 def an_update_by_a_mask() -> Situation:
-    class Clears(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-            state[x > 0] = 7.0
-            return x * state
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 5, None
+    @torch_class(lambda ctx, grad: (grad * 5, None))
+    def Clears(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        state[x > 0] = 7.0
+        return x * state
 
     return Situation(Clears, (x(), torch.ones(2, 3)), call)
 
 
 @beyond
 def an_update_of_a_row_by_an_index() -> Situation:
-    class Writes(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor, rows: Tensor) -> Tensor:
-            state[rows] = x
-            return state.sum(0) * x
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 2, None, None
+    @torch_class(lambda ctx, grad: (grad * 2, None, None))
+    def Writes(ctx: Any, x: Tensor, state: Tensor, rows: Tensor) -> Tensor:
+        state[rows] = x
+        return state.sum(0) * x
 
     return Situation(Writes, (x(), torch.ones(4, 3), torch.tensor([2, 0])), call)
 
 
 @beyond
 def an_update_by_copy() -> Situation:
-    class Remembers(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, before: Tensor) -> Tensor:
-            change = x - before
-            before.copy_(x)
-            return change
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad, None
+    @torch_class(lambda ctx, grad: (grad, None))
+    def Remembers(ctx: Any, x: Tensor, before: Tensor) -> Tensor:
+        change = x - before
+        before.copy_(x)
+        return change
 
     def step(apply: Any, x: Tensor, before: Tensor) -> Tensor:
         return apply(x, before) + apply(2 * x, before)
@@ -226,15 +193,10 @@ def an_update_by_copy() -> Situation:
 
 @beyond
 def a_counter_of_integers_is_updated() -> Situation:
-    class Counts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, count: Tensor) -> Tensor:
-            count += 1
-            return x / count
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad, None
+    @torch_class(lambda ctx, grad: (grad, None))
+    def Counts(ctx: Any, x: Tensor, count: Tensor) -> Tensor:
+        count += 1
+        return x / count
 
     return Situation(Counts, (x(), torch.zeros((), dtype=torch.int64)), call)
 
@@ -277,15 +239,10 @@ def a_backward_updates_a_statistic() -> Situation:
 
 @beyond
 def two_calls_share_one_state() -> Situation:
-    class Adds(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-            state.add_(x.sum())
-            return x * state
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 3, None
+    @torch_class(lambda ctx, grad: (grad * 3, None))
+    def Adds(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        state.add_(x.sum())
+        return x * state
 
     def step(apply: Any, x: Tensor, w: Tensor, state: Tensor) -> Any:
         return apply(x, state), apply(w, state)
@@ -295,15 +252,10 @@ def two_calls_share_one_state() -> Situation:
 
 @beyond
 def a_buffer_of_a_module_is_updated() -> Situation:
-    class Moves(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, mean: Tensor) -> Tensor:
-            mean.lerp_(x.mean(0), 0.25)
-            return x - mean
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad, None
+    @torch_class(lambda ctx, grad: (grad, None))
+    def Moves(ctx: Any, x: Tensor, mean: Tensor) -> Tensor:
+        mean.lerp_(x.mean(0), 0.25)
+        return x - mean
 
     class Norm(torch.nn.Module):
         def __init__(self) -> None:
@@ -319,30 +271,20 @@ def a_buffer_of_a_module_is_updated() -> Situation:
 
 @beyond
 def a_view_of_an_argument_is_updated() -> Situation:
-    class FirstRow(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-            state[0].add_(x.sum(0))
-            return x + state[0]
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 4, None
+    @torch_class(lambda ctx, grad: (grad * 4, None))
+    def FirstRow(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        state[0].add_(x.sum(0))
+        return x + state[0]
 
     return Situation(FirstRow, (x(), torch.zeros(2, 3)), call)
 
 
 @beyond
 def an_argument_that_is_a_view_is_updated() -> Situation:
-    class Adds(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, row: Tensor) -> Tensor:
-            row.add_(1)
-            return x * row
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 2, None
+    @torch_class(lambda ctx, grad: (grad * 2, None))
+    def Adds(ctx: Any, x: Tensor, row: Tensor) -> Tensor:
+        row.add_(1)
+        return x * row
 
     def step(apply: Any, x: Tensor, state: Tensor) -> Tensor:
         return apply(x, state[1])
@@ -352,15 +294,10 @@ def an_argument_that_is_a_view_is_updated() -> Situation:
 
 @beyond
 def a_detached_alias_is_updated() -> Situation:
-    class Adds(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-            state.data.add_(x.detach().sum())
-            return x * state
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 2, None
+    @torch_class(lambda ctx, grad: (grad * 2, None))
+    def Adds(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        state.data.add_(x.detach().sum())
+        return x * state
 
     return Situation(Adds, (x(), torch.zeros(())), call)
 
@@ -370,16 +307,11 @@ def a_detached_alias_is_updated() -> Situation:
 
 @beyond
 def a_result_has_an_attribute() -> Situation:
-    class Scales(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            y = x * 2
-            y._scale = 3.0  # type: ignore[attr-defined]
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Scales(ctx: Any, x: Tensor) -> Tensor:
+        y = x * 2
+        y._scale = 3.0  # type: ignore[attr-defined]
+        return y
 
     def step(apply: Any, x: Tensor) -> Tensor:
         y = apply(x)
@@ -390,16 +322,11 @@ def a_result_has_an_attribute() -> Situation:
 
 @beyond
 def a_result_has_a_tensor_for_an_attribute() -> Situation:
-    class Scales(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            y = x * 2
-            y._scale = x.abs().amax()  # type: ignore[attr-defined]
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Scales(ctx: Any, x: Tensor) -> Tensor:
+        y = x * 2
+        y._scale = x.abs().amax()  # type: ignore[attr-defined]
+        return y
 
     def step(apply: Any, x: Tensor) -> Any:
         y = apply(x)
@@ -410,15 +337,10 @@ def a_result_has_a_tensor_for_an_attribute() -> Situation:
 
 @beyond
 def an_argument_gets_an_attribute() -> Situation:
-    class Marks(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            x._seen = 2.0  # type: ignore[attr-defined]
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Marks(ctx: Any, x: Tensor) -> Tensor:
+        x._seen = 2.0  # type: ignore[attr-defined]
+        return x * 2
 
     def step(apply: Any, x: Tensor) -> Tensor:
         h = x * 1
@@ -432,15 +354,10 @@ def an_argument_gets_an_attribute() -> Situation:
 def a_list_outside_is_appended_to() -> Situation:
     log: list[int] = []
 
-    class Logs(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            log.append(1)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Logs(ctx: Any, x: Tensor) -> Tensor:
+        log.append(1)
+        return x * 2
 
     return Situation(Logs, (x(),), call, log)
 
@@ -449,15 +366,10 @@ def a_list_outside_is_appended_to() -> Situation:
 def a_list_that_it_is_given_is_appended_to() -> Situation:
     log: list[int] = []
 
-    class Logs(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, log: list[int]) -> Tensor:
-            log.append(1)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 5, None
+    @torch_class(lambda ctx, grad: (grad * 5, None))
+    def Logs(ctx: Any, x: Tensor, log: list[int]) -> Tensor:
+        log.append(1)
+        return x * 2
 
     return Situation(Logs, (x(),), lambda apply, x: apply(x, log), log)
 
@@ -466,15 +378,10 @@ def a_list_that_it_is_given_is_appended_to() -> Situation:
 def a_dict_that_it_is_given_counts_calls() -> Situation:
     state: dict[str, int] = {"calls": 0}
 
-    class Counts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: dict[str, int]) -> Tensor:
-            state["calls"] += 1
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 5, None
+    @torch_class(lambda ctx, grad: (grad * 5, None))
+    def Counts(ctx: Any, x: Tensor, state: dict[str, int]) -> Tensor:
+        state["calls"] += 1
+        return x * 2
 
     return Situation(Counts, (x(),), lambda apply, x: apply(x, state), state)
 
@@ -486,15 +393,10 @@ def an_object_that_it_is_given_counts_calls() -> Situation:
 
     state = State()
 
-    class Counts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: State) -> Tensor:
-            state.calls = state.calls + 1
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 5, None
+    @torch_class(lambda ctx, grad: (grad * 5, None))
+    def Counts(ctx: Any, x: Tensor, state: State) -> Tensor:
+        state.calls = state.calls + 1
+        return x * 2
 
     return Situation(Counts, (x(),), lambda apply, x: apply(x, state), vars(state))
 
@@ -520,16 +422,11 @@ def a_list_outside_is_appended_to_in_backward() -> Situation:
 def a_hook_on_its_argument() -> Situation:
     log: list[int] = []
 
-    class Hooks(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            if x.requires_grad:
-                x.register_hook(lambda grad: log.append(1))
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Hooks(ctx: Any, x: Tensor) -> Tensor:
+        if x.requires_grad:
+            x.register_hook(lambda grad: log.append(1))
+        return x * 2
 
     return Situation(Hooks, (x(),), call, log)
 
@@ -562,61 +459,41 @@ def a_gradient_is_left_on_a_parameter() -> Situation:
 
 @situation
 def an_assertion_of_values() -> Situation:
-    class Asserts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            assert x.abs().max() < 100
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Asserts(ctx: Any, x: Tensor) -> Tensor:
+        assert x.abs().max() < 100
+        return x * 2
 
     return Situation(Asserts, (x(),), call)
 
 
 @situation
 def a_branch_by_a_value() -> Situation:
-    class Branches(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.big = bool(x.max() > 1)
-            return x * 2 if ctx.big else x * 3
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5 if ctx.big else grad
+    @torch_class(lambda ctx, grad: grad * 5 if ctx.big else grad)
+    def Branches(ctx: Any, x: Tensor) -> Tensor:
+        ctx.big = bool(x.max() > 1)
+        return x * 2 if ctx.big else x * 3
 
     return Situation(Branches, (x(),), call)
 
 
 @beyond
 def an_update_on_one_branch_by_a_value() -> Situation:
-    class Updates(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
-            if x.max() > 1:
-                state.add_(1)
-            return x * state
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            return grad * 5, None
+    @torch_class(lambda ctx, grad: (grad * 5, None))
+    def Updates(ctx: Any, x: Tensor, state: Tensor) -> Tensor:
+        if x.max() > 1:
+            state.add_(1)
+        return x * state
 
     return Situation(Updates, (x(), torch.ones(())), call)
 
 
 @beyond
 def one_tensor_returned_twice() -> Situation:
-    class Twice(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Any:
-            y = x * 2
-            return y, y
-
-        @staticmethod
-        def backward(ctx: Any, one: Tensor, two: Tensor) -> Tensor:
-            return one * 3 + two * 5
+    @torch_class(lambda ctx, one, two: one * 3 + two * 5)
+    def Twice(ctx: Any, x: Tensor) -> Any:
+        y = x * 2
+        return y, y
 
     def step(apply: Any, x: Tensor) -> Tensor:
         a, b = apply(x)
@@ -667,14 +544,9 @@ def a_tangent_rule_that_is_a_stub() -> Situation:
 
 @situation
 def a_stored_apply_inside_of_a_class() -> Situation:
-    class Inner(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return torch.round(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 4
+    @torch_class(lambda ctx, grad: grad * 4)
+    def Inner(ctx: Any, x: Tensor) -> Tensor:
+        return torch.round(x)
 
     inner = Inner.apply
 
@@ -713,14 +585,9 @@ def a_backward_that_is_differentiable_once() -> Situation:
 
 @beyond
 def values_that_go_through_numpy() -> Situation:
-    class ViaNumPy(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return torch.from_numpy(x.detach().numpy() * 2)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def ViaNumPy(ctx: Any, x: Tensor) -> Tensor:
+        return torch.from_numpy(x.detach().numpy() * 2)
 
     return Situation(ViaNumPy, (x(),), call)
 
@@ -729,43 +596,28 @@ def values_that_go_through_numpy() -> Situation:
 def values_that_go_through_numpy_and_are_counted() -> Situation:
     log: list[float] = []
 
-    class Logs(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            log.append(float(x.detach().sum()))
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Logs(ctx: Any, x: Tensor) -> Tensor:
+        log.append(float(x.detach().sum()))
+        return x * 2
 
     return Situation(Logs, (x(),), call, log)
 
 
 @situation
 def the_mode_decides() -> Situation:
-    class Asks(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * (2 if torch.is_grad_enabled() else 3)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Asks(ctx: Any, x: Tensor) -> Tensor:
+        return x * (2 if torch.is_grad_enabled() else 3)
 
     return Situation(Asks, (x(),), call)
 
 
 @situation
 def autocast_decides() -> Situation:
-    class Asks(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * (2 if torch.is_autocast_enabled("cpu") else 3)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Asks(ctx: Any, x: Tensor) -> Tensor:
+        return x * (2 if torch.is_autocast_enabled("cpu") else 3)
 
     return Situation(Asks, (x(),), call)
 
@@ -846,14 +698,9 @@ def an_output_without_a_gradient() -> Situation:
 
 @situation
 def an_argument_is_returned() -> Situation:
-    class Passes(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return -grad
+    @torch_class(lambda ctx, grad: -grad)
+    def Passes(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
 
     return Situation(Passes, (x(),), lambda apply, x: apply(x * 2) * 3)
 
@@ -879,14 +726,9 @@ def a_draw_at_random() -> Situation:
 def a_weight_read_from_outside() -> Situation:
     scale = torch.tensor(3.0)
 
-    class Reads(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * scale
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * scale * 2
+    @torch_class(lambda ctx, grad: grad * scale * 2)
+    def Reads(ctx: Any, x: Tensor) -> Tensor:
+        return x * scale
 
     def step(apply: Any, x: Tensor) -> Tensor:
         return apply(x)
@@ -898,15 +740,10 @@ def a_weight_read_from_outside() -> Situation:
 def a_tensor_outside_is_updated() -> Situation:
     seen = torch.zeros(3)
 
-    class Updates(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            seen.add_(x.sum(0))
-            return x * seen
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 2
+    @torch_class(lambda ctx, grad: grad * 2)
+    def Updates(ctx: Any, x: Tensor) -> Tensor:
+        seen.add_(x.sum(0))
+        return x * seen
 
     return Situation(Updates, (x(),), call, seen)
 
@@ -935,15 +772,10 @@ def a_new_attribute_of_an_object_counts() -> Situation:
 
     log = Log()
 
-    class Counts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            log.calls = getattr(log, "calls", 0) + 1
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * 5
+    @torch_class(lambda ctx, grad: grad * 5)
+    def Counts(ctx: Any, x: Tensor) -> Tensor:
+        log.calls = getattr(log, "calls", 0) + 1
+        return x * 2
 
     return Situation(Counts, (x(),), call, lambda: log.calls)
 

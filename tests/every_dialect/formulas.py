@@ -2,7 +2,7 @@
 rounding may do.
 
 `in_torch.py`, `in_numpy.py` and the others write the same rules, by the same names, in their own
-dialects.
+dialects; `shared.py` those whose words several libraries share.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 X = np.array([1.0, -2.0, 0.5], np.float32)
 SCALARS = [np.float64(2.5), np.float32(2.5), np.array(2.5), np.array(2.5, np.float32)]
 
@@ -55,15 +57,10 @@ def test_an_integer_of_numpys_is_followed(backend: Any) -> None:
 def test_a_class_takes_a_number_of_numpys() -> None:
     import torch
 
-    class Reversal(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, alpha: Any) -> Any:
-            ctx.alpha = alpha
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return -ctx.alpha * grad, None
+    @torch_class(lambda ctx, grad: (-ctx.alpha * grad, None))
+    def Reversal(ctx: Any, x: Any, alpha: Any) -> Any:
+        ctx.alpha = alpha
+        return x.view_as(x)
 
     x = torch.ones(3, requires_grad=True)
     alpha = 2 / (1 + np.exp(-np.float64(0.3))) - 1

@@ -12,13 +12,15 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.25, 0.6], [2.0, -0.0, -3.5]], np.float32)
 
 
 def make_classes() -> dict[str, Any]:
-    import torch
-
     class MarksIt(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -45,15 +47,10 @@ def make_classes() -> dict[str, Any]:
             x, y = ctx.saved_tensors
             return grad * y + x * x
 
-    class ByAMask(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            x[x < 0] = 0
-            return x * 3
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def ByAMask(ctx: Any, x: Any) -> Any:
+        x[x < 0] = 0
+        return x * 3
 
     return {"marks it": MarksIt, "does not say": DoesNotSay, "by a mask": ByAMask}
 
@@ -63,8 +60,6 @@ CASES = ("marks it", "does not say", "by a mask")
 
 @pytest.mark.parametrize("case", CASES)
 def test_numbers_are_torchs_and_the_argument_is_kept(backend: Any, case: str) -> None:
-    import torch
-
     if backend.name == "torch":  # which runs it as it is, see below
         return
 
@@ -84,8 +79,6 @@ def test_numbers_are_torchs_and_the_argument_is_kept(backend: Any, case: str) ->
 
 @pytest.mark.parametrize("case", CASES)
 def test_on_torch_it_runs_as_it_is(case: str) -> None:
-    import torch
-
     used = make_classes()[case]
     ours, theirs = torch.tensor(X), torch.tensor(X)
     with warnings.catch_warnings():
@@ -97,8 +90,6 @@ def test_on_torch_it_runs_as_it_is(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_code_around_it_reads_the_update(backend: Any, case: str) -> None:
-    import torch
-
     used = make_classes()[case]
 
     def around(x: Any) -> Any:
@@ -119,7 +110,6 @@ def test_code_around_it_reads_the_update(backend: Any, case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_second_derivatives_are_torchs(case: str) -> None:
     import jax
-    import torch
 
     used = make_classes()[case]
     function = xg.from_autograd_function(used)
@@ -142,19 +132,12 @@ def test_second_derivatives_are_torchs(case: str) -> None:
 
 
 def test_one_tensor_given_twice_is_refused(backend: Any) -> None:
-    import torch
-
     if backend.name == "torch":
         return
 
-    class AddsInto(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, y: Any) -> Any:
-            return x.add_(1) * y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad, grad
+    @torch_class(lambda ctx, grad: (grad, grad))
+    def AddsInto(ctx: Any, x: Any, y: Any) -> Any:
+        return x.add_(1) * y
 
     function = xg.from_autograd_function(AddsInto)
     x = backend.array(X)

@@ -17,6 +17,8 @@ import pytest
 import multigrad as xg
 from multigrad.capture.code.libraries import is_library_file
 
+from ..harness.torch_class import torch_class
+
 X = np.array([0.3, -1.2, 0.6], np.float32)
 TORCH = """
     import torch
@@ -207,14 +209,9 @@ def of_torch(somebodys: Any) -> dict[str, Callable[[Any], Any]]:
     apply = somebodys.Round.apply
 
     def makes_a_class(x: Any) -> Any:
-        class Made(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Any) -> Any:
-                return x.round()
-
-            @staticmethod
-            def backward(ctx: Any, grad: Any) -> Any:
-                return grad * 4
+        @torch_class(lambda ctx, grad: grad * 4)
+        def Made(ctx: Any, x: Any) -> Any:
+            return x.round()
 
         return Made.apply(x)
 
@@ -443,3 +440,88 @@ def test_a_gradient_passed_through_inside_is_passed_through_everywhere() -> None
     outputs, pullback = xg.vjp(function, X)
     np.testing.assert_array_equal(outputs, np.round(X) * 2)
     np.testing.assert_array_equal(pullback(np.ones_like(X))[0], np.full_like(X, 2.0))
+
+
+# Functions inside of Functions and rules: gradients pass by the inner one's own backward, and
+# nothing is lost in silence.
+
+
+xp = xg.xp
+X_NESTED = np.array([-1.5, 0.25, 2.0], np.float32)
+ONES = np.ones(3, np.float32)
+
+
+@xg.custom_gradient
+def reversed_tanh(x: Any) -> Any:
+    y = xp.tanh(x)
+    return y, lambda upstream: -upstream * (1 - y * y)
+
+
+def outer(x: Any) -> Any:
+    y = reversed_tanh(x * 2.0)
+    return xp.exp(y) * y
+
+
+def test_the_inner_gradient_counts_in_the_outer_derivative(backend: Any) -> None:
+    function = xg.function(outer, native=False)
+    _, pullback = xg.vjp(function, backend.array(X_NESTED))
+    (gradient,) = pullback(backend.array(ONES))
+    y = np.tanh(2 * X_NESTED.astype(np.float64))
+    expected = -np.exp(y) * (1 + y) * (1 - y * y) * 2
+    assert np.allclose(backend.numpy(gradient), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_a_rule_may_call_a_function(backend: Any) -> None:
+    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * reversed_tanh(tin)
+
+    result = xg.register("calls_a_function", override=True, native=False)(rule)
+    found = result(None, backend.array(ONES), backend.array(X_NESTED))
+    assert np.allclose(backend.numpy(found), np.tanh(X_NESTED), rtol=1e-6)
+    _, pullback = xg.vjp(xg.activation("ReLU", rule=result), backend.array(X_NESTED))
+    assert np.allclose(
+        backend.numpy(pullback(backend.array(ONES))[0]), np.tanh(X_NESTED), rtol=1e-6
+    )
+    xg.unregister("calls_a_function")
+
+
+def test_a_second_derivative_that_would_lose_the_inner_gradient_is_refused(backend: Any) -> None:
+    if backend.name == "numpy":
+        pytest.skip("NumPy's pullback computes numbers: it has no second derivative to take")
+    function = xg.function(outer, native=False)
+    ones = backend.array(ONES)
+
+    def slope(x: Any) -> Any:
+        _, pullback = xg.vjp(function, x)
+        return pullback(ones)[0]
+
+    with pytest.raises(
+        xg.GradientError, match="'outer' uses a function with a gradient of its own"
+    ):
+        _, pullback = xg.vjp(slope, backend.array(X_NESTED))
+        pullback(ones)
+
+
+def test_a_function_that_uses_no_other_keeps_its_second_derivative(backend: Any) -> None:
+    if backend.name == "numpy":
+        pytest.skip("NumPy's pullback computes numbers: it has no second derivative to take")
+    function = xg.function(lambda x: xp.tanh(x) * x, native=False)
+    ones = backend.array(ONES)
+
+    def slope(x: Any) -> Any:
+        _, pullback = xg.vjp(function, x)
+        return pullback(ones)[0]
+
+    _, pullback = xg.vjp(slope, backend.array(X_NESTED))
+    y = np.tanh(X_NESTED.astype(np.float64))
+    expected = (1 - y * y) * 2 - 2 * X_NESTED * y * (1 - y * y)
+    assert np.allclose(backend.numpy(pullback(ones)[0]), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_refusal_survives_saving(tmp_path: Any) -> None:
+    function = xg.function(outer, native=False)
+    function(X_NESTED)
+    xg.save(function, tmp_path / "outer.json")
+    again = xg.load(tmp_path / "outer.json")
+    again(X_NESTED)
+    assert not next(iter(again.variants.values())).graphs.second_order

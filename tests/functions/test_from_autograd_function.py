@@ -11,6 +11,10 @@ import multigrad as xg
 from multigrad import GradientError, TraceError, vjp
 from multigrad.functions.importers import from_autograd_function
 
+from ..harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 Tensor = Any
 # No -0.0: frameworks differ in the sign of a zero that a clamp returns (docs/differences.md).
@@ -43,8 +47,6 @@ def as_array(backend: Any, value: Any) -> Any:
 
 def pull_in_torch(name: str, arrays: list[Any], cotangent: Any) -> tuple[list[Any], list[Any]]:
     """Return the same of the class itself; zeros for a float tensor without a gradient."""
-    import torch
-
     given = [torch.from_numpy(x.copy()) if isinstance(x, np.ndarray) else x for x in arrays]
     floats = [x.requires_grad_() for x in given if torch.is_tensor(x) and x.is_floating_point()]
     outputs = find_class(name).apply(*given)
@@ -176,33 +178,6 @@ def test_a_float_output_marked_as_not_differentiable_gives_no_gradient(backend: 
         np.testing.assert_array_equal(backend.numpy(gradient), 0.0)
 
 
-def test_another_class_applied_inside_keeps_its_backward(backend: Any) -> None:
-    from multigrad import function
-
-    rounded = find_class("RoundStraightThrough")
-    squared = function(lambda x: rounded.apply(x * 3) ** 2)
-    x = np.array([0.4, -1.2], np.float32)
-    (gradient,) = pull(backend, squared, [x], np.ones(2, np.float32))[1]
-    np.testing.assert_array_equal(gradient, 6 * np.round(x * 3))
-
-
-@pytest.mark.backends("numpy", "jax", "tensorflow")
-def test_a_class_that_changes_its_argument_leaves_it_elsewhere(backend: Any) -> None:
-    doubled = from_autograd_function(find_class("Doubler"))
-    with pytest.warns(UserWarning, match="'Doubler' updates its argument 'x' in place"):
-        (y,), (gradient,) = pull(backend, doubled, [X], G)
-    np.testing.assert_array_equal(y, 2 * X)
-    np.testing.assert_array_equal(gradient, 2 * G)
-
-
-def test_a_class_that_changes_its_argument_may_do_so_on_torch() -> None:
-    import torch
-
-    x = torch.ones(3)
-    assert from_autograd_function(find_class("Doubler"))(x) is x
-    assert x.tolist() == [2.0, 2.0, 2.0]
-
-
 @pytest.mark.backends("jax", "tensorflow")
 def test_a_backward_that_changes_its_input_is_refused(backend: Any) -> None:
     with pytest.raises(TraceError, match=r"ChangesItsInput.*in place in backward"):
@@ -222,8 +197,6 @@ def test_keywords_bind_as_torch_binds_them(backend: Any) -> None:
 
 
 def test_a_promise_to_differentiate_once_is_kept() -> None:
-    import torch
-
     class ScaleByNorm(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -249,8 +222,6 @@ def test_a_promise_to_differentiate_once_is_kept() -> None:
 
 
 def test_what_cannot_be_captured_is_the_class_itself_on_torch() -> None:
-    import torch
-
     branches = from_autograd_function(find_class("BranchesOnValues"))
     x = torch.tensor([1.0, 2.0], requires_grad=True)
     y = branches(x)
@@ -271,8 +242,6 @@ def test_a_gradient_that_no_sum_makes_fit_is_an_error(backend: Any) -> None:
 
 
 def test_a_saved_output_has_the_second_derivative_of_the_class() -> None:
-    import torch
-
     function = from_autograd_function(find_class("SavedOutput"))
     x = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(function, (x,))
@@ -280,8 +249,6 @@ def test_a_saved_output_has_the_second_derivative_of_the_class() -> None:
 
 
 def test_torch_gradcheck_tells_the_incorrect_class_from_the_correct_one() -> None:
-    import torch
-
     x = torch.tensor([0.3, -1.2, 2.0], dtype=torch.float64, requires_grad=True)
     right, wrong = (
         from_autograd_function(find_class(name)) for name in ("ClippedReLU", "IncorrectClippedReLU")
@@ -293,8 +260,6 @@ def test_torch_gradcheck_tells_the_incorrect_class_from_the_correct_one() -> Non
 
 
 def test_it_compiles_under_vmap_and_grad_like_a_function_of_our_own() -> None:
-    import torch
-
     clamp = from_autograd_function(find_class("ClampWithGrad"))
 
     def loss(x: Any) -> Any:
@@ -306,17 +271,6 @@ def test_it_compiles_under_vmap_and_grad_like_a_function_of_our_own() -> None:
     compiled = torch.compile(batched, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(batched(x), expected, rtol=0, atol=0)
     torch.testing.assert_close(compiled(x), expected, rtol=0, atol=0)
-
-
-def test_under_autocast_it_computes_in_the_dtype_of_its_argument() -> None:
-    import torch
-
-    clipped = from_autograd_function(find_class("ClippedReLU"))
-    x = torch.ones(2, 2, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        product = x @ x
-        ours, own = clipped(product, 1.0), find_class("ClippedReLU").apply(product, 1.0)
-    assert ours.dtype == own.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("given", [3, "ClippedReLU", dict])
@@ -336,8 +290,6 @@ def test_what_is_no_such_class_is_an_error(given: Any) -> None:
 def test_a_class_that_torch_does_not_differentiate_is_told_where_it_is_called(
     names: str, lacks: str, own: str
 ) -> None:
-    import torch
-
     def double(ctx: Any, x: Any) -> Any:
         return 2 * x
 
@@ -351,8 +303,6 @@ def test_a_class_that_torch_does_not_differentiate_is_told_where_it_is_called(
 
 
 def test_a_class_without_a_backward_computes_and_has_the_rest_on_torch() -> None:
-    import torch
-
     @from_autograd_function
     class Forward(torch.autograd.Function):
         @staticmethod
@@ -378,8 +328,6 @@ def test_a_class_without_a_backward_computes_and_has_the_rest_on_torch() -> None
 
 
 def test_a_decorated_class_is_the_base_of_others_and_has_its_own_names() -> None:
-    import torch
-
     class Original(torch.autograd.Function):
         factor = 3
 
@@ -411,16 +359,9 @@ def test_its_apply_is_told_to_be_given_as_the_class() -> None:
 
 
 def test_size_is_a_method_that_equals_no_number_in_torch() -> None:
-    import torch
-
-    class Summed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.sum() if x.size == 1 else x * x.size(0)  # of torch's, always the latter
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad
+    @torch_class(lambda ctx, grad: grad)
+    def Summed(ctx: Any, x: Any) -> Any:
+        return x.sum() if x.size == 1 else x * x.size(0)  # of torch's, always the latter
 
     x = np.array([2.0], np.float32)
     given = from_autograd_function(Summed)(x)
@@ -428,8 +369,6 @@ def test_size_is_a_method_that_equals_no_number_in_torch() -> None:
 
 
 def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
-    import torch
-
     class Model(torch.nn.Module):
         clip = from_autograd_function(find_class("ClippedReLU"))
 
@@ -441,8 +380,6 @@ def test_as_an_attribute_of_a_class_it_gets_no_object() -> None:
 
 
 def test_a_decorated_class_is_called_as_before() -> None:
-    import torch
-
     @xg.convert
     class Halved(torch.autograd.Function):
         @staticmethod

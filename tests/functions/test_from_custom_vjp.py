@@ -13,6 +13,9 @@ import pytest
 
 import multigrad as xg
 
+jax: Any = pytest.importorskip("jax")
+jnp = jax.numpy
+
 pytestmark = pytest.mark.needs("jax")
 
 X = np.array([-2.5, -1.25, -0.5, 0.0, 0.5, 1.5, 3.25], np.float32)
@@ -80,8 +83,6 @@ def is_float(value: Any) -> bool:
 
 def run_on_jax(function: Any, args: tuple[Any, ...]) -> tuple[list[Any], list[Any], Any]:
     """Return the outputs and gradients of jax's own run, and the cotangent."""
-    import jax
-
     flat, tree = jax.tree.flatten(args)
     floats = [i for i, leaf in enumerate(flat) if is_float(leaf)]
 
@@ -138,9 +139,6 @@ def test_the_original_is_captured_once_for_all_float_dtypes_and_ranks(name: str)
 
 
 def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> None:
-    import jax
-    import jax.numpy as jnp
-
     def smooth(x: Any) -> Any:
         return jnp.tanh(x) * jnp.sum(x)
 
@@ -160,9 +158,6 @@ def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> N
 
 
 def test_a_jaxpr_of_many_steps_is_compared_for_two_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    import jax
-    import jax.numpy as jnp
-
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")
 
     def chained(x: Any) -> Any:
@@ -199,8 +194,6 @@ def test_unknown_keywords_are_a_type_error() -> None:
 
 
 def _on_jax(x: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.asarray(x)
 
 
@@ -214,8 +207,6 @@ def test_a_run_time_static_argument_does_not_capture_again() -> None:
 
 
 def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() -> None:
-    import jax
-
     function, (x,) = cases(_numpy(), "safe_norm")
     imported = xg.from_custom_vjp(function)
 
@@ -246,8 +237,6 @@ def test_derivatives_of_a_captured_function_pass_by_the_rules_inside_of_it(backe
 
 
 def test_a_rule_inside_of_vmap_keeps_its_own_gradient() -> None:
-    import jax
-
     from ..written import functions_in_jax
 
     def by_rows(x: Any) -> Any:
@@ -272,9 +261,6 @@ def test_two_custom_functions_may_use_each_other() -> None:
 
 
 def test_a_function_that_cannot_be_captured_runs_as_it_is_on_jax_and_says_so_elsewhere() -> None:
-    import jax
-    import jax.numpy as jnp
-
     @jax.custom_vjp
     def largest_first(x: Any) -> Any:
         return x * 2
@@ -295,8 +281,6 @@ def test_a_function_that_cannot_be_captured_runs_as_it_is_on_jax_and_says_so_els
 
 
 def test_a_tangent_rule_that_is_not_linear_is_refused() -> None:
-    import jax
-
     @jax.custom_jvp
     def odd(x: Any) -> Any:
         return x
@@ -307,8 +291,6 @@ def test_a_tangent_rule_that_is_not_linear_is_refused() -> None:
 
 
 def test_an_argument_of_integers_has_no_tangent() -> None:
-    import jax
-
     @jax.custom_jvp
     def product(x: Any, n: Any) -> Any:
         return x * n
@@ -320,8 +302,6 @@ def test_an_argument_of_integers_has_no_tangent() -> None:
 
 
 def test_the_wrong_number_of_cotangents_is_an_error_that_says_how_many() -> None:
-    import jax
-
     @jax.custom_vjp
     def product(x: Any, y: Any) -> Any:
         return x * y
@@ -335,9 +315,6 @@ def test_the_wrong_number_of_cotangents_is_an_error_that_says_how_many() -> None
 
 
 def test_what_is_no_custom_function_is_refused_with_the_way_out() -> None:
-    import jax
-    import jax.numpy as jnp
-
     for other in (jnp.sin, jax.jit(jnp.sin), lambda x: (x, lambda g: g), 3):
         with pytest.raises(TypeError, match=r"xg\.custom_gradient"):
             xg.from_custom_vjp(other)
@@ -345,8 +322,6 @@ def test_what_is_no_custom_function_is_refused_with_the_way_out() -> None:
 
 @pytest.mark.parametrize("kind", ["custom_vjp", "custom_jvp"])
 def test_a_function_without_rules_is_refused(kind: str) -> None:
-    import jax
-
     @getattr(jax, kind)
     def unfinished(x: Any) -> Any:
         return x
@@ -357,8 +332,6 @@ def test_a_function_without_rules_is_refused(kind: str) -> None:
 
 def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:
     """Return tanh by another formula where it is differentiated, times `scale` where it is not."""
-    import jax
-    import jax.numpy as jnp
 
     @jax.custom_vjp
     def f(x: Any) -> Any:
@@ -372,7 +345,6 @@ def of_two_forwards(scale: float, optimize_remat: bool = False) -> Any:
 
 
 def test_a_rule_is_captured_whose_function_alone_cannot_be() -> None:
-    import jax
     from jax.scipy.special import zeta
 
     ours, x, q = xg.from_custom_vjp(zeta), np.full(3, 2.5, np.float32), np.ones(3, np.float32)
@@ -388,8 +360,6 @@ def test_a_rule_is_captured_whose_function_alone_cannot_be() -> None:
 def test_a_rule_that_computes_another_value_than_its_function_is_as_it_is_on_jax(
     scale: float, optimize_remat: bool
 ) -> None:
-    import jax
-
     original = of_two_forwards(scale, optimize_remat)
     ours, x = xg.from_custom_vjp(original), np.array([0.25, 0.5, -2.0], np.float32)
 
@@ -413,9 +383,6 @@ def test_on_other_frameworks_it_is_refused_where_the_values_differ() -> None:
 
 
 def test_numbers_alone_give_what_jax_gives_for_them() -> None:
-    import jax
-    import jax.numpy as jnp
-
     @jax.custom_vjp
     def scaled_sine(a: Any, n: Any) -> Any:
         return jnp.sin(a) * n
@@ -434,8 +401,6 @@ def test_numbers_alone_give_what_jax_gives_for_them() -> None:
 
 
 def test_a_backward_may_give_numbers_for_arguments_that_are_numbers() -> None:
-    import jax
-
     @jax.custom_vjp
     def product(a: Any, b: Any) -> Any:
         return a * b
@@ -446,9 +411,6 @@ def test_a_backward_may_give_numbers_for_arguments_that_are_numbers() -> None:
 
 
 def test_jax_itself_runs_what_only_jax_takes() -> None:
-    import jax
-    import jax.numpy as jnp
-
     @jax.custom_jvp
     def alone(x: Any) -> Any:
         return x**2
@@ -476,16 +438,12 @@ def test_jax_itself_runs_what_only_jax_takes() -> None:
 
 
 def test_a_pullback_takes_a_number_for_its_cotangent() -> None:
-    import jax
-
     flat = xg.function(lambda x: x * 2.0, lambda grad_out, x: xg.xp.zeros_like(grad_out))
     assert jax.vjp(flat, 1.0)[1](1.0)[0] == 0.0
 
 
 def with_strength() -> Any:
     """Return a product whose first factor jax is told to have no gradient."""
-    import jax
-    import jax.numpy as jnp
 
     @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
     def strengthen(strength: Any, x: Any) -> Any:
@@ -499,8 +457,6 @@ def with_strength() -> Any:
 
 
 def test_a_derivative_by_an_argument_that_has_none_is_refused_by_name() -> None:
-    import jax
-
     function = with_strength()
     message = "'strengthen'.* 'strength', which is in nondiff_argnums"
     for take in (
@@ -523,9 +479,6 @@ def test_a_derivative_by_an_argument_that_has_none_is_refused_by_name() -> None:
 
 
 def test_an_argument_that_has_no_gradient_may_be_traced_for_anything_else() -> None:
-    import jax
-    import jax.numpy as jnp
-
     function = with_strength()
     slope = jax.grad(function, 1)
     assert jax.jit(function)(2.0, 3.0) == 6.0
@@ -541,9 +494,6 @@ def test_an_argument_that_has_no_gradient_may_be_traced_for_anything_else() -> N
 
 @pytest.mark.parametrize("backward", ["by names", "by its jaxpr", "by jax.vjp"])
 def test_zeros_of_no_bytes_are_no_gradient(backward: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
     def pick(x: Any, places: Any) -> Any:
         return x[places] * 2.0
 
@@ -570,9 +520,6 @@ def test_zeros_of_no_bytes_are_no_gradient(backward: str) -> None:
 
 
 def test_a_cotangent_of_no_bytes_is_zero() -> None:
-    import jax
-    import jax.numpy as jnp
-
     def both(x: Any) -> Any:
         return x * 2.0, x > 1
 
@@ -584,8 +531,6 @@ def test_a_cotangent_of_no_bytes_is_zero() -> None:
 
 
 def test_a_tangent_that_is_indexed_by_values_is_transposed(backend: Any) -> None:
-    import jax
-
     @jax.custom_jvp
     def corners(x: Any) -> Any:
         order = jax.numpy.argsort(x[0])
@@ -605,8 +550,6 @@ def test_a_tangent_that_is_indexed_by_values_is_transposed(backend: Any) -> None
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_choice_of_numbers_by_a_number_is_a_number(backend: Any, order: int) -> None:
-    import jax
-
     expn, x = jax.scipy.special.expn, np.array([[0.25, 0.5], [0.75, 2.5]], np.float32)
     y, pull = jax.vjp(lambda x: expn(order, x), x)
     found, pull_found = xg.vjp(xg.convert(expn), order, backend.array(x))

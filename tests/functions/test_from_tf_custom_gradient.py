@@ -18,6 +18,8 @@ from multigrad.rules.in_force.vjp import vjp
 from ..conftest import NumpyBackend
 from ..written.functions_in_tensorflow import CASES, written
 
+tf: Any = pytest.importorskip("tensorflow")
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 Tensor: TypeAlias = Any
@@ -30,8 +32,6 @@ UPSTREAM = np.array([[1.0, -2.0, 0.5, 3.0], [-1.0, 4.0, 0.25, 1.0]], np.float32)
 
 def flat(outputs: Any) -> list[Tensor]:
     """The tensors of nested outputs, in TensorFlow's order."""
-    import tensorflow as tf
-
     return tf.nest.flatten(outputs)
 
 
@@ -39,7 +39,6 @@ def pull_in_tensorflow(f: Callable[..., Any], arguments: Callable[..., Any]) -> 
     """Outputs and gradients of x and w, of any function of TensorFlow's; None where there is
     none.
     """
-    import tensorflow as tf
 
     def run(x: Tensor, w: Tensor) -> Any:
         with tf.GradientTape() as tape:
@@ -66,8 +65,6 @@ def assert_equal_bits(got: Sequence[Any], expected: Sequence[Any]) -> None:
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_on_tensorflow_the_numbers_are_the_originals_bit_for_bit(name: str, graph: bool) -> None:
-    import tensorflow as tf
-
     original, (arguments, _) = written()[name], CASES[name]
     imported = from_tf_custom_gradient(original)
     results = []
@@ -82,8 +79,6 @@ def test_on_tensorflow_the_numbers_are_the_originals_bit_for_bit(name: str, grap
 
 @pytest.mark.parametrize("name", CASES)
 def test_on_every_backend_the_numbers_are_the_originals(backend: NumpyBackend, name: str) -> None:
-    import tensorflow as tf
-
     original, (arguments, is_exact) = written()[name], CASES[name]
     imported = from_tf_custom_gradient(original)
     run: Any = pull_in_tensorflow(original, arguments)
@@ -120,20 +115,15 @@ class Scaler:
 
     def __init__(self, factor: float) -> None:
         self.factor = factor
-        import tensorflow as tf
 
         self.bound = tf.custom_gradient(self.scale)
 
     def scale(self, x: Tensor) -> Any:
-        import tensorflow as tf
-
         return tf.minimum(x * self.factor, 8.0), lambda dy: dy * self.factor
 
 
 @pytest.mark.parametrize("decorated", ["in the class", "in the object"])
 def test_a_method_is_imported_with_its_object(backend: NumpyBackend, decorated: str) -> None:
-    import tensorflow as tf
-
     class Decorated(Scaler):
         scale = tf.custom_gradient(Scaler.scale)
 
@@ -158,8 +148,6 @@ def test_keyword_arguments_are_taken_in_compiled_code_too(backend: NumpyBackend)
 def test_a_decorated_helper_keeps_its_gradient_where_a_true_derivative_is_taken(
     backend: NumpyBackend,
 ) -> None:
-    import tensorflow as tf
-
     clip = tf.custom_gradient(
         lambda x: (tf.identity(x), lambda dy: tf.clip_by_value(dy, -1.0, 1.0))
     )
@@ -171,8 +159,6 @@ def test_a_decorated_helper_keeps_its_gradient_where_a_true_derivative_is_taken(
 
 
 def test_a_function_decorated_inside_is_not_differentiated_by_its_ops() -> None:
-    import tensorflow as tf
-
     def tripled(x: Tensor) -> Tensor:
         @tf.custom_gradient
         def clip(x: Tensor) -> Any:
@@ -194,8 +180,6 @@ class Growth:
 
     @staticmethod
     def decorated() -> Any:
-        import tensorflow as tf
-
         class Decorated(Growth):
             @tf.custom_gradient
             def grow(self, x: Tensor) -> Any:
@@ -212,8 +196,6 @@ class Growth:
 def test_a_gradient_that_calls_its_own_function_has_that_gradient_again(
     graph: bool, of_method: bool
 ) -> None:
-    import tensorflow as tf
-
     @tf.custom_gradient
     def grow(x: Tensor) -> Any:
         return tf.exp(x), lambda dy: dy * 2.0 * grow(x)
@@ -242,7 +224,6 @@ def test_a_gradient_that_calls_its_own_function_has_that_gradient_again(
 
 def make_scaled(variable: Any, takes_variables: bool = True) -> Callable[..., Any]:
     """A function that reads a variable, and delivers it a gradient of its own."""
-    import tensorflow as tf
 
     @tf.custom_gradient
     def scaled(x: Tensor) -> Any:
@@ -259,8 +240,6 @@ def make_scaled(variable: Any, takes_variables: bool = True) -> Callable[..., An
 
 @pytest.mark.parametrize("graph", [False, True])
 def test_a_variable_that_is_read_gets_the_gradient_that_tensorflow_delivers(graph: bool) -> None:
-    import tensorflow as tf
-
     variable = tf.Variable(3.0)
     original = make_scaled(variable)
 
@@ -279,8 +258,6 @@ def test_a_variable_that_is_read_gets_the_gradient_that_tensorflow_delivers(grap
 
 
 def test_a_new_value_of_a_variable_is_seen() -> None:
-    import tensorflow as tf
-
     variable = tf.Variable(3.0)
     imported = from_tf_custom_gradient(make_scaled(variable))
     np.testing.assert_array_equal(imported(tf.constant(X)), 3.0 * X)
@@ -289,8 +266,6 @@ def test_a_new_value_of_a_variable_is_seen() -> None:
 
 
 def test_a_gradient_function_without_variables_is_refused_as_by_tensorflow() -> None:
-    import tensorflow as tf
-
     original = make_scaled(tf.Variable(3.0), takes_variables=False)
     for f in (original, from_tf_custom_gradient(original)):
         with pytest.raises(TypeError, match="variables"):
@@ -298,8 +273,6 @@ def test_a_gradient_function_without_variables_is_refused_as_by_tensorflow() -> 
 
 
 def test_a_function_that_reads_a_variable_is_refused_elsewhere() -> None:
-    import tensorflow as tf
-
     imported = from_tf_custom_gradient(make_scaled(tf.Variable(3.0)))
     with pytest.raises(
         xg.errors.TraceError, match=r"test_from_tf_custom_gradient\.py:\d+.*Variable"
@@ -308,8 +281,6 @@ def test_a_function_that_reads_a_variable_is_refused_elsewhere() -> None:
 
 
 def test_a_variable_may_be_an_argument() -> None:
-    import tensorflow as tf
-
     imported = from_tf_custom_gradient(written()["bilinear"])
     variable = tf.Variable(W)
     with tf.GradientTape() as tape:
@@ -319,8 +290,6 @@ def test_a_variable_may_be_an_argument() -> None:
 
 
 def test_a_branch_on_values_is_taken_by_values_on_every_framework() -> None:
-    import tensorflow as tf
-
     @tf.custom_gradient
     def branching(x: Tensor) -> Any:
         y = tf.abs(x) if tf.reduce_sum(x) > 0 else tf.negative(x)
@@ -340,8 +309,6 @@ def test_a_branch_on_values_is_taken_by_values_on_every_framework() -> None:
 
 
 def test_what_is_not_decorated_is_refused_with_what_to_do() -> None:
-    import tensorflow as tf
-
     def plain(x: Tensor) -> Tensor:
         return x
 
@@ -356,16 +323,12 @@ def test_what_is_not_decorated_is_refused_with_what_to_do() -> None:
 
 
 def test_what_is_returned_must_be_outputs_and_a_function() -> None:
-    import tensorflow as tf
-
     lone = tf.custom_gradient(lambda x: tf.exp(x))
     with pytest.raises(xg.GradientError, match=r"\(outputs, grad_fn\)"):
         from_tf_custom_gradient(lone)(tf.constant(X))
 
 
 def test_a_wrong_number_of_gradients_is_told() -> None:
-    import tensorflow as tf
-
     @tf.custom_gradient
     def one_for_two(x: Tensor, w: Tensor) -> Any:
         return x * w, lambda dy: dy
@@ -375,8 +338,6 @@ def test_a_wrong_number_of_gradients_is_told() -> None:
 
 
 def test_a_method_is_one_still(backend: NumpyBackend) -> None:
-    import tensorflow as tf
-
     class Scaled:
         factor = 2.0
 
@@ -395,8 +356,6 @@ def test_a_method_is_one_still(backend: NumpyBackend) -> None:
 
 def test_what_comes_by_keyword_alone_has_the_gradient_that_tensorflow_gives_it() -> None:
     import warnings
-
-    import tensorflow as tf
 
     @tf.custom_gradient
     def doubled(x: Tensor) -> Any:

@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 X = np.array([0.3, -1.2, 0.6], np.float32)
 
 
@@ -74,17 +76,12 @@ def make_classes() -> dict[str, Any]:
             assert "AsksItsNode" in ctx.name()
             return grad * 2
 
-    class WantsNoGradient(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.set_materialize_grads(False)
-            if ctx.needs_input_grad[0] is not x.requires_grad:
-                raise RuntimeError("the engine knows better")
-            return x * 3.0
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return None if grad is None else grad * 2
+    @torch_class(lambda ctx, grad: None if grad is None else grad * 2)
+    def WantsNoGradient(ctx: Any, x: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        if ctx.needs_input_grad[0] is not x.requires_grad:
+            raise RuntimeError("the engine knows better")
+        return x * 3.0
 
     class ByIndex(Base):
         @staticmethod
@@ -153,16 +150,11 @@ def test_elsewhere_a_class_is_right_or_an_error_in_our_words(backend: Any, case:
 def test_an_error_of_a_class_on_tensors_is_its_own() -> None:
     import torch
 
-    class Picky(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            if x.shape[0] > 2:
-                raise LookupError("too long for me")
-            return x
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad
+    @torch_class(lambda ctx, grad: grad)
+    def Picky(ctx: Any, x: Any) -> Any:
+        if x.shape[0] > 2:
+            raise LookupError("too long for me")
+        return x
 
     with pytest.raises(LookupError, match="too long for me"):
         xg.from_autograd_function(Picky)(torch.ones(3))
@@ -173,14 +165,9 @@ def test_an_error_of_a_class_on_tensors_is_its_own() -> None:
 def test_a_class_asks_for_the_limits_of_its_dtype(backend: Any, dtype: Any) -> None:
     import torch
 
-    class Tiny(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * torch.finfo(x.dtype).eps
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * torch.finfo(grad.dtype).eps
+    @torch_class(lambda ctx, grad: grad * torch.finfo(grad.dtype).eps)
+    def Tiny(ctx: Any, x: Any) -> Any:
+        return x * torch.finfo(x.dtype).eps
 
     x = X.astype(dtype)
     with backend.precision(dtype):
@@ -249,31 +236,6 @@ def test_a_jitted_custom_function_is_taken() -> None:
     np.testing.assert_array_equal(np.asarray(gradient), np.full_like(X, 2.0))
 
 
-@pytest.mark.needs("torch")
-def test_a_class_that_is_differentiable_once_has_no_second_derivative() -> None:
-    import torch
-
-    class Cubed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x**3
-
-        @staticmethod
-        @torch.autograd.function.once_differentiable
-        def backward(ctx: Any, grad: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return grad * 3 * x**2
-
-    x = torch.tensor([2.0], requires_grad=True)
-    function = xg.from_autograd_function(Cubed)
-    (first,) = torch.autograd.grad(function(x).sum(), x, retain_graph=True)
-    assert first.tolist() == [12.0]
-    with pytest.raises(xg.GradientError, match="'Cubed' promises that nobody differentiates"):
-        (first,) = torch.autograd.grad(function(x).sum(), x, create_graph=True)
-        torch.autograd.grad(first.sum(), x)
-
-
 @pytest.mark.needs("torch", "jax")
 def test_a_class_that_is_differentiable_once_is_so_on_jax() -> None:
     import jax
@@ -323,74 +285,12 @@ def test_a_function_of_a_library_itself_is_a_function(
 
 def doubled_after(effect: Any) -> Any:
     """A class whose forward has an effect on its second argument."""
-    import torch
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, held: Any) -> Any:
-            return x * effect(x, held)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return 2 * grad, None
+    @torch_class(lambda ctx, grad: (2 * grad, None))
+    def Doubled(ctx: Any, x: Any, held: Any) -> Any:
+        return x * effect(x, held)
 
     return Doubled
-
-
-class Counter:
-    """Counts, from a number of its class."""
-
-    count = 0
-
-    def __init__(self) -> None:
-        self.seen: Any = None
-
-
-def count_in_dict(x: Any, held: Any) -> int:
-    held["n"] = held.get("n", 0) + 1
-    return held["n"]
-
-
-def count_in_list(x: Any, held: Any) -> int:
-    held.append(x.shape)
-    return len(held)
-
-
-def count_by_callback(x: Any, held: Any) -> int:
-    held(x.shape)
-    return len(held.__self__)
-
-
-def count_in_object(x: Any, held: Any) -> int:
-    held.count += 1
-    held.seen = x.detach()
-    return held.count
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(
-    ("make", "effect"),
-    [
-        (dict, count_in_dict),
-        (list, count_in_list),
-        (lambda: [].append, count_by_callback),
-        (Counter, count_in_object),
-    ],
-    ids=["dict", "list", "callback", "object"],
-)
-@pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")
-def test_what_a_class_changes_of_its_arguments_is_changed_once_at_each_call(
-    make: Any, effect: Any
-) -> None:
-    import torch
-
-    converted, held = xg.convert(doubled_after(effect)), make()
-    for number in (1, 2, 3):
-        x = torch.ones(2, requires_grad=True)
-        y = converted(x, held)
-        assert y.tolist() == [number, number]
-        y.sum().backward()
-        assert x.grad.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.needs("torch")

@@ -13,25 +13,20 @@ import pytest
 import multigrad as xg
 from multigrad import TraceError
 
+from ..harness.torch_class import torch_class
+
 X, ONES = np.array([-1.0, 2.0, 3.0], np.float32), np.ones(3, np.float32)
 
 
 def branching(backward: Callable[..., Any], marks: bool = False) -> Any:
-    import torch
-
-    class Branching(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, w: Any) -> Any:
-            ctx.set_materialize_grads(False)
-            y, z = x * w, x + w
-            if marks:
-                ctx.mark_non_differentiable(z)
-            ctx.save_for_backward(x, w)
-            return y, z
-
-        @staticmethod
-        def backward(ctx: Any, a: Any, b: Any) -> Any:
-            return backward(*ctx.saved_tensors, a, b)
+    @torch_class(lambda ctx, a, b: backward(*ctx.saved_tensors, a, b))
+    def Branching(ctx: Any, x: Any, w: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        y, z = x * w, x + w
+        if marks:
+            ctx.mark_non_differentiable(z)
+        ctx.save_for_backward(x, w)
+        return y, z
 
     return Branching
 

@@ -13,20 +13,17 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 X = np.array([[0.5, -1.0, 2.0], [1.5, 0.25, -0.75]], np.float32)
 
 
 def make_torch() -> Any:
     import torch
 
-    class Round(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.round()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return 2 * grad
+    @torch_class(lambda ctx, grad: 2 * grad)
+    def Round(ctx: Any, x: Any) -> Any:
+        return x.round()
 
     class Quantized(torch.nn.Module):
         def __init__(self) -> None:

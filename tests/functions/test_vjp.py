@@ -76,40 +76,6 @@ def test_a_function_with_several_outputs_inside_of_another(backend: Any, arrays:
     assert np.allclose(backend.numpy(pullback(ones)[0]), np.full_like(X, 35.0), rtol=1e-6)
 
 
-def test_draws_under_a_key_are_the_same_everywhere(backend: Any, arrays: Any) -> None:
-    x, ones = arrays(X, np.ones_like(X))
-    with xg.use("full_jam", key=7):
-        _, pullback = xg.vjp(xg.activation("Linear"), x)
-        found = backend.numpy(pullback(ones)[0])
-    expected = xg.get("full_jam")(None, np.ones_like(X), X, key=7)
-    assert np.array_equal(found, expected)
-
-
-def test_nested_inputs_have_nested_gradients(backend: Any, arrays: Any) -> None:
-    x, w, ones = arrays(X, X + 1, np.ones_like(X))
-    _, pullback = xg.vjp(
-        lambda batch, scale: batch["x"] * batch["rest"][0] * scale, {"x": x, "rest": [w]}, 2.0
-    )
-    batch, scale = pullback(ones)
-    assert np.array_equal(backend.numpy(batch["x"]), 2 * (X + 1))
-    assert np.array_equal(backend.numpy(batch["rest"][0]), 2 * X)
-    assert scale is None
-
-
-def test_an_integer_input_has_no_gradient(backend: Any, arrays: Any) -> None:
-    x, n, ones = arrays(X, np.array([[1, 2, 3], [4, 5, 6]], np.int32), np.ones_like(X))
-    _, pullback = xg.vjp(xg.function(lambda x, n: x * n), x, n)
-    grad_x, grad_n = pullback(ones)
-    assert np.array_equal(backend.numpy(grad_x), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
-    assert grad_n is None
-
-
-def test_a_cotangent_of_nothing_is_zero(backend: Any, arrays: Any) -> None:
-    x, ones = arrays(X, np.ones_like(X))
-    _, pullback = xg.vjp(lambda x: (x * 2.0, x * 3.0), x)
-    assert np.array_equal(backend.numpy(pullback((ones, None))[0]), np.full_like(X, 2.0))
-
-
 def test_too_few_cotangents_are_an_error(backend: Any, arrays: Any) -> None:
     x, ones = arrays(X, np.ones_like(X))
     _, pullback = xg.vjp(lambda x: (x * 2.0, x * 3.0), x)

@@ -11,8 +11,7 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import BackendNotFound
 
 from . import digests
-from .graphs import captured_texts
-from .sources import emitted_texts
+from .graphs import captured_texts, emitted_texts
 
 DIALECTS = ("numpy", "torch", "jax", "tensorflow", "keras", "mlx")
 KINDS = {"graphs": captured_texts, "sources": emitted_texts}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import pickle
 import re
 import typing
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,32 @@ from typing import Any
 import numpy as np
 import pytest
 
+import multigrad as xg
+from multigrad import backend as door
 from multigrad import xp
+from multigrad.backend.finding.discovery import load_backend
 from multigrad.functions.proof.bounded import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import REQUIRED, Op
-from multigrad.graph.ir.types import T, Type
+from multigrad.graph.ir.types import INPUT, T, Type
 from multigrad.graph.ops.properties import Domain
+from multigrad.graph.ops.table import DECLARED, composite, parts_of
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.passes.verify import verify
-from multigrad.trace.derived.derivatives import pullbacks
+from multigrad.lowering.lower import emit_rule
+from multigrad.testing.oracles import FLOAT32, spread
+from multigrad.trace.derived.derivatives import pullback, pullbacks
 from multigrad.trace.trace import Trace, apply
+from multigrad.trace.xp import all as neutral
 from multigrad.trace.xp import ops as recorded
 from multigrad.trace.xp import transposes
+from multigrad_conformance.declared import Case
+from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
+from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE
+from multigrad_conformance.ops.test_ops_ordering import ALONG, EXACT
+from multigrad_conformance.ops.test_ops_shapes import MOVES, UNDOING
+from multigrad_conformance.vjps.test_vjps import OTHER, X
 
 
 def record(row: Op, attrs: dict[str, Any]) -> Graph:
@@ -130,3 +145,128 @@ def test_no_name_of_a_framework_stands_at_two_ops(framework: str) -> None:
     names = import_module(f"multigrad_{framework}.kernels.ops").NAMES
     words = [word for each in names.split(";") for word in (each.partition(":")[2] or each).split()]
     assert len(words) == len(set(words)) > 50
+
+
+# Ops over whole arrays in TensorFlow's graphs: lengths known at run time only, and its vectorized
+# map.
+
+
+Wide = Any
+Function = Callable[..., Any]
+
+
+def called(case: Case) -> Function:
+    """A case as a plain function, which TensorFlow can refer to weakly."""
+    return lambda t: case(t)
+
+
+COMPILED: dict[str, tuple[tuple[int, ...], Function]] = {
+    **{
+        name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=(0, 2), keepdims=False))
+        for name, row in REDUCTIONS.items()
+    },
+    **{
+        name: ((2, 3, 4), lambda t, f=row[0]: f(t, axis=1))
+        for name, row in {**ALONG, **EXACT}.items()
+    },
+    **{name: ((2, 3, 4), called(case)) for name, case in OF_ANY_SHAPE.items()},
+    **{name: (row[0], row[1]) for name, row in MOVES.items()},
+    **{name: ((2, 3, 4), lambda t, f=row: f[1](f[0](t), t)) for name, row in UNDOING.items()},
+    "glu": ((4, 3), lambda t: neutral.glu(t, 0)),
+    "unsort": ((2, 3, 4), lambda t: neutral.unsort(t, t, 1, True)),
+    "unhold": ((2, 3, 4), lambda t: neutral.unhold(t, t > 0, 1)),
+    "hold": ((2, 3, 4), lambda t: neutral.hold(t, t > 0, 2)),
+    "quantile_weights": ((2, 3, 4), lambda t: neutral.quantile_weights(t, 0.3, (0, 2))),
+    "matmul": ((3, 3), lambda t: neutral.matmul(t, t)),
+    "matmul_left": ((3, 3), lambda t: neutral.matmul_left(t, t, t)),
+    "einsum": ((3, 3), lambda t: neutral.einsum("ij,kj->ik", t, t)),
+    "unpart": ((2, 3), lambda t: neutral.unpart(t, neutral.concatenate([t, t]), 1, 0)),
+}
+
+
+@pytest.mark.backends("tensorflow")
+@pytest.mark.parametrize("name", COMPILED)
+def test_graphs_with_lengths_known_at_run_time_give_the_same(backend: Any, name: str) -> None:
+    import tensorflow as tf
+
+    shape, function = COMPILED[name]
+    x = spread(shape, FLOAT32)
+    graph = tf.function(function, input_signature=[tf.TensorSpec([None] * len(shape), tf.float32)])
+    expected = function(tf.constant(x)).numpy()
+    np.testing.assert_allclose(graph(tf.constant(x)).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.backends("tensorflow")
+def test_padding_keeps_its_value_in_a_vectorized_map(backend: Any) -> None:
+    import tensorflow as tf
+
+    stacked = tf.constant(np.stack([X, OTHER]))
+    padded = tf.vectorized_map(lambda t: neutral.pad(t, ((1, 0), (0, 2)), 0.5), stacked)
+    expected = np.pad(np.stack([X, OTHER]), ((0, 0), (1, 0), (0, 2)), constant_values=0.5)
+    np.testing.assert_array_equal(padded, expected)
+
+
+# Ops that are made of others: a row of the table is their meaning, their kernel and, where it has
+# no VJP, their derivative.
+
+
+COMPOSITES = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
+
+
+@pytest.mark.parametrize("op", COMPOSITES, ids=lambda op: op.name)
+def test_parts_of_a_composite_are_other_ops_down_to_some_that_are_made_of_none(op: Op) -> None:
+    below, waiting = set(), [op]
+    while waiting:
+        parts = {part for part in parts_of(waiting.pop()) if part.made_of is not None} - below
+        below |= parts
+        waiting += parts
+    assert op not in below
+
+
+def test_backend_without_a_part_has_no_row_for_what_is_made_of_it() -> None:
+    own = {op: op.numpy for op in ops.CALLABLE_OPS if op.made_of is None}
+    composed = door.compositions(own, lambda row: row)
+    assert set(composed) >= set(COMPOSITES)
+    lacking = {op: row for op, row in own.items() if op is not ops.ERFC}
+    rest = set(door.compositions(lacking, lambda row: row))
+    assert set(composed) - rest == {ops.NDTR, ops.LOG_NDTR, ops.GELU}
+
+
+def test_composite_without_a_vjp_has_the_derivative_of_its_composition() -> None:
+    def skewed(x: Any) -> Any:
+        # One operand is made of the other, as is one composite of another.
+        return xp.frac(xp.deg2rad(x) * x) * xp.rad2deg(x)
+
+    x = np.array([3.25, -7.5, 100.0])
+    y, pullback = xg.vjp(xg.function(skewed), x)
+    square, turn = math.pi / 180 * x * x, 180 / math.pi
+    part = square - np.trunc(square)
+    np.testing.assert_allclose(y, part * turn * x, rtol=1e-12)
+    expected = turn * (part + 2 * square)
+    np.testing.assert_allclose(pullback(np.ones(3))[0], expected, rtol=1e-12)
+
+
+def test_operand_of_a_composite_may_be_made_of_another() -> None:
+    def way(xp: Any, a: Any, b: Any) -> Any:
+        return a * xp.sin(b)
+
+    row = composite(way, None, "a sin(b).", "a b")
+    del DECLARED["way"]
+    trace = Trace("way")
+    tin = trace.input("tin", INPUT)
+    graph = Graph("way", (tin.node,), (apply(row, tin, tin * tin).node,))
+    derivative, _ = emit_rule(pullback(graph), load_backend("numpy"))
+    x = np.array([0.5, -1.25])
+    expected = np.sin(x * x) + 2 * x * x * np.cos(x * x)
+    np.testing.assert_allclose(derivative(np.ones(2), x), expected, rtol=1e-14)
+
+
+def test_composite_that_asks_for_what_is_no_op_says_so() -> None:
+    row = composite(made_of_nothing, None, "Nothing.")
+    with pytest.raises(AttributeError, match=r"no op is called xp\.no_such_op"):
+        row.numpy(np.ones(2))
+    del DECLARED["made_of_nothing"]
+
+
+def made_of_nothing(xp: Any, x: Any) -> Any:
+    return xp.no_such_op(x)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ def rules_in(module: str) -> list[str]:
     body = ast.parse((TESTS / "written" / f"{module}.py").read_text()).body
     functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     return [name for name in functions if not name.startswith("_")]
+
+
+def find_rule(module: str, name: str) -> Callable[..., Any]:
+    return getattr(importlib.import_module(f"tests.written.{module}"), name)
 
 
 def inputs(dtype: Any) -> tuple[Any, Any]:

@@ -9,6 +9,9 @@ import numpy as np
 
 import multigrad as xg
 
+X = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
+
+
 Array = Any
 Result = tuple[Any, Callable[[Any], Sequence[Any]]]
 

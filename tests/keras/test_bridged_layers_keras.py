@@ -19,6 +19,8 @@ import multigrad as xg
 
 from .conftest import DISTINCT_MODES, KINDS, WHOLE
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
@@ -113,8 +115,6 @@ def test_a_true_derivative_crosses_the_bridge(xk: ModuleType, network: Any, gues
 def test_other_precisions_train(
     xk: ModuleType, network: Any, guest: str, policy: str, tolerance: float
 ) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", "triangular", dtype=policy, backend=guest)
     outputs = layer(np.ones((2, 2), np.float32))
     assert keras.backend.standardize_dtype(outputs.dtype) == (
@@ -175,6 +175,7 @@ def test_draws_under_a_key_are_those_of_the_native_layer(
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, network: Any) -> None:
     import torch
 
@@ -182,16 +183,11 @@ def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, net
     def torch_only(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return torch.where(tin.abs() <= 0.5, grad_out, torch.zeros_like(grad_out))
 
-    try:
-        layer = xk.Activation("Heaviside", "keras_test_torch_only", backend="torch")
-        network.check(network.build(layer), network.surrogates["rectangular"])
-    finally:
-        xg.unregister("keras_test_torch_only")
+    layer = xk.Activation("Heaviside", "keras_test_torch_only", backend="torch")
+    network.check(network.build(layer), network.surrogates["rectangular"])
 
 
 def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", "triangular", {"width": 4.0}, backend=guest)
     found: list[bool] = []
 
@@ -210,8 +206,6 @@ def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) 
 
 
 def test_a_saved_layer_keeps_its_backend(xk: ModuleType, network: Any, tmp_path: Path) -> None:
-    import keras
-
     model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")

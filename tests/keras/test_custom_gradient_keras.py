@@ -16,6 +16,8 @@ import multigrad as xg
 
 from .conftest import DISTINCT_MODES, WHOLE
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 xp = xg.xp
 HOST = os.environ.get("KERAS_BACKEND", "")
@@ -68,8 +70,6 @@ def test_it_trains_in_models_of_every_style(xk: ModuleType, network: Any, kind: 
 
 
 def test_a_layer_takes_what_its_function_takes_and_nests_as_it_does(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.CustomGradient(xg.custom_gradient(mixed))
     x, w = keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(X + 1.0)
     found = layer(x, w, 2.0, mode="minus")
@@ -84,8 +84,6 @@ def test_a_layer_takes_what_its_function_takes_and_nests_as_it_does(xk: ModuleTy
 def test_several_nested_inputs_and_outputs_train_with_their_own_gradient(
     xk: ModuleType, usual_mode: dict[str, Any]
 ) -> None:
-    import keras
-
     def options(given: dict[str, Any]) -> Any:
         outputs, grad = mixed(given["x"], given["list"][0], given["scale"], mode=given["mode"])
 
@@ -132,8 +130,6 @@ CLASSES = {
 
 def build_around(network: Any, call: Any, **options: Any) -> Any:
     """Give Dense, `call`, Dense as a functional model with the initial weights."""
-    import keras
-
     inputs = keras.Input((8,))
     model = keras.Model(inputs, keras.layers.Dense(3)(call(keras.layers.Dense(6)(inputs))))
     model.compile(keras.optimizers.SGD(network.rate), "mse", **options)
@@ -167,8 +163,6 @@ def test_an_autograd_function_class_trains_on_every_keras_backend(
 
 @pytest.mark.needs("torch")
 def test_the_gradient_goes_to_the_other_of_two_inputs(xk: ModuleType, network: Any) -> None:
-    import keras
-
     from ..written.autograd_classes import ReplaceGrad
 
     layer = xk.CustomGradient(xg.from_autograd_function(ReplaceGrad))
@@ -181,8 +175,6 @@ def test_the_gradient_goes_to_the_other_of_two_inputs(xk: ModuleType, network: A
 def test_a_layer_computes_in_its_dtype_and_trains(
     xk: ModuleType, network: Any, policy: str, guest: str | None
 ) -> None:
-    import keras
-
     layer = xk.CustomGradient(triangular(), guest, dtype=policy)
     model = network.build(layer)
     dense = keras.layers.Dense(2, dtype=policy)
@@ -193,8 +185,6 @@ def test_a_layer_computes_in_its_dtype_and_trains(
 
 
 def test_it_runs_in_every_step_of_a_sequence(xk: ModuleType) -> None:
-    import keras
-
     inputs = keras.Input((None, 3))
     outputs = keras.layers.TimeDistributed(xk.CustomGradient(triangular()))(inputs)
     assert outputs.shape == (None, None, 3)
@@ -204,8 +194,6 @@ def test_it_runs_in_every_step_of_a_sequence(xk: ModuleType) -> None:
 
 
 def test_a_mask_is_handed_on_where_the_shape_is_kept(xk: ModuleType) -> None:
-    import keras
-
     words = keras.Input((4,), dtype="int32")
     first, second = (keras.layers.Embedding(5, 3, mask_zero=True)(words) for _ in range(2))
     plain = keras.layers.Embedding(5, 3)(words)
@@ -238,8 +226,6 @@ def jammed_backward(grad_out: Any, x: Any) -> Any:
 def test_a_random_function_draws_anew_in_each_step_and_repeats_by_kerass_seed(
     xk: ModuleType, network: Any, guest: str | None
 ) -> None:
-    import keras
-
     def run(seed: int) -> Any:
         keras.utils.set_random_seed(seed)
         model = network.build(xk.CustomGradient(xg.function(jammed, jammed_backward), guest))
@@ -291,8 +277,6 @@ def test_another_function_between_two_fits_takes_effect(
 
 
 def test_what_a_callback_assigns_acts_in_the_next_epoch(xk: ModuleType, network: Any) -> None:
-    import keras
-
     layer = xk.CustomGradient(triangular())
     model = network.build(layer)
 
@@ -331,8 +315,6 @@ def test_another_framework_between_two_fits_gives_the_same_step(
 
 
 def test_code_that_was_compiled_by_hand_follows_or_refuses(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.CustomGradient(triangular())
     if HOST == "tensorflow":
         import tensorflow as tf
@@ -414,8 +396,6 @@ def test_a_function_of_jax_trains_under_every_keras_backend(
 
 
 def test_a_model_trains_through_opaque_code(xk: ModuleType) -> None:
-    import keras
-
     square = xg.opaque(lambda x: x * x, lambda grad_out, x: 2 * x * grad_out, result="x")
     inputs = keras.Input((2,))
     dense = keras.layers.Dense(3, kernel_initializer="ones", use_bias=False)

@@ -14,13 +14,13 @@ import multigrad as xg
 
 from ..support.failures import Row, fail_everywhere
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 X = np.array([[-1.5, 0.2, 0.7, 2.0]], np.float32)
 
 
 def number(x: Any) -> Any:
-    import keras
-
     return np.array(keras.ops.convert_to_numpy(x)).tolist()
 
 
@@ -28,8 +28,6 @@ def number(x: Any) -> Any:
 
 
 def network() -> Any:
-    import keras
-
     keras.utils.clear_session()
     keras.utils.set_random_seed(0)
     return keras.Sequential(
@@ -88,8 +86,6 @@ def detach() -> Row[Any]:
 
 
 def quantize() -> Row[Any]:
-    import keras
-
     def make() -> Any:
         keras.utils.set_random_seed(0)
         layer = keras.layers.Dense(3)
@@ -156,8 +152,6 @@ def rising() -> Any:
 
 
 def optimizer() -> Row[Any]:
-    import keras
-
     import multigrad.keras
 
     def act(inner: Any) -> Any:
@@ -202,8 +196,6 @@ def test_a_call_that_is_interrupted_at_any_step_changes_nothing(
 
 
 def test_an_optimizer_whose_rule_is_refused_keeps_its_loss_scale(xk: ModuleType) -> None:
-    import keras
-
     inner = keras.optimizers.SGD(0.1, loss_scale_factor=8.0)
     with pytest.raises(xg.RuleError):
         xk.apply_to_gradients(inner, "noise", key="seven")
@@ -220,8 +212,6 @@ def test_params_that_a_rule_does_not_take_leave_those_that_it_has(xk: ModuleType
 
 
 def test_an_annealed_number_that_one_layer_refuses_is_given_to_none(xk: ModuleType) -> None:
-    import keras
-
     def scaled(ctx: Any, grad_out: Any, tin: Any, s: float = 0.5) -> Any:
         return s * grad_out
 

@@ -4,6 +4,7 @@ loaded.
 
 from __future__ import annotations
 
+import json
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+keras: Any = pytest.importorskip("keras")
 
 pytestmark = pytest.mark.needs("keras")
 xp = xg.xp
@@ -38,8 +41,6 @@ def clipped_backward(grad_out: Any, x: Any, limit: Any) -> Any:
 
 
 def build(function: Any, *args: Any) -> Any:
-    import keras
-
     keras.utils.set_random_seed(1)
     x = keras.Input((3,))
     y = keras.layers.Dense(1, use_bias=False)(function(keras.layers.Dense(3)(x), *args))
@@ -48,8 +49,6 @@ def build(function: Any, *args: Any) -> Any:
 
 def first_step(model: Any) -> list[Any]:
     """The change of the weights in one step of SGD with a learning rate of 1."""
-    import keras
-
     before = model.get_weights()
     model.compile(keras.optimizers.SGD(1.0), "mse")
     model.train_on_batch(X, np.ones((4, 1), np.float32))
@@ -68,8 +67,6 @@ def test_a_function_in_a_functional_keras_model_trains_with_its_own_gradient() -
 def test_a_keras_model_with_a_function_is_saved_and_loaded_with_its_gradient(
     tmp_path: Path,
 ) -> None:
-    import keras
-
     function = xg.function(clipped, clipped_backward)
     model = build(function, 1.5)
     path = tmp_path / "model.keras"
@@ -93,8 +90,6 @@ def test_a_keras_model_with_a_function_is_saved_and_loaded_with_its_gradient(
 def test_a_function_with_values_of_its_own_is_the_same_in_a_loaded_model_and_a_clone(
     xk: ModuleType, tmp_path: Path, function: Any, as_layer: bool
 ) -> None:
-    import keras
-
     model = build(xk.CustomGradient(function) if as_layer else function)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")  # safe_mode is on
@@ -112,8 +107,6 @@ def test_a_function_with_values_of_its_own_is_the_same_in_a_loaded_model_and_a_c
 
 
 def test_a_rules_param_among_the_options_is_told_with_what_to_write(xk: ModuleType) -> None:
-    import keras
-
     for make in (xk.Activation, xk.activation):
         with pytest.raises(xg.RuleError, match=r'takes no .width.*write params={"width": 2.0}'):
             make("Heaviside", "triangular", width=2.0)
@@ -136,8 +129,6 @@ def test_a_function_that_is_not_captured_cannot_be_saved_in_a_keras_model(tmp_pa
 
 
 def test_a_keras_variable_is_an_argument_and_gets_its_gradient() -> None:
-    import keras
-
     @xg.custom_gradient
     def scaled(x: Any, w: Any) -> Any:
         def grad(upstream: Any) -> Any:
@@ -161,8 +152,6 @@ def test_a_keras_variable_is_an_argument_and_gets_its_gradient() -> None:
 
 
 def test_a_function_closes_over_a_keras_variable_without_a_gradient_for_it() -> None:
-    import keras
-
     w = keras.Variable(np.float32(3.0))
 
     @xg.custom_gradient
@@ -190,8 +179,6 @@ def test_a_function_closes_over_a_keras_variable_without_a_gradient_for_it() -> 
 
 
 def test_words_and_numbers_among_symbolic_tensors_stay_what_they_are() -> None:
-    import keras
-
     def scaled(given: dict[str, Any]) -> Any:
         factor = given["factor"] if given["mode"] == "times" else 1.0 / given["factor"]
         return {"y": [given["x"] * factor]}
@@ -204,8 +191,6 @@ def test_words_and_numbers_among_symbolic_tensors_stay_what_they_are() -> None:
 
 
 def test_a_layer_tells_the_shapes_of_tensors_among_words_and_numbers(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.CustomGradient(xg.function(lambda x, mode: {"mode": mode, "y": [x * 2.0, 3]}))
     told = layer.compute_output_spec(keras.Input((None, 3)), "by")
     assert (told["mode"], told["y"][1]) == ("by", 3)
@@ -213,8 +198,6 @@ def test_a_layer_tells_the_shapes_of_tensors_among_words_and_numbers(xk: ModuleT
 
 
 def test_a_random_function_needs_a_key_or_a_layer_where_there_is_no_generator() -> None:
-    import keras
-
     jammed = xg.function(lambda x: x * 1.0, lambda grad_out, x: grad_out * xp.rand_like(x))
     with_key = first_step(build(jammed.keyed(7)))
     assert np.all(np.isfinite(with_key[0]))
@@ -239,8 +222,6 @@ def scaled_pair(x: Any, w: Any, scale: float, mode: str = "plus") -> Any:
 
 def build_pair(call: Any) -> Any:
     """Give a model around a function of two tensors, a number and a word."""
-    import keras
-
     keras.utils.set_random_seed(3)
     x = keras.Input((3,))
     found = call(keras.layers.Dense(3)(x), keras.layers.Dense(3)(x), 2.0, mode="minus")
@@ -250,8 +231,6 @@ def build_pair(call: Any) -> Any:
 def test_a_loaded_layer_has_its_backend_and_a_clone_its_function(
     xk: ModuleType, tmp_path: Path
 ) -> None:
-    import keras
-
     model = build_pair(xk.CustomGradient(xg.custom_gradient(scaled_pair), "numpy", name="pair"))
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
@@ -297,8 +276,6 @@ def test_a_malformed_function_in_a_config_is_refused(xk: ModuleType, data: Any) 
 
 
 def test_a_bridged_layer_is_exported_in_its_native_form(xk: ModuleType, tmp_path: Path) -> None:
-    import keras
-
     function = xg.function(clipped, clipped_backward)
     x = keras.Input((3,))
     model = keras.Model(x, xk.CustomGradient(function, "numpy")(keras.layers.Dense(3)(x), 1.5))
@@ -321,8 +298,6 @@ def test_a_bridged_layer_is_exported_in_its_native_form(xk: ModuleType, tmp_path
 def test_what_only_another_framework_can_run_is_not_exported(
     xk: ModuleType, tmp_path: Path
 ) -> None:
-    import keras
-
     as_it_is = xg.function(clipped, clipped_backward, native=True)
     x = keras.Input((3,))
     model = keras.Model(x, xk.CustomGradient(as_it_is, "numpy", name="gate")(x, 1.5))
@@ -338,8 +313,6 @@ def test_what_only_another_framework_can_run_is_not_exported(
 
 @pytest.mark.needs("torch")
 def test_a_length_that_is_not_known_is_told_by_trying(xk: ModuleType) -> None:
-    import keras
-
     from ..written.autograd_classes import BranchesOnValues
 
     layer = xk.CustomGradient(xg.from_autograd_function(BranchesOnValues), "torch")
@@ -400,3 +373,79 @@ def test_a_wrong_call_names_the_layer_and_the_function(xk: ModuleType) -> None:
         TypeError, match=r"function 'scaled_pair': got an unexpected keyword argument 'mood'"
     ):
         layer(X, X, 1.0, mood="plus")
+
+
+# Functions in the place of an activation's name: what is saved of one is its graph.
+
+
+X_FORWARDS = np.linspace(-2.0, 2.0, 12).astype(np.float32).reshape(4, 3)
+
+
+def doubled_tanh(x: Any) -> Any:
+    return 2.0 * xg.xp.tanh(x)
+
+
+def branches(x: Any) -> Any:
+    return x if float(x.sum()) > 0 else -x
+
+
+@pytest.mark.parametrize("rule", [None, "triangular"])
+@pytest.mark.parametrize("kind", ["keras", "plain", "Function", "defaults", "layer"])
+def test_a_model_with_a_function_is_saved_and_predicts_the_same(
+    xk: ModuleType, kind: str, rule: str | None, tmp_path: Path
+) -> None:
+    import keras
+
+    forward = {
+        "keras": keras.activations.mish,
+        "plain": doubled_tanh,
+        "Function": xg.function(xg.xp.sign, lambda grad_out, x: 5.0 * grad_out),
+        "defaults": xg.estimators.ste_sign,
+        "layer": keras.layers.LeakyReLU(0.3),
+    }[kind]
+    inputs = keras.Input((3,))
+    layer = xk.Activation(forward, rule, name="ours")
+    model = keras.Model(inputs, layer(inputs))
+    path = tmp_path / "model.keras"
+    model.save(path)
+    json.dumps(layer.get_config())
+    loaded = keras.saving.load_model(path, safe_mode=True)
+    expected = keras.ops.convert_to_numpy(forward(X_FORWARDS))
+    for each in (model, loaded):
+        np.testing.assert_allclose(each.predict(X_FORWARDS, verbose=0), expected, rtol=1e-5)
+    assert repr(loaded.get_layer("ours")._activation) == repr(layer._activation)
+    loaded.get_layer("ours").rule = "rectangular"  # the forward stays
+    np.testing.assert_allclose(loaded.predict(X_FORWARDS, verbose=0), expected, rtol=1e-5)
+
+
+def test_what_is_not_captured_cannot_be_saved(xk: ModuleType) -> None:
+    layer = xk.Activation(branches, name="ours")
+    with pytest.raises(xg.TraceError, match=r"layer 'ours' cannot be saved: .*'branches'"):
+        layer.get_config()
+
+
+def test_a_config_that_holds_no_function_is_refused(xk: ModuleType) -> None:
+    config = xk.Activation(doubled_tanh).get_config()
+    for forward in ({"format": "multigrad"}, 3, xg.get("triangular").to_dict()):
+        with pytest.raises(xg.FormatError):
+            xk.Activation.from_config({**config, "forward": forward})
+
+
+def test_a_param_of_one_part_is_bound_to_it_and_saved(xk: ModuleType) -> None:
+    import keras
+
+    given = {"triangular.width": 4.0, "scale[1].s": 3.0}
+    chain = xg.compose("triangular", "scale", "scale")
+    layer = xk.Activation("ReLU", chain, params=given)
+    expected = "<Rule triangular(width=4.0) → scale → scale(s=3.0)>"
+    copied = xk.Activation.from_config(json.loads(json.dumps(layer.get_config())))
+    for each in (layer, copied):
+        assert repr(each.rule) == expected
+        np.testing.assert_array_equal(
+            keras.ops.convert_to_numpy(each(X_FORWARDS)), np.maximum(X_FORWARDS, 0)
+        )
+        each.params["s"] = 5.0  # of the part that is left
+        assert (
+            each.rule(None, X_FORWARDS, X_FORWARDS, s=5.0).max()
+            == (X_FORWARDS * 15 * (1 - abs(X_FORWARDS) / 4)).max()
+        )

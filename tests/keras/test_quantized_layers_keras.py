@@ -13,14 +13,14 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
 Array = Any
 
 
 def array(x: Any) -> Array:
-    import keras
-
     return np.array(keras.ops.convert_to_numpy(x), np.float64)
 
 
@@ -36,8 +36,6 @@ def lsq(x: Array, step: Array, low: int, high: int, upstream: Array) -> tuple[Ar
 def test_one_step_of_training_is_that_of_the_papers_formulas(
     xk: ModuleType, mode: dict[str, Any]
 ) -> None:
-    import keras
-
     layer = xk.QuantDense(3, bits=3, activations={"name": "lsq", "signed": False})
     model: Any = keras.Sequential([keras.Input((4,)), layer])
     model.compile(keras.optimizers.SGD(1.0), "mse", **mode)
@@ -67,8 +65,6 @@ def own_sign(x: Any) -> Any:
 
 
 def build(xk: ModuleType) -> Any:
-    import keras
-
     return keras.Sequential(
         [
             keras.Input((6, 6, 2)),
@@ -83,8 +79,6 @@ def build(xk: ModuleType) -> Any:
 
 
 def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> None:
-    import keras
-
     model = build(xk)
     model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=(8, 6, 6, 2)).astype("f")
@@ -105,8 +99,6 @@ def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> 
 
 
 def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:
-    import keras
-
     layer = xk.QuantDense(3, activations="lsq")
     model = keras.Sequential([keras.Input((4,)), layer])
     x = np.random.default_rng(0).normal(size=(1, 4)).astype("f")
@@ -129,8 +121,6 @@ def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:
 def test_any_layer_computes_what_it_computes_with_quantized_weights(
     xk: ModuleType, kind: str
 ) -> None:
-    import keras
-
     def make() -> Any:
         layers = keras.layers
         return {
@@ -177,8 +167,6 @@ def test_threads_that_call_one_layer_do_not_meet(xk: ModuleType) -> None:
 
 
 def test_in_16_bits_weights_are_quantized_in_32(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.QuantDense(3, dtype="mixed_bfloat16", use_bias=False)
     y = layer(np.eye(4, dtype="f"))
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
@@ -188,8 +176,6 @@ def test_in_16_bits_weights_are_quantized_in_32(xk: ModuleType) -> None:
 
 
 def test_what_is_learned_of_inputs_starts_from_a_sample(xk: ModuleType) -> None:
-    import keras
-
     x = np.random.default_rng(0).gamma(2.0, size=(32, 4)).astype("f")
     layer = xg.quantize(keras.layers.Dense(3), activations="pact", sample=x)
     layer(x)
@@ -197,8 +183,6 @@ def test_what_is_learned_of_inputs_starts_from_a_sample(xk: ModuleType) -> None:
 
 
 def test_relevance_flows_by_the_quantized_weights(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.QuantDense(3, bits=2)
     model = keras.Sequential([keras.Input((4,)), layer])
     x = np.random.default_rng(0).normal(size=(2, 4)).astype("f")
@@ -214,8 +198,6 @@ def test_relevance_flows_by_the_quantized_weights(xk: ModuleType) -> None:
 
 
 def gradient_of(model: Any, x: Array) -> Array:
-    import keras
-
     x = keras.ops.convert_to_tensor(x)
     if HOST == "torch":
         import torch
@@ -237,8 +219,6 @@ def gradient_of(model: Any, x: Array) -> Array:
 def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_refused(
     xk: ModuleType,
 ) -> None:
-    import keras
-
     with keras.RematScope(mode="full"):
         layer, dense = xk.QuantDense(3, bits=2), keras.layers.Dense(3)
     model: Any = keras.Sequential([keras.Input((4,)), layer])
@@ -255,8 +235,6 @@ def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_r
 
 
 def test_what_cannot_be_quantized_is_said(xk: ModuleType) -> None:
-    import keras
-
     with pytest.raises(xg.RuleError, match="no quantizer 'lqs' of weights; did you mean 'lsq'"):
         xk.QuantDense(3, weights="lqs")
     with pytest.raises(xg.RuleError, match="takes no 'bit'; did you mean 'bits'"):
@@ -275,7 +253,6 @@ def test_what_cannot_be_quantized_is_said(xk: ModuleType) -> None:
 
 def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path) -> None:
     """Keras's Dense saves its kernel and its bias by name, and knows no other weight."""
-    import keras
 
     @keras.saving.register_keras_serializable(package="multigrad_tests")
     class Stepped(keras.layers.Dense):
@@ -306,3 +283,40 @@ def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path
         else:
             again: Any = keras.models.load_model(tmp_path / "model.keras")
             np.testing.assert_array_equal(array(again(x)), array(model(x)))
+
+
+# Functions of the library in Keras models: steps that a layer learns, in a graph and in `call`.
+
+
+def test_a_layer_learns_its_steps() -> None:
+    import keras
+
+    class Quantized(keras.layers.Layer):
+        def build(self, shape: Any) -> None:
+            self.step = self.add_weight(shape=shape[-1:], initializer="ones")
+
+        def call(self, x: Any) -> Any:
+            return xg.estimators.lsq(x, self.step, bits=3)
+
+    layer = Quantized()
+    model = keras.Sequential([keras.Input((4,)), layer, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = np.random.default_rng(0).standard_normal((32, 4))
+    model.fit(x, x[:, :1], epochs=1, verbose=0)
+    assert np.abs(np.array(layer.step) - 1).min() > 1e-7
+
+
+def test_a_model_of_functions_is_checked_while_it_is_built() -> None:
+    import keras
+
+    inputs = keras.Input((3, 4))
+    y = xg.estimators.lsq(inputs, 0.25, bits=3)
+    assert y.shape == (None, 3, 4)
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(1, 3, 4)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(keras.Model(inputs, y)(x)),
+        xg.estimators.lsq(x, 0.25, bits=3),
+        rtol=1e-6,
+    )
+    with pytest.raises(xg.RuleError, match=r"'step' of shape \(3,\) for 'x' of shape \(None, 3, 4"):
+        xg.estimators.lsq(inputs, np.ones(3, np.float32))

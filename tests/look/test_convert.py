@@ -20,6 +20,8 @@ from multigrad.look import convert as converting
 from multigrad.look.command.named import import_named
 from multigrad.look.convert import convert
 
+from ..harness.torch_class import torch_class
+
 pytestmark = pytest.mark.needs("typer", "rich")
 everywhere = pytest.mark.backends("torch", "jax", "tensorflow")
 # One module for each framework: a custom gradient that converts, one that does not, a function
@@ -346,16 +348,11 @@ def test_a_row_that_does_better_or_worse_than_expected_fails_the_corpus(
 def test_float64_code_that_computes_in_float32_is_as_exact_as_it_itself_is(backend: Any) -> None:
     import torch
 
-    class Normalized(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True))
-            ctx.save_for_backward(scale)
-            return (x.float() * scale).to(x.dtype)
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return (g.float() * ctx.saved_tensors[0]).to(g.dtype)
+    @torch_class(lambda ctx, g: (g.float() * ctx.saved_tensors[0]).to(g.dtype))
+    def Normalized(ctx: Any, x: Any) -> Any:
+        scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True))
+        ctx.save_for_backward(scale)
+        return (x.float() * scale).to(x.dtype)
 
     x = np.random.default_rng(0).normal(size=(4, 6))
     found = convert(Normalized, x, backends=["numpy", "torch"])
@@ -368,19 +365,12 @@ def in_words(found: Any) -> dict[str, str]:
 
 @pytest.mark.backends("torch")
 def test_a_class_that_is_equal_but_for_vmap_says_so(backend: Any) -> None:
-    import torch
-
-    class Rounded(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            y = x.round()
-            y.scale = 2.0
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * ctx.saved_tensors[0]
+    @torch_class(lambda ctx, g: g * ctx.saved_tensors[0])
+    def Rounded(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        y = x.round()
+        y.scale = 2.0
+        return y
 
     x = np.linspace(-2.0, 2.0, 24, dtype=np.float32).reshape(4, 6)
     found = convert(Rounded, x, backends=["torch"], transforms=True)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.backend.finding.discovery import load_backend
+from multigrad.graph.passes.residuals import reads_shape_alone
+from multigrad_conformance.declared import cases
+
+from ..harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
 X = np.array([-1.0, 2.0, 3.0], np.float32)
@@ -15,8 +23,6 @@ ONES = np.ones(3, np.float32)
 
 
 def classes() -> dict[str, Any]:
-    import torch
-
     class Apart(torch.autograd.Function):
         @staticmethod
         def backward(ctx: Any, first: Any, second: Any) -> Any:
@@ -74,8 +80,6 @@ def test_equal_outputs_have_their_own_gradients(name: str, backend: Any) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_they_have_them_in_eager_torch_under_transforms_and_compiled(name: str) -> None:
-    import torch
-
     torch._dynamo.reset()  # it stops after eight functions of one code
     f, x = xg.from_autograd_function(classes()[name]), torch.tensor(X)
     for position, expected in enumerate((2.0, 20.0)):
@@ -95,19 +99,12 @@ def test_they_have_them_in_eager_torch_under_transforms_and_compiled(name: str) 
 def test_a_mark_of_one_output_leaves_an_equal_one_its_gradient(
     which: int, way: str, backend: Any
 ) -> None:
-    import torch
-
-    class Marked(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x * 2
-            z = {"clone": y.clone(), "again": x * 2, "view": y.view_as(y)}[way]
-            ctx.mark_non_differentiable((y, z)[which])
-            return y, z
-
-        @staticmethod
-        def backward(ctx: Any, first: Any, second: Any) -> Any:
-            return (2 * first, 20 * second)[1 - which]
+    @torch_class(lambda ctx, first, second: (2 * first, 20 * second)[1 - which])
+    def Marked(ctx: Any, x: Any) -> Any:
+        y = x * 2
+        z = {"clone": y.clone(), "again": x * 2, "view": y.view_as(y)}[way]
+        ctx.mark_non_differentiable((y, z)[which])
+        return y, z
 
     f = xg.from_autograd_function(Marked)
     expected = (20.0, 2.0)[which] * ONES
@@ -116,3 +113,62 @@ def test_a_mark_of_one_output_leaves_an_equal_one_its_gradient(
     assert [y.requires_grad for y in f(x)] == [which == 1, which == 0]
     if way != "view":  # a view of an output that carries one seems to carry one in torch (2.13)
         assert [y.requires_grad for y in Marked.apply(x)] == [which == 1, which == 0]
+
+
+# Of a tensor whose shape and dtype alone backward reads, PyTorch keeps no bytes.
+
+
+Tensor = Any
+CASES = {
+    name: case
+    for name, case in cases().items()
+    if any(reads_shape_alone(case.row, i) for i in case.row.shape_only)
+}
+
+
+def hard(g: Tensor) -> Tensor:
+    return g.clip(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        pytest.param(lambda x, y: (x > 0).float() + y.float(), lambda g: (hard(g), g), id="dtype"),
+        pytest.param(lambda x, y: x + y, lambda g: (hard(g), g.sum(0)), id="shape"),
+    ],
+)
+def test_a_shape_or_dtype_keeps_no_tensor(forward: Callable[..., Any], backward: Any) -> None:
+    import torch
+
+    @torch_class(lambda ctx, grad_out: backward(grad_out))
+    def Given(ctx: Any, x: Tensor, y: Tensor) -> Any:
+        return forward(x, y)
+
+    f = xg.convert(Given)
+    for dtype in (torch.float32, torch.float64):
+        x = torch.linspace(-2, 2, 6, dtype=dtype).reshape(2, 3).requires_grad_()
+        y = torch.ones(3, dtype=dtype, requires_grad=True)
+        out = f(x, y)
+        assert out.grad_fn.saved_tensors == ()
+        with torch.no_grad():
+            x += 1  # nothing of it is read
+        found = torch.autograd.grad(out, (x, y), 2 * torch.ones_like(out))
+        wanted = torch.autograd.grad(Given.apply(x, y), (x, y), 2 * torch.ones_like(out))
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_take_a_shape_and_dtype_for_a_tensor(name: str) -> None:
+    from multigrad_torch.attach.attach import Like
+
+    case, torch = CASES[name], load_backend("torch")
+    x = np.linspace(-1.7, 2.1, 6, dtype=np.float32).reshape(2, 3)
+    given = [
+        torch.tensors.from_numpy(o.copy()) if isinstance(o, np.ndarray) else o
+        for o in case.arrays(x, np.float32)
+    ]
+    alike = [Like(o) if reads_shape_alone(case.row, i) else o for i, o in enumerate(given)]
+    kernel = torch.kernels.rows[case.row]
+    wanted = torch.tensors.to_numpy(kernel(*given, **case.attrs))
+    np.testing.assert_array_equal(torch.tensors.to_numpy(kernel(*alike, **case.attrs)), wanted)

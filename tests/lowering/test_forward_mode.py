@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 X = np.array([-2.0, -0.5, 0.1, 0.5, 2.0], np.float32)
 
 # Linear rules with the Jacobian diagonal or matrix that their formula gives at X.
@@ -185,16 +187,11 @@ def test_an_output_that_was_kept_has_the_own_gradient_in_the_second_derivative()
     import torch
     from torch.func import hessian, jacfwd, jacrev
 
-    class Tripled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = torch.exp(x)
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return 3.0 * grad_out * ctx.saved_tensors[0]
+    @torch_class(lambda ctx, grad_out: 3.0 * grad_out * ctx.saved_tensors[0])
+    def Tripled(ctx: Any, x: Any) -> Any:
+        y = torch.exp(x)
+        ctx.save_for_backward(y)
+        return y
 
     f, x = xg.convert(Tripled), torch.tensor(X)
     expected = torch.diag(9.0 * torch.exp(x))

@@ -12,9 +12,10 @@ import pytest
 
 import multigrad as xg
 
-from ..golden.sources import NAMES
+from ..golden.graphs import NAMES
 from ..harness.estimator_cases import CASES
 from ..harness.estimator_cases import X as SPREAD
+from ..harness.torch_class import torch_class
 
 xp = xg.xp
 EPS = np.finfo(np.float64).eps
@@ -312,19 +313,13 @@ def test_a_classs_own_jvp_is_preferred_to_the_transpose_of_its_backward(backend:
 @pytest.mark.needs("jax", "torch")
 def test_what_has_no_tangent_rule_is_no_custom_jvp() -> None:
     import jax
-    import torch
 
     square = jax.custom_vjp(lambda x: x * x)
     square.defvjp(lambda x: (x * x, x), lambda x, g: (2.0 * g * x,))
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return 2.0 * x
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return 2.0 * grad_out
+    @torch_class(lambda ctx, grad_out: 2.0 * grad_out)
+    def Doubled(ctx: Any, x: Any) -> Any:
+        return 2.0 * x
 
     for given in (square, Doubled):
         with pytest.raises(TypeError, match="no tangent rule of its own"):

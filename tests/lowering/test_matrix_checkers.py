@@ -1,5 +1,5 @@
-"""The frameworks' own gradient checkers on a sample of the ops, first and second order, in float64;
-random rules too.
+"""The frameworks' own gradient checkers on a sample of the ops, first and second order, in
+float64.
 
 An op's meaning and its VJP make a Function, which is lowered as a rule is: with residuals, attached
 to autodiff.
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
@@ -23,14 +22,10 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.trace.derived.derivatives import pullback
 from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
-from ..rules.library.test_rules_checkers import tensorflow_error
 from ..support.sampling import sample
 
-RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
-KEY = (3, 4)
 SHARE = 0.2  # of the ops, but in whole tables
 each_function = pytest.mark.parametrize("name", sample(FUNCTIONS, SHARE))
-each_random_rule = pytest.mark.parametrize("rule", RANDOM)
 
 
 @cache
@@ -92,64 +87,3 @@ def test_tensorflow_compute_gradient_agrees_with_every_vjp_twice(name: str) -> N
 
     assert relative_error(f) < 1e-6
     assert relative_error(gradient) < 1e-6
-
-
-# --- rules that draw: with a key they are functions like any other --------------------------------
-
-
-def backward_of(rule: str, backend: str) -> Callable[..., Any]:
-    """`(tin, *params, key)` under Tanh."""
-    f = xg.lower(rule, backend, forward="Tanh")
-    return f.apply if backend == "torch" else f
-
-
-def values_of(rule: str) -> list[float]:
-    params = xg.get(rule).params
-    return [float(params[name]) for name in sorted(params)]
-
-
-@each_random_rule
-@pytest.mark.needs("torch")
-def test_torch_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
-    import torch
-
-    f = backward_of(rule, "torch")
-
-    def backward(x: Any, g: Any) -> Any:
-        (grad_in,) = torch.autograd.grad(f(x, *values_of(rule), KEY), x, g, create_graph=True)
-        return grad_in
-
-    x = torch.tensor(X, requires_grad=True)
-    g = torch.tensor(np.cos(7 * X), requires_grad=True)
-    assert torch.autograd.gradcheck(backward, (x, g))
-
-
-@each_random_rule
-@pytest.mark.needs("jax")
-def test_jax_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
-    import jax
-    from jax.test_util import check_grads
-
-    f, key = backward_of(rule, "jax"), np.array(KEY, np.uint32)
-
-    def backward(x: Any, g: Any) -> Any:
-        return jax.vjp(lambda tin: f(tin, *values_of(rule), key), x)[1](g)[0]
-
-    with jax.enable_x64(True):
-        check_grads(backward, (X, np.cos(7 * X)), order=1, modes=["rev"], eps=1e-5)
-
-
-@each_random_rule
-@pytest.mark.needs("tensorflow")
-def test_tensorflow_differentiates_the_backward_of_rules_that_draw(rule: str) -> None:
-    import tensorflow as tf
-
-    f = backward_of(rule, "tensorflow")
-
-    def backward(x: Any, g: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x, *values_of(rule), KEY)
-        return tape.gradient(y, x, output_gradients=g)
-
-    assert tensorflow_error(backward, X, np.cos(7 * X)) < 1e-8

@@ -12,6 +12,9 @@ import pytest
 
 from multigrad.backend.finding.discovery import load_backend
 
+jax: Any = pytest.importorskip("jax")
+jnp = jax.numpy
+
 pytestmark = pytest.mark.needs("jax")
 
 EDGES = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.5, -3.0, np.inf, -np.inf, np.nan, 60.0]
@@ -21,9 +24,6 @@ OF_JAX = ("repeated", "sort", "gather", "to integers", "lgamma", "integers divid
 
 
 def functions() -> dict[str, Callable[..., Any]]:
-    import jax
-    import jax.numpy as jnp
-
     def step(carry: Any, row: Any) -> tuple[Any, Any]:
         return carry * 0.5 + row, jnp.tanh(carry)
 
@@ -97,9 +97,6 @@ def samples(dtype: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_rehearsed_has_jaxs_numbers_and_dtypes(name: str, dtype: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
     run = functions()[name]
     with jax.enable_x64(dtype == "float64"):
         given = samples(jnp.dtype(dtype))
@@ -115,7 +112,6 @@ def check_alike(wanted: Any, found: Any) -> None:
     if wanted.dtype.kind in "biu":
         np.testing.assert_array_equal(found, wanted)
         return
-    import jax.numpy as jnp
 
     eps = float(jnp.finfo(wanted.dtype).eps)
     wide, other = wanted.astype(np.float64), found.astype(np.float64)
@@ -134,14 +130,11 @@ def test_a_tree_keeps_what_is_no_array() -> None:
 
 
 def test_what_branches_on_values_is_not_rehearsed() -> None:
-    import jax
-
     with pytest.raises(jax.errors.ConcretizationTypeError):
         rehearsed(lambda x: x * 2 if x.sum() > 0 else x, [np.ones(3, np.float32)])
 
 
 def test_a_rehearsal_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    import jax
     from jax._src import compiler
 
     compiled: list[str] = []

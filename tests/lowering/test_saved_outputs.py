@@ -14,6 +14,8 @@ import pytest
 import multigrad as xg
 from multigrad import FormatError, xp
 
+from ..harness.torch_class import torch_class
+
 X = np.array([-1.0, 2.0, 3.0], np.float32)
 FIRST, SECOND = np.array([1.0, 1.0, 2.0], np.float32), np.array([1.0, 1.0, 3.0], np.float32)
 MASK = [0.0, 9.0, 54.0]  # 3 * FIRST * y, and of that by the own gradient again
@@ -43,15 +45,10 @@ def torch_classes() -> dict[str, Any]:
             (y,) = ctx.saved_tensors
             return 3 * g * y
 
-    class Attribute(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.y = (x > 0).to(x.dtype)
-            return ctx.y
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return 3 * g * ctx.y.exp()
+    @torch_class(lambda ctx, g: 3 * g * ctx.y.exp())
+    def Attribute(ctx: Any, x: Any) -> Any:
+        ctx.y = (x > 0).to(x.dtype)
+        return ctx.y
 
     class Copied(torch.autograd.Function):
         @staticmethod

@@ -379,6 +379,7 @@ def shift_rules(stop: threading.Event) -> None:
 
 
 @pytest.mark.anywhere
+@pytest.mark.usefixtures("registry_as_found")
 def test_every_gradient_is_right_with_all_frameworks_on_many_threads_while_rules_change(
     request: pytest.FixtureRequest,
 ) -> None:
@@ -392,15 +393,12 @@ def test_every_gradient_is_right_with_all_frameworks_on_many_threads_while_rules
     stop = threading.Event()
     workers = [Worker(number, frameworks, acts) for number in range(WORKERS)]
     before = xg.rules()
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            shifts = pool.submit(shift_rules, stop)
-            try:
-                together(lambda number: workers[number].run(pending), WORKERS)
-            finally:
-                stop.set()
-        assert pending.empty()
-        shifts.result()
-        assert xg.rules() == before
-    finally:
-        xg.unregister("test shifting")
+    with ThreadPoolExecutor(1) as pool:
+        shifts = pool.submit(shift_rules, stop)
+        try:
+            together(lambda number: workers[number].run(pending), WORKERS)
+        finally:
+            stop.set()
+    assert pending.empty()
+    shifts.result()
+    assert xg.rules() == before

@@ -100,6 +100,7 @@ def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool
 
 @REENTRANT
 @WAYS
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(
     way: Any, reentrant: bool
 ) -> None:
@@ -107,18 +108,15 @@ def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward
         xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
 
     times(10.0)
-    try:
-        function = way("replaced")
-        x = torch.ones(1, requires_grad=True)
-        y = through(function, x, reentrant)
-        times(3.0)
-        y.backward()
-        assert x.grad.item() == 10.0
-        x.grad = None
-        through(function, x, reentrant).backward()
-        assert x.grad.item() == 3.0
-    finally:
-        xg.unregister("replaced")
+    function = way("replaced")
+    x = torch.ones(1, requires_grad=True)
+    y = through(function, x, reentrant)
+    times(3.0)
+    y.backward()
+    assert x.grad.item() == 10.0
+    x.grad = None
+    through(function, x, reentrant).backward()
+    assert x.grad.item() == 3.0
 
 
 @REENTRANT

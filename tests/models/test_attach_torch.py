@@ -267,6 +267,7 @@ def test_scripted_and_traced_layers_are_refused(net: Any) -> None:
         xg.attach(nn.ReLU, {"relu": "attached_guides"})
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_means_the_rule_that_is_registered_now() -> None:
     def times(factor: float) -> None:
         xg.register("renamed", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
@@ -274,18 +275,15 @@ def test_a_name_means_the_rule_that_is_registered_now() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     x = torch.rand(3, 4)
     times(1.0)
-    try:
-        for selector in ("0", "relu"):
-            compiled = torch.compile(model, backend="aot_eager")
-            with xg.attach(model, {selector: "renamed"}):
-                once = gradient(model, x), gradient(compiled, x)
-                times(2.0)
-                twice = gradient(model, x), gradient(compiled, x)
-                times(1.0)
-            for one, two in zip(once, twice, strict=True):
-                torch.testing.assert_close(two, 2.0 * one)
-    finally:
-        xg.unregister("renamed")
+    for selector in ("0", "relu"):
+        compiled = torch.compile(model, backend="aot_eager")
+        with xg.attach(model, {selector: "renamed"}):
+            once = gradient(model, x), gradient(compiled, x)
+            times(2.0)
+            twice = gradient(model, x), gradient(compiled, x)
+            times(1.0)
+        for one, two in zip(once, twice, strict=True):
+            torch.testing.assert_close(two, 2.0 * one)
 
 
 class Sigmoid(torch.autograd.Function):

@@ -11,6 +11,8 @@ import pytest
 import multigrad as xg
 from multigrad.errors import RuleTypeError, RuleValueError, TraceError
 
+from ..harness.torch_class import torch_class
+
 OWN = "multigrad.rules.library."
 pytestmark = pytest.mark.usefixtures("registry_as_found")
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
@@ -157,15 +159,10 @@ def test_parts_of_one_memory_count_each_and_repetitions_once() -> None:
 def test_converted_class_is_asked_as_a_function_is() -> None:
     import torch
 
-    class Clamped(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x.clamp(min=0)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * (ctx.saved_tensors[0] > 0)
+    @torch_class(lambda ctx, grad: grad * (ctx.saved_tensors[0] > 0))
+    def Clamped(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0)
 
     x = torch.randn(SHAPE, requires_grad=True)
     converted = xg.convert(Clamped)
@@ -179,15 +176,10 @@ def test_of_zeros_like_a_tensor_torch_keeps_nothing_and_jax_the_tensor() -> None
     import jax.numpy as jnp
     import torch
 
-    class Below(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, top: Any) -> Any:
-            ctx.save_for_backward(top)
-            return torch.minimum(x, top)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad, torch.zeros_like(ctx.saved_tensors[0])
+    @torch_class(lambda ctx, grad: (grad, torch.zeros_like(ctx.saved_tensors[0])))
+    def Below(ctx: Any, x: Any, top: Any) -> Any:
+        ctx.save_for_backward(top)
+        return torch.minimum(x, top)
 
     below = xg.convert(Below)
     x, top = (torch.randn(SHAPE, requires_grad=True) for _ in range(2))

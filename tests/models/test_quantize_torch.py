@@ -12,13 +12,14 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
+
 pytestmark = pytest.mark.needs("torch")
 
 
 def make(**options: Any) -> Any:
     """Give a network of quantized layers, and inputs."""
-    import torch
-
     torch.manual_seed(0)
     first = torch.nn.Conv1d(2, 4, 3)
     last = torch.nn.Linear(4 * 6, 3)
@@ -41,8 +42,6 @@ def lsq(x: Any, step: Any, low: int, high: int, upstream: Any) -> Any:
 
 
 def test_weights_are_on_levels_and_gradients_are_the_papers() -> None:
-    import torch
-
     layer: Any = torch.nn.Linear(4, 3, dtype=torch.float64)
     weight = layer.weight.detach().numpy().copy()
     x = torch.randn(8, 4, dtype=torch.float64)
@@ -68,8 +67,6 @@ def test_weights_are_on_levels_and_gradients_are_the_papers() -> None:
 def test_every_estimator_trains_and_comes_back_from_a_state_dict_and_a_pickle(
     weights: str, tmp_path: Path
 ) -> None:
-    import torch
-
     network, x = make(weights=weights)
     optimizer = torch.optim.Adam(network.parameters(), 1e-2)
     losses = []
@@ -94,8 +91,6 @@ def test_every_estimator_trains_and_comes_back_from_a_state_dict_and_a_pickle(
 
 
 def test_a_quantized_network_is_compiled_and_exported(tmp_path: Path) -> None:
-    import torch
-
     torch._dynamo.reset()  # it leaves out code of modules that another test could not compile
     network, x = make()
     y = network(x)
@@ -116,7 +111,6 @@ def test_a_quantized_network_is_compiled_and_exported(tmp_path: Path) -> None:
 @pytest.mark.needs("onnx", "onnxscript")
 def test_a_quantized_network_runs_in_onnx(tmp_path: Path) -> None:
     import onnx.reference
-    import torch
 
     network, x = make()
     torch.onnx.export(network, (x,), tmp_path / "network.onnx", dynamo=True, verbose=False)
@@ -137,8 +131,6 @@ def test_a_quantized_network_runs_in_another_framework() -> None:
 
 
 def test_relevance_flows_by_the_quantized_weights() -> None:
-    import torch
-
     layer = torch.nn.Linear(4, 3)
     xg.quantize(layer, bits=2)
     plain = torch.nn.Linear(4, 3)
@@ -154,8 +146,6 @@ def test_relevance_flows_by_the_quantized_weights() -> None:
 
 
 def test_a_function_of_ones_own_quantizes() -> None:
-    import torch
-
     @xg.custom_gradient
     def power_of_two(x: Any) -> Any:
         scaled = xg.xp.exp2(xg.xp.round(xg.xp.log2(abs(x))))
@@ -169,9 +159,6 @@ def test_a_function_of_ones_own_quantizes() -> None:
 
 
 def test_what_cannot_be_quantized_is_said() -> None:
-    import torch
-    from torch import nn
-
     once, quantize = xg.quantize(nn.Linear(4, 3)), vars(xg)["quantize"]
     for given, options, said in (
         (nn.Linear(4, 3), {"weights": "lqs"}, "no quantizer 'lqs' of weights; did you mean 'lsq'"),
@@ -194,8 +181,6 @@ def test_what_cannot_be_quantized_is_said() -> None:
 
 
 def test_a_recurrent_cell_is_quantized_in_its_loop() -> None:
-    import torch
-
     cell = xg.quantize(torch.nn.LSTMCell(4, 3), "ste_sign")
     h, c = cell(torch.ones(2, 4))
     h, c = cell(torch.ones(2, 4), (h, c))
@@ -209,8 +194,6 @@ def test_a_recurrent_cell_is_quantized_in_its_loop() -> None:
 
 
 def test_inputs_by_name_are_quantized_as_those_by_position() -> None:
-    import torch
-
     layers = {
         ("input",): torch.nn.Linear(3, 2),
         ("input1", "input2"): torch.nn.Bilinear(3, 3, 2),
@@ -228,16 +211,12 @@ def test_inputs_by_name_are_quantized_as_those_by_position() -> None:
 
 @pytest.mark.parametrize("axis", ["x", 0.5, True, 1.0, ["x"]])
 def test_an_axis_that_is_none_is_refused(axis: Any) -> None:
-    import torch
-
     layer = torch.nn.Linear(3, 2)
     with pytest.raises(TypeError, match=r"Linear\.weight: axis is an int, several or None, got"):
         xg.quantize(layer, axis=axis)
 
 
 def test_weights_without_values_and_samples_that_are_none_are_refused() -> None:
-    import torch
-
     with pytest.raises(ValueError, match=r"'weight' is on the meta device.*to_empty"):
         xg.quantize(torch.nn.Linear(3, 2, device="meta"))
     for sample in ("x", object(), torch.ones(3, device="meta"), [[1], [1, 2]]):
@@ -246,6 +225,4 @@ def test_weights_without_values_and_samples_that_are_none_are_refused() -> None:
 
 
 def test_a_layer_of_no_elements_is_quantized() -> None:
-    import torch
-
     assert xg.quantize(torch.nn.Linear(0, 2))(torch.ones(4, 0)).shape == (4, 2)

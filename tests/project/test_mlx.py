@@ -398,16 +398,14 @@ def test_compiled_code_draws_anew_or_says_what_to_pass(mx: Any) -> None:
     assert not np.array_equal(np.array(differentiated(x)), np.array(differentiated(x)))
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_written_in_mlx_runs_on_numpy(mx: Any) -> None:
     def damped(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * mx.exp(-mx.abs(tin)) / mx.sum(mx.square(tin))
 
     rule = xg.register("damped_mlx")(damped)
-    try:
-        expected = np.exp(-np.abs(X)) / np.sum(X * X)
-        np.testing.assert_allclose(rule(None, np.ones_like(X), X), expected, rtol=1e-6)
-    finally:
-        xg.unregister("damped_mlx")
+    expected = np.exp(-np.abs(X)) / np.sum(X * X)
+    np.testing.assert_allclose(rule(None, np.ones_like(X), X), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("forward", ["Logistic", "Softplus", "SiLU", "GELU", "ELU", "Tanh"])

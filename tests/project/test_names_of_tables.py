@@ -7,11 +7,15 @@ tests.dtypes.names LIBRARY` runs all.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from names.rows import SHARED, unlisted
 
+from ..dtypes import everyday, table
 from ..dtypes.names import compare, ways_of
+from ..support.sampling import WHOLE
 
 NEEDS = {name: pytest.mark.needs(name) for name in ("torch", "tensorflow")}
 DIALECTS = ["numpy", *(pytest.param(name, marks=mark) for name, mark in NEEDS.items())]
@@ -40,3 +44,38 @@ def test_a_name_means_what_the_library_computes(
 def test_each_row_is_used_by_a_program_or_listed_as_unused(dialect: str) -> None:
     """`names_used.toml` names the rows that no program uses, which need a reason to stay."""
     assert not unlisted(dialect), "rows have come or gone; type: python tools/names unused"
+
+
+# Everyday expressions come out of a capture in the dtype and with the value of the library.
+
+
+PART = 1.0 if WHOLE else 0.3  # of each share below
+# Of the cases: all where they are quick, a share where each compiles.
+SHARES = {"numpy": 1.0, "torch": 0.4, "tensorflow": 0.1, "jax": 0.05}
+# Of the names, and of the cases of each.
+SHARES_OF_NAMES = {
+    "numpy": (0.2, 0.05),
+    "torch": (0.1, 0.05),
+    "tensorflow": (0.1, 0.03),
+    "jax": (0.05, 0.01),
+}
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+@pytest.mark.filterwarnings("ignore")
+def test_everyday_expressions_have_the_librarys_dtype_and_value(backend: Any) -> None:
+    with backend.precision("float64"):
+        outcome = everyday.run(backend.name, PART * SHARES[backend.name])
+    assert outcome.differing == []
+    tried = outcome.counts["equal"] + outcome.counts["refused"]
+    assert outcome.counts["refused"] <= 0.05 * tried, outcome.refused
+
+
+@pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
+@pytest.mark.filterwarnings("ignore")
+def test_captured_names_are_equal_to_the_librarys_or_refused(backend: Any) -> None:
+    with backend.precision("float64"):
+        names, share = SHARES_OF_NAMES[backend.name]
+        outcome = table.run(backend.name, share, PART * names)
+    assert outcome.differing == []
+    assert outcome.counts["equal"] > 0

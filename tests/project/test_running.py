@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from .. import mutation
 from ..support.sampling import FRAMEWORKS, turn_of
 
 ROOT = Path(__file__).parents[2]
@@ -74,3 +76,41 @@ def test_each_case_has_its_turn_on_one_of_three_frameworks_and_none_is_without()
         cases = [case.replace(f"{name}-", "") for name in FRAMEWORKS for case in turns[name]]
         assert {*cases} == {f"test_of[{n}]" for n in range(count)}
         assert count < 50 or len(cases) == count
+
+
+# The harness of mutants, which takes hours and is run by hand, still fits the sources.
+
+
+def test_what_is_left_out_and_the_library_stand_where_the_harness_looks_for_them() -> None:
+    folders = [*mutation.LEFT_OUT, *mutation.SOURCES, mutation.LIBRARY]
+    assert [each for each in folders if not (mutation.ROOT / each).is_dir()] == []
+    assert mutation.draw(0, 1, "multigrad/look/command/") == []
+
+
+def test_a_fault_is_drawn_of_each_kind_and_its_place_can_be_probed() -> None:
+    mutants = mutation.draw(0, 40, mutation.LIBRARY)
+    assert {mutant.kind for mutant in mutants} >= {"operator", "condition", "constant", "dropped"}
+    for mutant in mutants:
+        source = (mutation.ROOT / mutant.file).read_bytes()
+        assert source[mutant.start : mutant.end].decode() == mutant.text != mutant.instead
+        faulty = source[: mutant.start] + mutant.instead.encode() + source[mutant.end :]
+        compile(faulty, mutant.file, "exec")
+        assert mutation.probed(source, mutant.file, mutants) != source
+
+
+# Faults of packages: each file of tests/foreign/*faults says what it shows, in a few lines.
+
+
+FAULTS = sorted((Path(__file__).parents[1] / "foreign").glob("*faults/*/*.py"))
+FIRST = re.compile(r"# [\w.-]+==[\w.]+, [\w ]+: .+\.")
+MOST_LINES = 20
+
+
+def test_each_reproducer_names_its_package_and_law_and_is_short() -> None:
+    assert len(FAULTS) >= 40
+    for path in FAULTS:
+        text = path.read_text(encoding="utf-8")
+        assert FIRST.fullmatch(text.partition("\n")[0]), path.name
+        assert text.count("\n") <= MOST_LINES, path.name
+        assert "assert" in text or "AssertionError" in text, path.name
+        assert "multigrad" not in text, path.name

@@ -38,10 +38,6 @@ def pulled(function: Any) -> Any:
     return np.asarray(gradient(function)(AT)), gradient_of
 
 
-def backward(kind: Kind) -> Any:
-    return pulled(kind.make())
-
-
 def repeated(kind: Kind) -> Any:
     _, pull = jax.vjp(kind.make(), AT)
     pull(G)
@@ -84,14 +80,6 @@ def pushed(kind: Kind) -> Any:
 
 def compiled(kind: Kind) -> Any:
     return np.asarray(jax.jit(gradient(kind.make()))(AT)), gradient_of
-
-
-def jitted(kind: Kind) -> Any:
-    return np.asarray(xg.jit(gradient(kind.make()))(AT)), gradient_of
-
-
-def checkpointed(kind: Kind) -> Any:
-    return pulled(jax.checkpoint(kind.make()))
 
 
 def scanned(kind: Kind) -> Any:
@@ -158,10 +146,6 @@ def in_thread(kind: Kind) -> Any:
         return pool.submit(lambda: pulled(function)).result()
 
 
-def overridden(kind: Kind) -> Any:
-    return pulled(ways.overriding(kind, jax.nn.relu, jnp.matmul))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return np.asarray(found), expected
@@ -170,7 +154,7 @@ def on_gradients(kind: Kind) -> Any:
 # What a transform needs besides.
 NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
-    "backward": backward,
+    "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": repeated,
     "another thread": in_thread,
     "second derivative": second,
@@ -180,13 +164,13 @@ TRANSFORMS = {
     "`xg.jvp`": pushed,
     "forward mode, by `xg.lower(..., forward_mode=True)`": lowered_forward,
     "the framework's compiler": compiled,
-    "`xg.jit`": jitted,
-    "recomputed (checkpoint)": checkpointed,
+    "`xg.jit`": lambda kind: (np.asarray(xg.jit(gradient(kind.make()))(AT)), gradient_of),
+    "recomputed (checkpoint)": lambda kind: pulled(jax.checkpoint(kind.make())),
     "loop (`scan`, `while`)": scanned,
     "branch (`cond`)": chosen,
     "bfloat16": half,
     "export": exported,
-    "`xg.override`": overridden,
+    "`xg.override`": lambda kind: pulled(ways.overriding(kind, jax.nn.relu, jnp.matmul)),
     "`xg.apply_to_gradients`": on_gradients,
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(

@@ -59,10 +59,6 @@ def trained(model: Any, kind: Kind, **options: Any) -> Any:
     return change[3] / X[3], "drawn" if "key" in kind.name else gradient_of
 
 
-def fitted(kind: Kind) -> Any:
-    return trained(model_of(layer_of(kind)), kind)
-
-
 def eagerly(kind: Kind) -> Any:
     return trained(model_of(layer_of(kind)), kind, run_eagerly=True)
 
@@ -119,7 +115,7 @@ def by_optimizer(kind: Kind) -> Any:
 
 
 TRANSFORMS = {
-    "`fit`": fitted,
+    "`fit`": lambda kind: trained(model_of(layer_of(kind)), kind),
     "`fit`, `run_eagerly=True`": eagerly,
     "saved and loaded": loaded,
     "`clone_model`": cloned,

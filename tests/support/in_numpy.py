@@ -25,14 +25,6 @@ def twice_pulled(kind: Kind) -> Any:
     return pull(GRAD_OUT)[0], gradient_of
 
 
-def pushed(kind: Kind) -> Any:
-    return xg.jvp(kind.make(), (X,), (V,))[1], tangent_of
-
-
-def pickled(kind: Kind) -> Any:
-    return backward(kind, pickle.loads(pickle.dumps(kind.make())))
-
-
 def in_thread(kind: Kind) -> Any:
     function = kind.make()
     with ThreadPoolExecutor(1) as pool:
@@ -42,10 +34,6 @@ def in_thread(kind: Kind) -> Any:
 def inside(kind: Kind) -> Any:
     function = kind.make()
     return backward(kind, xg.function(lambda x: function(x)))
-
-
-def overridden(kind: Kind) -> Any:
-    return backward(kind, ways.overriding(kind, xg.xp.relu, xg.xp.matmul))
 
 
 def saved(kind: Kind) -> Any:
@@ -68,11 +56,11 @@ def on_gradients(kind: Kind) -> Any:
 TRANSFORMS = {
     "backward": backward,
     "backward, repeated": twice_pulled,
-    "`xg.jvp`": pushed,
+    "`xg.jvp`": lambda kind: (xg.jvp(kind.make(), (X,), (V,))[1], tangent_of),
     "inside another Function": inside,
-    "pickle": pickled,
+    "pickle": lambda kind: backward(kind, pickle.loads(pickle.dumps(kind.make()))),
     "another thread": in_thread,
-    "`xg.override`": overridden,
+    "`xg.override`": lambda kind: backward(kind, ways.overriding(kind, xg.xp.relu, xg.xp.matmul)),
     "`xg.apply_to_gradients`": on_gradients,
     "saved and loaded (`xg.save`)": saved,
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ejected,

@@ -35,10 +35,6 @@ def pulled(function: Any) -> Any:
     return gradient(function)(AT).numpy(), gradient_of
 
 
-def backward(kind: Kind) -> Any:
-    return pulled(kind.make())
-
-
 def repeated(kind: Kind) -> Any:
     return gradient(kind.make(), persistent=True)(AT).numpy(), gradient_of
 
@@ -82,14 +78,6 @@ def compiled(kind: Kind) -> Any:
 
 def by_xla(kind: Kind) -> Any:
     return tf.function(gradient(kind.make()), jit_compile=True)(AT).numpy(), gradient_of
-
-
-def jitted(kind: Kind) -> Any:
-    return xg.jit(gradient(kind.make()), "tensorflow")(AT).numpy(), gradient_of
-
-
-def checkpointed(kind: Kind) -> Any:
-    return pulled(tf.recompute_grad(kind.make()))
 
 
 def looped(kind: Kind) -> Any:
@@ -149,10 +137,6 @@ def in_thread(kind: Kind) -> Any:
         return pool.submit(lambda: pulled(function)).result()
 
 
-def overridden(kind: Kind) -> Any:
-    return pulled(ways.overriding(kind, tf.nn.relu, tf.matmul))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return found.numpy(), expected
@@ -161,7 +145,7 @@ def on_gradients(kind: Kind) -> Any:
 # What a transform needs besides.
 NEEDS = {"run by PyTorch (a bridge)": ("torch",), "run by JAX (a bridge)": ("jax",)}
 TRANSFORMS = {
-    "backward": backward,
+    "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": repeated,
     "another thread": in_thread,
     "second derivative": second,
@@ -171,13 +155,13 @@ TRANSFORMS = {
     "`xg.jvp`": pushed,
     "the framework's compiler": compiled,
     "XLA (`jit_compile=True`)": by_xla,
-    "`xg.jit`": jitted,
-    "recomputed (checkpoint)": checkpointed,
+    "`xg.jit`": lambda kind: (xg.jit(gradient(kind.make()), "tensorflow")(AT).numpy(), gradient_of),
+    "recomputed (checkpoint)": lambda kind: pulled(tf.recompute_grad(kind.make())),
     "loop (`scan`, `while`)": looped,
     "branch (`cond`)": chosen,
     "bfloat16": half,
     "export": exported,
-    "`xg.override`": overridden,
+    "`xg.override`": lambda kind: pulled(ways.overriding(kind, tf.nn.relu, tf.matmul)),
     "`xg.apply_to_gradients`": on_gradients,
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),
     "ejected, without multigrad (`xg.source(..., standalone=True)`)": ways.through(

@@ -48,10 +48,6 @@ def pulled(function: Any) -> Any:
     return grad.numpy(), gradient_of
 
 
-def backward(kind: Kind) -> Any:
-    return pulled(kind.make())
-
-
 def repeated(kind: Kind) -> Any:
     x = leaf()
     y = kind.make()(x)
@@ -144,14 +140,6 @@ class Called(torch.nn.Module):
         return self.function(x)
 
 
-def pickled(kind: Kind) -> Any:
-    return pulled(pickle.loads(pickle.dumps(kind.make())))
-
-
-def copied(kind: Kind) -> Any:
-    return pulled(copy.deepcopy(Called(kind.make())))
-
-
 def stored(kind: Kind) -> Any:
     file = io.BytesIO()
     torch.save(Called(kind.make()), file)
@@ -214,10 +202,6 @@ class Scaled(torch.nn.Module):
         return self.weight * 1.0
 
 
-def overridden(kind: Kind) -> Any:
-    return pulled(ways.overriding(kind, torch.relu, multiplied))
-
-
 def on_gradients(kind: Kind) -> Any:
     found, expected = ways.applied(kind, G)
     return found.numpy(), expected
@@ -272,7 +256,7 @@ def on_dtensor(kind: Kind) -> Any:
 # What a transform needs besides.
 NEEDS = {"run by JAX (a bridge)": ("jax",), "run by TensorFlow (a bridge)": ("tensorflow",)}
 TRANSFORMS = {
-    "backward": backward,
+    "backward": lambda kind: pulled(kind.make()),
     "backward, repeated": repeated,
     "backward in another thread": in_thread,
     "second derivative": second,
@@ -288,11 +272,11 @@ TRANSFORMS = {
     "autocast": autocast,
     "no gradient requested": inference,
     "export": exported,
-    "pickle": pickled,
-    "deep copy": copied,
+    "pickle": lambda kind: pulled(pickle.loads(pickle.dumps(kind.make()))),
+    "deep copy": lambda kind: pulled(copy.deepcopy(Called(kind.make()))),
     "saved with the framework": stored,
     "`xg.attach`": attached,
-    "`xg.override`": overridden,
+    "`xg.override`": lambda kind: pulled(ways.overriding(kind, torch.relu, multiplied)),
     "`xg.apply_to_gradients`": on_gradients,
     '`use(scope="params")`, by hooks': hooked,
     "saved and loaded (`xg.save`)": ways.through(pulled, ways.saved),

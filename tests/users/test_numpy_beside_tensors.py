@@ -10,6 +10,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 xp = xg.xp
 pytestmark = pytest.mark.backends("torch", "jax", "tensorflow")
 X = np.array([1.0, 2.0, -3.0], np.float32)
@@ -157,16 +159,11 @@ def test_a_class_of_jax_takes_a_batch_of_numpy_and_a_traced_weight(backend: Any)
 def test_a_class_that_runs_as_it_is_gets_the_callers_own_array(backend: Any) -> None:
     import torch
 
-    class Masked(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, mask: Any) -> Any:
-            assert isinstance(mask, np.ndarray)
-            ctx.mask = torch.from_numpy(mask)
-            return x * ctx.mask
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            return g * ctx.mask, None
+    @torch_class(lambda ctx, g: (g * ctx.mask, None))
+    def Masked(ctx: Any, x: Any, mask: Any) -> Any:
+        assert isinstance(mask, np.ndarray)
+        ctx.mask = torch.from_numpy(mask)
+        return x * ctx.mask
 
     x = torch.tensor(X, requires_grad=True)
     y = xg.convert(Masked)(x, M)

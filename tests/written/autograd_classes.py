@@ -232,17 +232,6 @@ class Quantize(Function):
         return round_straight_through(grad_output), None
 
 
-class Doubler(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Any) -> Any:
-        return grad_output * 2
-
-
 class BranchesOnValues(Function):
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -1,6 +1,6 @@
 """Rules as JAX users write them; every function here is a rule that must be captured as it stands.
 
-Run on JAX's arrays as it is, each is its own oracle (see test_capture_jax.py).
+Run on JAX's arrays as it is, each is its own oracle (see test_rules_of_libraries.py).
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Rules as NumPy users write them; every function here is a rule that must be captured as it
 stands.
 
-Run on arrays as it is, each is its own oracle (see test_capture_numpy.py).
+Run on arrays as it is, each is its own oracle (see test_rules_of_libraries.py).
 """
 
 import math

@@ -1,7 +1,7 @@
 """Rules as torch users write them; every function here is a rule that must be captured as it
 stands.
 
-Run on torch tensors as it is, each is its own oracle (see test_capture_torch.py).
+Run on torch tensors as it is, each is its own oracle (see test_rules_of_libraries.py).
 """
 
 import math

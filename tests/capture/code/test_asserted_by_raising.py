@@ -14,6 +14,8 @@ import multigrad as xg
 
 from ..values.test_asked_of_a_tensor import X, make, pulled
 
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 
 
@@ -30,16 +32,12 @@ def raises_itself(ctx: Any, x: Any) -> Any:
 
 
 def raises_in_a_helper(ctx: Any, x: Any) -> Any:
-    import torch
-
     with torch.no_grad():
         refuse_large(x)
     return x * 3
 
 
 def raises_after_a_call_of_a_call(ctx: Any, x: Any) -> Any:
-    import torch
-
     for each in (x, None):
         if each is not None and not bool(torch.le(each, 10.0).all()):
             raise ValueError("too large")
@@ -60,8 +58,6 @@ def raises_where_numbers_differ(ctx: Any, x: Any) -> Any:
 
 
 def raises_in_a_library(ctx: Any, x: Any) -> Any:
-    import torch
-
     return torch.distributions.Normal(3 * x, 10 - x, validate_args=True).mean
 
 
@@ -167,8 +163,6 @@ def raises_beyond_all_samples(ctx: Any, x: Any) -> Any:
 
 
 def catches_a_call_that_asserts(ctx: Any, x: Any) -> Any:
-    import torch
-
     try:
         torch._assert((x < 1e30).all(), "too large")
     except AssertionError:
@@ -212,8 +206,6 @@ def test_what_a_backward_asserts_is_no_matter_of_forward(backend: Any) -> None:
 
 
 def test_a_key_acts_where_the_original_would_draw_from_none(backend: Any) -> None:
-    import torch
-
     def sampled(ctx: Any, x: Any) -> Any:
         return torch.distributions.Bernoulli(torch.sigmoid(x)).sample()
 
@@ -229,8 +221,6 @@ class SafeFactor:
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
-        import torch
-
         factor, info = torch.linalg.cholesky_ex(x)
         if not torch.any(info):
             return factor * 1.0
@@ -242,8 +232,6 @@ class SafeFactor:
 
 
 def test_what_a_factor_says_of_its_success_is_an_assertion(backend: Any) -> None:
-    import torch
-
     own = type("Safe", (SafeFactor, torch.autograd.Function), {})
     safe = xg.from_autograd_function(own)
     good, bad = (np.array([[n, 0.5], [0.5, n]], np.float32) for n in (2.0, 0.25))

@@ -6,9 +6,7 @@ the fact.
 
 from __future__ import annotations
 
-import types
 import warnings
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,22 +18,6 @@ from multigrad import xp
 
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
-
-
-@pytest.fixture
-def registered() -> Iterator[Callable[..., xg.Rule]]:
-    """Register a new copy of a rule: one function warns once."""
-
-    def register(function: Any, **options: Any) -> xg.Rule:
-        copy = types.FunctionType(
-            function.__code__, globals(), function.__name__, None, function.__closure__
-        )
-        copy.__kwdefaults__ = function.__kwdefaults__
-        return xg.register("under test", override=True, **options)(copy)
-
-    yield register
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def value_or_one(x: Any) -> float:

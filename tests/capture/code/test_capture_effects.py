@@ -15,7 +15,7 @@ import time
 import types
 import uuid
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,6 @@ import multigrad as xg
 
 X = np.array([[-1.0, 0.5, 2.0], [3.0, -0.25, 0.0]], np.float32)
 G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
-
-
-@pytest.fixture
-def registered() -> Iterator[Callable[..., xg.Rule]]:
-    """Register a rule for one test."""
-    yield lambda function, **options: xg.register("under test", override=True, **options)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
-def copied(function: Any) -> Any:
-    """A new function of the same code: one function warns once."""
-    made = types.FunctionType(
-        function.__code__, globals(), function.__name__, None, function.__closure__
-    )
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
 
 
 # --- draws ----------------------------------------------------------------------------------------
@@ -54,10 +37,6 @@ def by_a_branch(ctx: Any, g: Any, x: Any) -> Any:
     return g * 0 if random.random() < 0.5 else g
 
 
-def by_an_int(ctx: Any, g: Any, x: Any) -> Any:
-    return g * random.randint(0, 1)
-
-
 def by_a_shuffle(ctx: Any, g: Any, x: Any) -> Any:
     factors = [0.0, 1.0]
     random.shuffle(factors)
@@ -68,36 +47,12 @@ def by_numpy(ctx: Any, g: Any, x: Any) -> Any:
     return g * 0 if np.random.rand() < 0.5 else g
 
 
-def by_a_generator(ctx: Any, g: Any, x: Any) -> Any:
-    return g * int(generator.integers(2))
-
-
 def by_a_generator_of_python(ctx: Any, g: Any, x: Any) -> Any:
     return g * python_generator.choice([0, 1])
 
 
-def by_a_helper(ctx: Any, g: Any, x: Any) -> Any:
-    return g * draws_a_bit()
-
-
 def draws_a_bit() -> int:
     return random.getrandbits(1)
-
-
-def by_a_secret(ctx: Any, g: Any, x: Any) -> Any:
-    return g * secrets.randbelow(2)
-
-
-def by_entropy(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (os.urandom(1)[0] % 2)
-
-
-def by_an_identifier(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (uuid.uuid4().int % 2)
-
-
-def by_the_clock(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (time.perf_counter_ns() // 100 % 2)
 
 
 def by_an_unseeded_generator(ctx: Any, g: Any, x: Any) -> Any:
@@ -105,15 +60,25 @@ def by_an_unseeded_generator(ctx: Any, g: Any, x: Any) -> Any:
 
 
 DRAWS = [
-    by_a_branch, by_an_int, by_a_shuffle, by_numpy, by_a_generator, by_a_generator_of_python,
-    by_a_helper, by_a_secret, by_entropy, by_an_identifier, by_the_clock, by_an_unseeded_generator,
-]  # fmt: skip
+    by_a_branch,
+    pytest.param(lambda ctx, g, x: g * random.randint(0, 1), id="by an int"),
+    by_a_shuffle,
+    by_numpy,
+    pytest.param(lambda ctx, g, x: g * int(generator.integers(2)), id="by a generator"),
+    by_a_generator_of_python,
+    pytest.param(lambda ctx, g, x: g * draws_a_bit(), id="by a helper"),
+    pytest.param(lambda ctx, g, x: g * secrets.randbelow(2), id="by a secret"),
+    pytest.param(lambda ctx, g, x: g * (os.urandom(1)[0] % 2), id="by entropy"),
+    pytest.param(lambda ctx, g, x: g * (uuid.uuid4().int % 2), id="by an identifier"),
+    pytest.param(lambda ctx, g, x: g * (time.perf_counter_ns() // 100 % 2), id="by the clock"),
+    by_an_unseeded_generator,
+]
 
 
 @pytest.mark.parametrize("function", DRAWS, ids=lambda f: f.__name__)
 def test_a_draw_of_the_rule_s_own_is_made_at_each_call(registered: Any, function: Any) -> None:
     with pytest.warns(xg.NativeRuleWarning):
-        rule = registered(copied(function))
+        rule = registered(function)
         found = {rule(None, G, X).tobytes() for _ in range(64)}
     assert found == {(G * 0.0).astype(np.float32).tobytes(), G.tobytes()} or len(found) == 2
 
@@ -155,7 +120,7 @@ def test_a_capture_leaves_the_generators_as_they_are(backend: Any, registered: A
 
 
 def test_what_a_discarded_capture_has_drawn_is_drawn_again(registered: Any) -> None:
-    rule = registered(copied(by_numpy))
+    rule = registered(by_numpy)
     np.random.seed(5)
     with pytest.warns(xg.NativeRuleWarning):
         given = [float(rule(None, G, X).sum()) for _ in range(8)]
@@ -325,7 +290,7 @@ def test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one(
     registered: Any, function: Any, kept: Any
 ) -> None:
     with pytest.warns(xg.NativeRuleWarning, match="keeps a symbolic|assigns to|each use changes"):
-        registered(copied(function))(None, G, X)
+        registered(function)(None, G, X)
     assert kept() is X
 
 

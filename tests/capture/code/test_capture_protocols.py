@@ -13,9 +13,8 @@ import math
 import numbers
 import operator
 import pickle
-import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,39 +27,11 @@ G = np.array([[1.0, -2.0, 3.0], [-1.0, 0.5, 4.0]], np.float32)
 WIDTHS = (1.0, 2.5, 3.7)
 
 
-@pytest.fixture
-def registered() -> Iterator[Callable[..., xg.Rule]]:
-    """Register a new copy of a rule: one function warns once."""
-
-    def register(function: Any, **options: Any) -> xg.Rule:
-        made = types.FunctionType(
-            function.__code__, globals(), function.__name__, None, function.__closure__
-        )
-        made.__kwdefaults__ = function.__kwdefaults__
-        return xg.register("under test", override=True, **options)(made)
-
-    yield register
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
 # --- what Python takes of a number: the rule is captured, and follows it --------------------------
-
-
-def as_a_key(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
-    return g * {2.5: 2.0, 1.0: 5.0}.get(w, 7.0)
-
-
-def in_a_set(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
-    return g * (2.0 if w in {2.5} else 3.0)
 
 
 def in_a_tuple(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
     return g * (2.0 if w in (1.0, 2.5) else 3.0)
-
-
-def by_its_hash(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
-    return g * (hash(w) % 3)
 
 
 def as_text(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
@@ -131,15 +102,24 @@ def _(value: np.ndarray) -> Any:
     return np.abs(value)
 
 
-def dispatched(ctx: Any, g: Any, x: Any, *, w: float = 1.0) -> Any:
-    return np.multiply(g, scaled(w))
-
-
 NUMBERS = [
-    as_a_key, in_a_set, in_a_tuple, by_its_hash, as_text, as_its_repr, formatted,
-    by_a_method_of_floats, by_conversion, by_math, by_class, sorted_and_summed, by_operators,
-    matched, copied, dispatched,
-]  # fmt: skip
+    pytest.param(lambda ctx, g, x, *, w=1.0: g * {2.5: 2.0, 1.0: 5.0}.get(w, 7.0), id="as a key"),
+    pytest.param(lambda ctx, g, x, *, w=1.0: g * (2.0 if w in {2.5} else 3.0), id="in a set"),
+    in_a_tuple,
+    pytest.param(lambda ctx, g, x, *, w=1.0: g * (hash(w) % 3), id="by its hash"),
+    as_text,
+    as_its_repr,
+    formatted,
+    by_a_method_of_floats,
+    by_conversion,
+    by_math,
+    by_class,
+    sorted_and_summed,
+    by_operators,
+    matched,
+    copied,
+    pytest.param(lambda ctx, g, x, *, w=1.0: np.multiply(g, scaled(w)), id="dispatched"),
+]
 
 
 @pytest.mark.parametrize("function", NUMBERS, ids=lambda f: f.__name__)
@@ -254,24 +234,8 @@ def asks_text(ctx: Any, g: Any, x: Any) -> Any:
     return g * len(str(x.shape)) * (2.0 if "symbolic" in f"{x}" else 3.0)
 
 
-def asks_repr(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (2.0 if "symbolic" in repr(x) else 3.0)
-
-
 def asks_json(ctx: Any, g: Any, x: Any) -> Any:
     return g * json.loads(json.dumps({"sum": float(x.sum())}))["sum"]
-
-
-def asks_pickle(ctx: Any, g: Any, x: Any) -> Any:
-    return g * pickle.loads(pickle.dumps(x))
-
-
-def asks_identity(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (2.0 if id(x) == id(g) else 3.0)
-
-
-def asks_none(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (3.0 if x is None else 2.0) + (x == None)
 
 
 def asks_rows(ctx: Any, g: Any, x: Any) -> Any:
@@ -283,14 +247,6 @@ def asks_backwards(ctx: Any, g: Any, x: Any) -> Any:
     return g * [row.sum() for row in reversed(list(x))][0]
 
 
-def asks_membership(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (2.0 if 0.5 in x else 3.0)
-
-
-def asks_all(ctx: Any, g: Any, x: Any) -> Any:
-    return g * (2.0 if any((x > 1).flatten()) else 3.0)
-
-
 def asks_a_shallow_copy(ctx: Any, g: Any, x: Any) -> Any:
     y = copy.copy(x)
     y += 1
@@ -298,9 +254,18 @@ def asks_a_shallow_copy(ctx: Any, g: Any, x: Any) -> Any:
 
 
 TENSORS = [
-    asks_text, asks_repr, asks_json, asks_pickle, asks_identity, asks_none, asks_rows,
-    asks_backwards, asks_membership, asks_all, asks_a_shallow_copy,
-]  # fmt: skip
+    asks_text,
+    pytest.param(lambda ctx, g, x: g * (2.0 if "symbolic" in repr(x) else 3.0), id="asks repr"),
+    asks_json,
+    pytest.param(lambda ctx, g, x: g * pickle.loads(pickle.dumps(x)), id="asks pickle"),
+    pytest.param(lambda ctx, g, x: g * (2.0 if id(x) == id(g) else 3.0), id="asks identity"),
+    pytest.param(lambda ctx, g, x: g * (3.0 if x is None else 2.0) + (x == None), id="asks none"),
+    asks_rows,
+    asks_backwards,
+    pytest.param(lambda ctx, g, x: g * (2.0 if 0.5 in x else 3.0), id="asks membership"),
+    pytest.param(lambda ctx, g, x: g * (2.0 if any((x > 1).flatten()) else 3.0), id="asks all"),
+    asks_a_shallow_copy,
+]
 
 
 @pytest.mark.parametrize("function", TENSORS, ids=lambda f: f.__name__)

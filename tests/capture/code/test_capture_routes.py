@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +16,12 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
-from ...harness.capturing import rules_in
+from ...harness.capturing import find_rule
 from ...written.unseen import Unseen
 
 HERE = Path(__file__).name
-RULES = rules_in("rules_by_jaxpr")
 G = np.linspace(-1.3, 1.9, 12).reshape(3, 4).astype(np.float32)
 X = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(np.float32)
-
-
-@pytest.fixture
-def registered() -> Iterator[Callable[..., xg.Rule]]:
-    """Make a rule that runs as it is where it cannot be captured."""
-    yield lambda function: xg.register("under test", override=True)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
-def find_rule(name: str) -> Callable[..., Any]:
-    from ...written import rules_by_jaxpr
-
-    return getattr(rules_by_jaxpr, name)
 
 
 def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:
@@ -52,36 +37,6 @@ def origin_of(rule: xg.Rule) -> str:
 
 
 # --- the jaxpr ------------------------------------------------------------------------------------
-
-
-@pytest.mark.needs("jax")
-@pytest.mark.parametrize("name", RULES)
-def test_rule_imported_from_its_jaxpr_gives_jaxs_numbers(
-    name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    wanted = as_written(function, G, X)
-    rule = captured(function)
-    given = backend.numpy(rule(None, backend.array(G), backend.array(X)))
-    assert given.dtype == np.float32 and given.shape == X.shape
-    np.testing.assert_allclose(given, wanted, rtol=1e-5, atol=4e-6 * np.abs(wanted).max())
-
-
-@pytest.mark.needs("jax")
-@pytest.mark.parametrize("name", RULES)
-def test_rule_imported_from_its_jaxpr_is_exact_in_float64(
-    name: str, captured: Callable[..., xg.Rule]
-) -> None:
-    import jax
-
-    function, rule = find_rule(name), captured(find_rule(name))
-    rule(None, G, X)  # what is captured for float32 serves float64, or is captured anew
-    g, x = G.astype(np.float64), X.astype(np.float64)
-    with jax.enable_x64(True):
-        wanted = as_written(function, g, x)
-    given = rule(None, g, x)
-    assert wanted.dtype == given.dtype == np.float64
-    np.testing.assert_allclose(given, wanted, rtol=1e-12, atol=1e-13 * np.abs(wanted).max())
 
 
 @pytest.mark.needs("jax")
@@ -329,7 +284,7 @@ def test_show_says_so_of_torch(captured: Callable[..., xg.Rule]) -> None:
 
 @pytest.mark.needs("jax")
 def test_no_warning_where_a_jaxpr_can_be_imported(registered: Callable[..., xg.Rule]) -> None:
-    rule = registered(find_rule("pulled_back"))
+    rule = registered(find_rule("rules_by_jaxpr", "pulled_back"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         given = rule(None, G, X)

@@ -10,7 +10,7 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.places import X
+from ...harness.own_library import X
 
 xp: Any = xg.xp
 Tensor = Any

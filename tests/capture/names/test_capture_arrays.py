@@ -4,7 +4,7 @@ same there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,6 @@ pytestmark = pytest.mark.needs("torch")
 F = torch.nn.functional
 Tensor = Any
 Rule = Callable[[Any, Tensor, Tensor], Tensor]
-
-
-@pytest.fixture
-def captured() -> Iterator[Callable[[Rule], Any]]:
-    yield lambda rule: xg.register("under test", override=True, native=False)(rule)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
 
 
 def tensors() -> tuple[Any, Any]:

@@ -15,6 +15,9 @@ import multigrad as xg
 
 from ...support import sampling
 
+jax: Any = pytest.importorskip("jax")
+jnp = jax.numpy
+
 pytestmark = [pytest.mark.needs("jax"), pytest.mark.usefixtures("registry_as_found")]
 
 X = np.array([[-2.3, -1.0, -0.5, -0.0], [0.0, 0.3, 0.5, 1.0], [1.7, 2.5, 3.0, 0.9]])
@@ -59,8 +62,6 @@ def system(x: Any, y: Any) -> tuple[Any, ...]:
 
 # What a name is called with, by name: where one array is not enough, or not the right one.
 def jax_max() -> Any:
-    import jax
-
     return jax.lax.max
 
 
@@ -166,7 +167,6 @@ scipy.linalg.solve_triangular scipy.special.polygamma
 
 def table() -> list[tuple[str, Any]]:
     """Return every captured function with its name; one that stays as it is records nothing."""
-    import jax
 
     from multigrad.backend.finding.discovery import in_use
     from multigrad.capture.code.table import find_dialect
@@ -177,7 +177,7 @@ def table() -> list[tuple[str, Any]]:
     recorded = [f for f, does in dialect.aliases.items() if does is not f]
     recorded += [attrgetter(name)(jax) for name in WITHOUT_ROWS.split()]
     named = [(f"{f.__module__}.{f.__name__}", f) for f in recorded]
-    # The signs of vectors are the library's: `test_matrix_factors_names.py`.
+    # The signs of vectors are the library's: `test_linear_algebra_names.py`.
     signed = [row for row in named if row[0].rpartition(".")[2] in ("svd", "eigh", "qr")]
     assert signed
     left_out = [function for _, function in signed]
@@ -201,8 +201,6 @@ def arguments_of(name: str) -> Callable[[Any, Any], tuple[Any, ...]] | None:
 
 def summed(result: Any, weights: list[Any]) -> Any:
     """Return any result as one number in which each element has a weight of its own."""
-    import jax.numpy as jnp
-
     results = result if isinstance(result, list | tuple) else [result]
     total: Any = 0.0
     for each, weight in zip(results, weights, strict=True):
@@ -223,8 +221,6 @@ def call(sample: Any, function: Any, x: Any, y: Any) -> list[Any]:
 
 def results_of(functions: list[tuple[str, Any]]) -> list[list[Any]]:
     """Return what JAX gives for each: one program for all of them."""
-    import jax
-
     return jax.jit(lambda x, y: [call(arguments_of(name), f, x, y) for name, f in functions])(X, Y)
 
 
@@ -249,8 +245,6 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
 
 
 def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults() -> None:
-    import jax
-
     drawn = sampling.sample(table(), 1 / 3)
     with jax.enable_x64(True):
         parts = [drawn[i : i + 40] for i in range(0, len(drawn), 40)]

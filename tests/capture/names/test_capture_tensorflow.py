@@ -13,156 +13,27 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.capturing import inputs, rules_in
-from ...written.unseen import Unseen
+from ...harness.capturing import find_rule, inputs
+
+tf: Any = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.needs("tensorflow")
-
-RULES = rules_in("rules_in_tensorflow")
-# These are written for single precision: they name float32, or a constant in it.
-SINGLE = (
-    "activations",
-    "clip_by_value",
-    "constants",
-    "helpers",
-    "made_from_a_shape",
-    "number_of_elements",
-    "piecewise_leaky",
-    "quantized_to_four_bits",
-    "rectangular_in_single",
-)
-
-
-def find_rule(name: str) -> Callable[..., Any]:
-    from ...written import rules_in_tensorflow
-
-    return getattr(rules_in_tensorflow, name)
 
 
 def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:
     """Run the user's function in TensorFlow, without us."""
-    import tensorflow as tf
-
     return function(None, tf.constant(grad_out), tf.constant(tin)).numpy()
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_rule_gives_tensorflows_numbers(
-    name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float32)
-    wanted = as_written(function, grad_out, tin)
-    rule = captured(function)
-    given = backend.numpy(rule(None, backend.array(grad_out), backend.array(tin)))
-    assert given.dtype == np.float32 and given.shape == tin.shape
-    np.testing.assert_allclose(given, wanted, rtol=3e-6, atol=3e-6 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("name", [name for name in RULES if name not in SINGLE])
-def test_rule_gives_tensorflows_numbers_in_float64(
-    name: str, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float64)
-    wanted = as_written(function, grad_out, tin)
-    given = captured(function)(None, grad_out, tin)
-    assert given.dtype == np.float64 and given.shape == tin.shape
-    np.testing.assert_allclose(given, wanted, rtol=1e-13, atol=1e-13 * np.abs(wanted).max())
-
-
-@pytest.mark.backends("torch", "jax", "tensorflow")
-@pytest.mark.parametrize("name", RULES[::5])
-def test_rule_acts_under_an_activation(
-    name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float32)
-    wanted = as_written(function, grad_out, tin)
-    y, grad_in = backend.vjp(xg.activation("ReLU", captured(function)), tin, grad_out)
-    np.testing.assert_array_equal(y, np.maximum(tin, 0))
-    np.testing.assert_allclose(grad_in, wanted, rtol=3e-6, atol=3e-6 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3), (2, 3, 4)])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.usefixtures("unproven")
-def test_one_capture_serves_every_rank_and_dtype(
-    shape: tuple[int, ...], dtype: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    import tensorflow as tf
-
-    captures = Unseen()
-
-    def rule(ctx: Any, grad_out: Any, tin: Any, width: float = 2.0) -> Any:
-        captures.append(1)
-        inside = tf.cast(tf.abs(tin) <= 1.0, grad_out.dtype)
-        count = tf.cast(tf.size(tin), tin.dtype)
-        return grad_out * inside * tf.exp(-tf.square(tin) / width) / count
-
-    made = captured(rule)
-    made(None, np.ones(3, np.float32), np.ones(3, np.float32))
-    x = np.full(shape, 0.5, dtype)
-    given = made(None, x, x)
-    assert given.dtype == dtype and given.shape == shape
-    if x.size:
-        np.testing.assert_allclose(given, 0.5 * np.exp(-0.125) / x.size, rtol=1e-3)
-    assert len(captures) == 1
-
-
 def test_show_says_that_a_rule_is_written_in_tensorflow(captured: Callable[..., xg.Rule]) -> None:
-    assert "# written in tf; captured by substitution" in xg.show(captured(find_rule("triangular")))
-
-
-def test_draws_of_tensorflow_become_draws_by_key(
-    backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    import tensorflow as tf
-
-    def draws(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        noise = tf.random.normal(tf.shape(tin), 0.0, 0.1, dtype=tin.dtype)
-        jam = tf.random.uniform(tin.shape, minval=-1.0, maxval=1.0)
-        return tf.nn.dropout(grad_out, rate=0.25) * jam + noise
-
-    tin, grad_out = inputs(np.float32)
-    rule = captured(draws)
-    first, again, other = (
-        backend.numpy(rule(None, backend.array(grad_out), backend.array(tin), key=key))
-        for key in (3, 3, 4)
+    assert "# written in tf; captured by substitution" in xg.show(
+        captured(find_rule("rules_in_tensorflow", "triangular"))
     )
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - other).max() > 0.1
-    np.testing.assert_allclose(first, rule(None, grad_out, tin, key=3), rtol=1e-6, atol=1e-6)
-
-
-def test_draws_of_tensorflow_have_its_distributions(captured: Callable[..., xg.Rule]) -> None:
-    import tensorflow as tf
-
-    def dropped(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.nn.dropout(grad_out, 0.25)
-
-    def shifted(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.random.uniform(tf.shape(grad_out), 2.0, 4.0)
-
-    def spread(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.random.normal(tf.shape(grad_out), mean=1.0, stddev=0.5)
-
-    ones = np.ones(20_000, np.float32)
-    given = captured(dropped)(None, ones, ones, key=1)
-    assert np.unique(given) == pytest.approx([0.0, 4 / 3])
-    assert (given > 0).mean() == pytest.approx(0.75, abs=0.02)
-    given = captured(shifted)(None, ones, ones, key=1)
-    assert 2 <= given.min() < 2.01 and 3.99 < given.max() < 4
-    given = captured(spread)(None, ones, ones, key=1)
-    assert given.mean() == pytest.approx(1.0, abs=0.02)
-    assert given.std() == pytest.approx(0.5, abs=0.02)
 
 
 def test_functions_that_a_foreign_object_holds_come_through_tensorflows_dispatcher(
     backend: Any, captured: Callable[..., xg.Rule]
 ) -> None:
-    import tensorflow as tf
-
     held = types.SimpleNamespace(
         soften=tf.nn.softplus,
         mean=tf.reduce_mean,
@@ -188,8 +59,6 @@ def test_functions_that_a_foreign_object_holds_come_through_tensorflows_dispatch
 def test_first_capture_inside_a_tf_function_takes_constants_as_they_are(
     captured: Callable[..., xg.Rule],
 ) -> None:
-    import tensorflow as tf
-
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         weights = tf.constant([0.5, 1.0, 1.5, 2.0]) * tf.cast(tf.range(4), tf.float32)
         return grad_out * weights
@@ -208,8 +77,6 @@ def test_first_capture_inside_a_tf_function_takes_constants_as_they_are(
 
 
 def test_compiled_function_is_a_rule(backend: Any, captured: Callable[..., xg.Rule]) -> None:
-    import tensorflow as tf
-
     @tf.function
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return tf.nn.relu(tin) * grad_out
@@ -222,8 +89,6 @@ def test_compiled_function_is_a_rule(backend: Any, captured: Callable[..., xg.Ru
 def test_update_of_an_immutable_tensor_does_not_reach_its_other_names(
     captured: Callable[..., xg.Rule],
 ) -> None:
-    import tensorflow as tf
-
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         total = tf.identity(grad_out)
         before = total
@@ -251,8 +116,6 @@ REFUSED = {
 def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
     name: str, captured: Callable[..., xg.Rule]
 ) -> None:
-    import tensorflow as tf
-
     arguments = {
         "case": lambda x: ([(tf.reduce_sum(x) > 0, lambda: x)],),
         "vectorized_map": lambda x: (abs, x),
@@ -275,8 +138,6 @@ def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
 
 
 def test_call_in_a_way_that_is_not_captured_says_why(captured: Callable[..., xg.Rule]) -> None:
-    import tensorflow as tf
-
     def indices(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return tf.where(tin > 0)
 
@@ -300,3 +161,77 @@ def test_call_in_a_way_that_is_not_captured_says_why(captured: Callable[..., xg.
     ):
         with pytest.raises(xg.TraceError, match=message):
             captured(rule)(None, grad_out, tin)
+
+
+# TensorFlow's fake quantization, and custom gradients that apply themselves, as graphs.
+
+
+Tensor = Any
+X = np.random.default_rng(0).normal(scale=3, size=(8, 6)).astype(np.float32)
+X[0] = 0.0, -0.0, 6.0, -6.0, 1.0, 2.5
+X[1, 0] = 2.0  # half of a step, where it is a 255th of 4
+COTANGENT = np.random.default_rng(1).normal(size=X.shape).astype(np.float32)
+ENDS = np.array(-1.3, np.float32), np.array(2.7, np.float32)
+CHANNELS = (
+    np.array([-1.0, -0.3, 0.0, 0.0, -2.0, -0.7], np.float32),
+    np.array([0.4, 1.3, 0.0, 1.0, 0.5, 2.0], np.float32),
+)
+fake = tf.quantization
+CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "args": (lambda x: fake.fake_quant_with_min_max_args(x, -1.5, 3.0, 4, True), ()),
+    "args above zero": (lambda x: fake.fake_quant_with_min_max_args(x, 2.0, 6.0), ()),
+    "vars": (fake.fake_quant_with_min_max_vars, ENDS),
+    "vars between zeros": (fake.fake_quant_with_min_max_vars, (ENDS[0] * 0, ENDS[1] * 0)),
+    "constants": (lambda x: fake.fake_quant_with_min_max_vars(x, -1.0, tf.constant(1.3), 3), ()),
+    "channels": (
+        lambda x, low, high: fake.fake_quant_with_min_max_vars_per_channel(x, low, high, 4),
+        CHANNELS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fake_quantization_is_the_same_everywhere(name: str, backend: Any) -> None:
+    function, more = CASES[name]
+    arrays = (X, *more)
+    tensors = [tf.constant(array) for array in arrays]
+    with tf.GradientTape() as tape:
+        for tensor in tensors:
+            tape.watch(tensor)
+        expected = function(*tensors)
+    gradients = tape.gradient(expected, tensors, tf.constant(COTANGENT))
+    graph = xg.function(lambda *args: function(*args), native=False)
+    y, pull = xg.vjp(graph, *map(backend.array, arrays))
+    np.testing.assert_array_equal(backend.numpy(y), expected.numpy())
+    for own, gradient in zip(pull(backend.array(COTANGENT)), gradients, strict=True):
+        np.testing.assert_allclose(backend.numpy(own), gradient.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_of_fake_quantization_are_captured() -> None:
+    def both(ct: Tensor, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        one = fake.fake_quant_with_min_max_vars_per_channel_gradient(ct, x, low, high)
+        return one[0] + one[1] + one[2] + fake.fake_quant_with_min_max_args_gradient(ct, x, -1.0)
+
+    expected = both(*map(tf.constant, (COTANGENT, X, *CHANNELS))).numpy()
+    result = xg.function(both, native=False)(COTANGENT, X, *CHANNELS)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def decorated_at_every_call(x: Tensor) -> Tensor:
+    """As TensorFlow Probability decorates its functions."""
+
+    @tf.custom_gradient
+    def wrapped(x: Tensor) -> Any:
+        return tf.sin(x), lambda upstream: upstream * (1.0 + decorated_at_every_call(x))
+
+    return wrapped(x)
+
+
+def test_a_backward_may_apply_a_function_that_is_decorated_at_every_call(backend: Any) -> None:
+    graph = xg.function(decorated_at_every_call, native=False)
+    y, pull = xg.vjp(graph, backend.array(X))
+    np.testing.assert_allclose(backend.numpy(y), np.sin(X), rtol=1e-5, atol=1e-6)
+    (gradient,) = pull(backend.array(COTANGENT))
+    np.testing.assert_allclose(
+        backend.numpy(gradient), COTANGENT * (1 + np.sin(X)), rtol=1e-5, atol=1e-6
+    )

@@ -16,6 +16,8 @@ import pytest
 
 import multigrad as xg
 
+tf: Any = pytest.importorskip("tensorflow")
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 Arguments = Callable[[Any, Any], tuple[Any, ...]]
@@ -46,20 +48,14 @@ def of_bools(x: Any, y: Any) -> tuple[Any, ...]:
 
 
 def of_integers(x: Any, y: Any) -> tuple[Any, ...]:
-    import tensorflow as tf
-
     return (tf.cast(x * 5, tf.int32), tf.cast(y * y, tf.int32))
 
 
 def of_shape(x: Any, y: Any) -> tuple[Any, ...]:
-    import tensorflow as tf
-
     return (tf.shape(x),)
 
 
 def of_positive_matrix(x: Any, y: Any) -> tuple[Any, ...]:
-    import tensorflow as tf
-
     return (tf.matmul(x, x, transpose_b=True) + np.eye(3, dtype=np.float32),)
 
 
@@ -199,8 +195,6 @@ ELSEWHERE = (
 
 
 def part_by_tensors(x: Any, y: Any) -> tuple[Any, ...]:
-    import tensorflow as tf
-
     return x, tf.constant([1, 0]), tf.constant([-1, 2])
 
 
@@ -260,8 +254,6 @@ OPTIONS: list[tuple[str, Arguments, dict[str, Any]]] = [
 
 
 def find(name: str) -> Callable[..., Any]:
-    import tensorflow as tf
-
     return attrgetter(name)(tf)
 
 
@@ -288,8 +280,6 @@ def as_gradient(result: Any, like: Any) -> Any:
     """Return a result of any kind as a tensor like the gradient, by a sum in which each element
     counts.
     """
-    import tensorflow as tf
-
     if isinstance(result, list | tuple):
         total = like * 0
         for i, each in enumerate(result):
@@ -307,8 +297,6 @@ def compare(
     """Check that a rule gives TensorFlow's own numbers: in double precision, at the edges in
     single.
     """
-    import tensorflow as tf
-
     dtype = np.float32 if edges else np.float64
     tin = np.linspace(-2.3, 2.9, 12).reshape(3, 4).astype(dtype)
     grad_out = np.linspace(1.9, -1.3, 12).reshape(3, 4).astype(dtype)
@@ -367,8 +355,6 @@ ELEMENTWISE = [
 def test_name_means_what_tensorflows_does_at_the_edges(
     name: str, captured: Callable[..., xg.Rule]
 ) -> None:
-    import tensorflow as tf
-
     function, arguments = find(name), ROWS[name]
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -391,8 +377,6 @@ def test_raw_operations_mean_what_tensorflows_do(captured: Callable[..., xg.Rule
 
 
 def raw_operations() -> list[Any]:
-    import tensorflow as tf
-
     from multigrad_tensorflow.dialect.table import ALIASES
 
     functions = (getattr(tf.raw_ops, name) for name in dir(tf.raw_ops))

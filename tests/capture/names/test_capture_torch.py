@@ -1,4 +1,4 @@
-"""Rules written in torch: captured as they stand, they give torch's numbers on every backend."""
+"""Rules written in torch: any callable is one, wherever it was made."""
 
 from __future__ import annotations
 
@@ -12,108 +12,13 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.capturing import inputs, rules_in
+from ...harness.capturing import inputs
 
 pytestmark = [
     pytest.mark.needs("torch"),
     # jax says that without its 64-bit mode float64 is float32.
     pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64"),
 ]
-
-RULES = rules_in("rules_in_torch")
-
-
-def find_rule(name: str) -> Callable[..., Any]:
-    from ...written import rules_in_torch
-
-    return getattr(rules_in_torch, name)
-
-
-def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:
-    """Run the user's function in torch, without us."""
-    import torch
-
-    return function(None, torch.tensor(grad_out), torch.tensor(tin)).numpy()
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_rule_gives_torchs_numbers(
-    name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float32)
-    wanted = as_written(function, grad_out, tin)
-    rule = captured(function)
-    given = backend.numpy(rule(None, backend.array(grad_out), backend.array(tin)))
-    assert given.dtype == np.float32 and given.shape == tin.shape
-    np.testing.assert_allclose(given, wanted, rtol=3e-6, atol=3e-6 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_rule_gives_torchs_numbers_in_float64(name: str, captured: Callable[..., xg.Rule]) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float64)
-    wanted = as_written(function, grad_out, tin)
-    given = captured(function)(None, grad_out, tin)
-    assert given.dtype == np.float64 and given.shape == tin.shape
-    np.testing.assert_allclose(given, wanted, rtol=1e-13, atol=1e-13 * np.abs(wanted).max())
-
-
-@pytest.mark.backends("torch", "jax", "tensorflow")
-@pytest.mark.parametrize("name", RULES[::5])
-def test_rule_acts_under_an_activation(
-    name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    function = find_rule(name)
-    tin, grad_out = inputs(np.float32)
-    wanted = as_written(function, grad_out, tin)
-    y, grad_in = backend.vjp(xg.activation("Heaviside", captured(function)), tin, grad_out)
-    np.testing.assert_array_equal(y, tin > 0)
-    np.testing.assert_allclose(grad_in, wanted, rtol=3e-6, atol=3e-6 * np.abs(wanted).max())
-
-
-def test_draws_of_torch_become_draws_by_key(backend: Any, captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
-    def draws(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        kept = torch.bernoulli(torch.sigmoid(tin))
-        dropped = torch.nn.functional.dropout(grad_out, p=0.25)
-        noise = torch.empty_like(grad_out).normal_(0.0, 0.1) + torch.rand_like(tin).mul_(0.5)
-        return grad_out * kept + dropped + noise + torch.randn_like(tin, dtype=tin.dtype)
-
-    tin, grad_out = inputs(np.float32)
-    rule = captured(draws)
-    first, again, other = (
-        backend.numpy(rule(None, backend.array(grad_out), backend.array(tin), key=key))
-        for key in (3, 3, 4)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert np.abs(first - other).max() > 0.1
-    reference = rule(None, grad_out, tin, key=3)  # on NumPy
-    np.testing.assert_allclose(first, reference, rtol=1e-6, atol=1e-6)
-
-
-def test_draws_of_torch_have_torchs_distributions(captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
-    def kept(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return torch.bernoulli(tin) * grad_out
-
-    def dropped(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return torch.nn.functional.dropout(grad_out, p=0.25)
-
-    def shifted(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return grad_out.clone().uniform_(2.0, 4.0)
-
-    ones = np.ones(20_000, np.float32)
-    given = captured(kept)(None, ones, ones * np.float32(0.3), key=1)
-    assert set(np.unique(given)) == {0.0, 1.0}
-    assert given.mean() == pytest.approx(0.3, abs=0.02)
-    given = captured(dropped)(None, ones, ones, key=1)
-    assert np.unique(given) == pytest.approx([0.0, 4 / 3])
-    assert (given > 0).mean() == pytest.approx(0.75, abs=0.02)
-    given = captured(shifted)(None, ones, ones, key=1)
-    assert 2 <= given.min() < 2.01 and 3.99 < given.max() < 4
 
 
 class Window:

@@ -2,16 +2,127 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
 import numpy as np
 import pytest
 
-from ...harness.models.linear_names import (
-    Call,
-    check_jax,
-    check_numpy,
-    check_tensorflow,
-    check_torch,
-)
+import multigrad as xg
+
+from ...support.sampling import sample
+
+# A function of linear algebra under a library's names: on NumPy it gives the library's numbers and
+# gradients. A call takes the library, its room of linear algebra, square matrices a, positive ones
+# s, right sides b of matrices and v of vectors, and r with more rows.
+
+
+Tensor: TypeAlias = Any
+Call: TypeAlias = Callable[..., Any]
+
+
+def arrays() -> list[np.ndarray[Any, Any]]:
+    """a, what makes s of it, b, v and r."""
+    draw = np.random.default_rng(3)
+    shapes = ((2, 3, 3), (2, 3, 2), (2, 3), (2, 4, 3))
+    a, b, v, r = (draw.normal(size=shape) for shape in shapes)
+    return [a + 2 * np.eye(3), np.eye(3), b, v, r]
+
+
+def program(call: Call, library: Any, room: Any) -> Call:
+    """Return the function that is captured."""
+
+    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
+        s = a @ a.swapaxes(-1, -2) + (one + one.T) / 2
+        return call(library, room, a, s, b, v, r)
+
+    return run
+
+
+def flat(results: Any) -> list[Any]:
+    return [*results] if isinstance(results, tuple) else [results]
+
+
+def weights_of(results: list[Any]) -> list[Any]:
+    return [np.cos(np.arange(np.size(r))).reshape(np.shape(r)) for r in results]
+
+
+def check(run: Call, wanted: list[Any], slopes: list[Any], rtol: float, dialect: str) -> None:
+    """Compare a function on NumPy with a library's results and gradients."""
+    outputs, pullback = xg.vjp(xg.function(run, native=False, dialect=dialect), *arrays())
+    given = flat(outputs)
+    for each, own in zip(given, wanted, strict=True):
+        np.testing.assert_allclose(each, own, 1e-9, 1e-9)
+    weights = weights_of(wanted)
+    gradients = pullback(tuple(weights) if isinstance(outputs, tuple) else weights[0])
+    for each, own in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(each, own, rtol, rtol)
+
+
+def check_torch(call: Call) -> None:
+    import torch
+
+    run = program(call, torch, torch.linalg)
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays()]
+    results = flat(run(*tensors))
+    wanted = [each.detach().numpy() for each in results]
+    pairs = zip(results, weights_of(wanted), strict=True)
+    total = sum((each * torch.tensor(w)).sum() for each, w in pairs)
+    slopes = torch.autograd.grad(total, tensors, materialize_grads=True)
+    check(run, wanted, [g.numpy() for g in slopes], 1e-9, "torch")
+
+
+def check_tensorflow(call: Call) -> None:
+    import tensorflow as tf
+
+    def run(a: Tensor, one: Tensor, b: Tensor, v: Tensor, r: Tensor) -> Any:
+        return call(tf, tf.linalg, a, tf.matmul(a, a, transpose_b=True) + one, b, v, r)
+
+    tensors = [tf.constant(array) for array in arrays()]
+    with tf.GradientTape() as tape:
+        tape.watch(tensors)
+        results = flat(run(*tensors))
+        pairs = zip(results, weights_of(results), strict=True)
+        total = sum(tf.reduce_sum(each * w) for each, w in pairs)
+    slopes = tape.gradient(total, tensors, unconnected_gradients="zero")
+    check(run, [each.numpy() for each in results], [*map(np.asarray, slopes)], 1e-9, "tensorflow")
+
+
+def check_jax(call: Call, library: Any, room: Any) -> None:
+    import jax
+
+    run = program(call, library, room)
+    with jax.enable_x64(True):
+        results, pull = jax.vjp(jax.jit(lambda *given: flat(run(*given))), *arrays())
+        wanted = [np.asarray(each) for each in results]
+        slopes = [np.asarray(g) for g in pull([*map(jax.numpy.asarray, weights_of(wanted))])]
+        check(run, wanted, slopes, 1e-9, "jax")
+
+
+def check_numpy(call: Call, room: Any) -> None:
+    run = program(call, np, room)
+    wanted = [np.asarray(each) for each in flat(run(*arrays()))]
+    weights = weights_of(wanted)
+
+    def total(given: list[Any]) -> float:
+        return sum(float(np.sum(y * w)) for y, w in zip(flat(run(*given)), weights, strict=True))
+
+    check(run, wanted, slopes_of(total, arrays()), 2e-6, "numpy")
+
+
+def slopes_of(total: Callable[[list[Any]], float], given: list[Any]) -> list[Any]:
+    """Central differences."""
+    step, found = 1e-6, [np.zeros_like(array) for array in given]
+    for array, slopes in zip(given, found, strict=True):
+        for at in np.ndindex(array.shape):
+            kept = array[at]
+            ends = []
+            for array[at] in (kept + step, kept - step):
+                ends.append(total(given))
+            array[at] = kept
+            slopes[at] = (ends[0] - ends[1]) / (2 * step)
+    return found
+
 
 TORCH: dict[str, Call] = {
     "linalg.cholesky": lambda t, m, a, s, b, v, r: (m.cholesky(s), m.cholesky(s, upper=True)),
@@ -125,17 +236,133 @@ TENSORFLOW: dict[str, Call] = {
 }  # fmt: skip
 
 
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("name", TORCH)
-@pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
-def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
-    check_torch(TORCH[name])
+# Factors of matrices under each library's names: on NumPy they give its numbers and gradients, of
+# what does not depend on the signs of vectors.
+
+
+def products(u: Tensor, s: Tensor, vh: Tensor) -> tuple[Tensor, ...]:
+    """What of singular vectors does not depend on their signs."""
+    return s, u**2, vh**2, (u * (s * s)[..., None, :]) @ vh
+
+
+TORCH_FACTORS: dict[str, Call] = {
+    "linalg.lu": lambda t, m, a, s, b, v, r: (
+        *m.lu(a), *m.lu(r), m.lu(r.mT)[1], m.lu_factor(r).LU, m.lu_factor_ex(r).LU,
+        t.lu_unpack(*m.lu_factor(r))[2], m.lu_factor(a).pivots * a[:, 0],
+    ),
+    "linalg.lu_solve": lambda t, m, a, s, b, v, r: (
+        m.lu_solve(*m.lu_factor(a), b), m.lu_solve(*m.lu_factor(a[0]), b, adjoint=True),
+        m.lu_solve(*m.lu_factor(a), b.mT, left=False), t.lu_solve(b[0], *m.lu_factor(a)),
+    ),
+    "linalg.svd": lambda t, m, a, s, b, v, r: (
+        *products(*m.svd(r, full_matrices=False)), *products(*m.svd(a)),
+        *products(*m.svd(r.mT, full_matrices=False)), m.svdvals(r),
+        t.svd(r).V ** 2, r.svd()[1], m.svd(a[0]).S, t.svd(r).S,
+    ),
+    "linalg.eigh": lambda t, m, a, s, b, v, r: (
+        m.eigh(a)[0], m.eigh(a, UPLO="U").eigenvectors ** 2, m.eigvalsh(s), m.eigvalsh(s, "U"),
+    ),
+    "linalg.qr": lambda t, m, a, s, b, v, r: (
+        m.qr(r).Q ** 2, m.qr(r)[1] ** 2, m.qr(r.mT)[0] ** 2, m.qr(r.mT).R ** 2, t.qr(a)[0] ** 2,
+        m.qr(a, mode="complete").R ** 2,
+    ),
+    "matrix norms by singular values": lambda t, m, a, s, b, v, r: (
+        m.matrix_norm(r, 2), m.matrix_norm(r, -2, keepdim=True), m.matrix_norm(a, "nuc", (0, 2)),
+        m.norm(a[0], 2), m.norm(a, "nuc", (1, 2)), m.cond(a), m.cond(r, -2),
+    ),
+}  # fmt: skip
+NUMPY_FACTORS: dict[str, Call] = {
+    "svd": lambda t, m, a, s, b, v, r: (
+        *products(*m.svd(r, full_matrices=False)), *products(*m.svd(a)),
+        m.svd(r, compute_uv=False),
+    ),
+    "eigh": lambda t, m, a, s, b, v, r: (
+        m.eigh(s).eigenvalues, m.eigh(s, "U")[1] ** 2, m.eigvalsh(s),
+    ),
+    "qr": lambda t, m, a, s, b, v, r: (m.qr(r)[0] ** 2, m.qr(r).R ** 2, m.qr(a, mode="r") ** 2),
+    "norm": lambda t, m, a, s, b, v, r: (
+        m.norm(a[0], 2), m.norm(a, "nuc", (0, 2), True), m.norm(a, -2, (1, 2)), m.cond(a),
+    ),
+}  # fmt: skip
+SCIPY_FACTORS: dict[str, Call] = {
+    "lu": lambda t, m, a, s, b, v, r: (
+        *m.lu(r[0]), *m.lu(r[0].T), m.lu(a[0], permute_l=True)[0], m.lu_factor(r[0])[0],
+        m.lu_solve(m.lu_factor(a[0]), b[0]), m.lu_solve(m.lu_factor(a[0]), v[0], trans=1),
+    ),
+    "svd": lambda t, m, a, s, b, v, r: (
+        *products(*m.svd(r[0], full_matrices=False)), m.svd(r[0], compute_uv=False),
+    ),
+    "eigh": lambda t, m, a, s, b, v, r: (
+        m.eigh(s[0])[0], m.eigh(s[0], lower=False)[1] ** 2, m.eigh(s[0], eigvals_only=True),
+    ),
+    "qr": lambda t, m, a, s, b, v, r: (
+        m.qr(r[0], mode="economic")[0] ** 2, m.qr(a[0])[1] ** 2, m.qr(a[0], mode="r")[0] ** 2,
+    ),
+}  # fmt: skip
+JAX_FACTORS: dict[str, Call] = {
+    "lax": lambda t, m, a, s, b, v, r: (
+        t.lax.linalg.lu(r)[0], *products(*t.lax.linalg.svd(r, full_matrices=False)),
+        t.lax.linalg.eigh(s)[0] ** 2, t.lax.linalg.eigh(s, symmetrize_input=False)[1],
+        t.lax.linalg.qr(r, full_matrices=False)[1] ** 2,
+    ),
+    "mapped": lambda t, m, a, s, b, v, r: (
+        *t.vmap(lambda a, b, r: (m.solve(a, b), m.pinv(r), m.det(a), m.slogdet(a)[1]))(a, b, r),
+        *t.vmap(lambda r: products(*m.svd(r, full_matrices=False)))(r),
+        t.vmap(lambda r: t.lax.linalg.lu(r)[0])(r), t.vmap(lambda s: m.eigh(s)[1] ** 2)(s),
+        t.vmap(lambda r: m.qr(r)[1] ** 2)(r),
+        t.vmap(lambda a, b: t.scipy.linalg.lu_solve(t.scipy.linalg.lu_factor(a), b))(a, b),
+    ),
+}  # fmt: skip
+TENSORFLOW_FACTORS: dict[str, Call] = {
+    "svd": lambda t, m, a, s, b, v, r: (
+        m.svd(r)[0], m.svd(r)[1] ** 2, m.svd(r)[2] ** 2, m.svd(a, compute_uv=False),
+    ),
+    "eigh": lambda t, m, a, s, b, v, r: (m.eigh(a)[0], m.eigh(s)[1] ** 2, m.eigvalsh(a)),
+    "qr": lambda t, m, a, s, b, v, r: (m.qr(r).q ** 2, m.qr(r).r ** 2),
+}  # fmt: skip
 
 
 @pytest.mark.needs("tensorflow")
-@pytest.mark.parametrize("name", TENSORFLOW)
+def test_lu_of_tensorflow_has_a_gradient_that_tensorflow_lacks() -> None:
+    import tensorflow as tf
+
+    a, _, b, *_ = arrays()
+
+    def solved(a: Tensor, b: Tensor) -> Tensor:
+        return tf.linalg.lu_solve(*tf.linalg.lu(a), b)
+
+    found, pullback = xg.vjp(xg.function(solved, native=False), a, b)
+    np.testing.assert_allclose(found, solved(a, b), 1e-9)
+    np.testing.assert_allclose(tf.linalg.lu(a).p, [[0, 2, 1], [0, 1, 2]])
+    wanted, solve = xg.vjp(xg.function(xg.xp.solve), a, b)
+    for own, right in zip(pullback(wanted), solve(wanted), strict=True):
+        np.testing.assert_allclose(own, right, 1e-9, 1e-9)
+
+
+@pytest.mark.needs("jax")
+@pytest.mark.parametrize("name", sample([*NUMPY_FACTORS, *SCIPY_FACTORS, *JAX_FACTORS], 1 / 3))
+def test_a_factor_of_jax_means_what_jax_computes(name: str) -> None:
+    import jax
+    import jax.scipy.linalg
+
+    if name in JAX_FACTORS:
+        check_jax(JAX_FACTORS[name], jax, jax.numpy.linalg)
+    for table, room in ((NUMPY_FACTORS, jax.numpy.linalg), (SCIPY_FACTORS, jax.scipy.linalg)):
+        if name in table:
+            check_jax(table[name], jax.numpy, room)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("name", [*TORCH, *TORCH_FACTORS])
+@pytest.mark.filterwarnings("ignore:torch.(cholesky|lu_solve|svd|qr) is deprecated")
+def test_a_name_of_torch_means_what_torch_computes(name: str) -> None:
+    check_torch((TORCH | TORCH_FACTORS)[name])
+
+
+@pytest.mark.needs("tensorflow")
+@pytest.mark.parametrize("name", [*TENSORFLOW, *TENSORFLOW_FACTORS])
 def test_a_name_of_tensorflow_means_what_tensorflow_computes(name: str) -> None:
-    check_tensorflow(TENSORFLOW[name])
+    check_tensorflow((TENSORFLOW | TENSORFLOW_FACTORS)[name])
 
 
 @pytest.mark.needs("jax")
@@ -156,6 +383,8 @@ def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call]) -> None:
     [
         *(("numpy", name) for name in (*NUMPY, *NEWER)),
         *(("scipy", name) for name in (*SCIPY, *ONLY_SCIPY)),
+        *(("numpy, factors", name) for name in NUMPY_FACTORS),
+        *(("scipy, factors", name) for name in SCIPY_FACTORS),
     ],
 )
 def test_a_name_of_numpy_and_scipy_means_what_it_computes(room: str, name: str) -> None:
@@ -163,5 +392,10 @@ def test_a_name_of_numpy_and_scipy_means_what_it_computes(room: str, name: str) 
 
     if name in NEWER and not hasattr(np.linalg, name):
         pytest.skip(f"np.linalg.{name} is of NumPy 2")
-    tables = NUMPY | NEWER if room == "numpy" else SCIPY | ONLY_SCIPY
-    check_numpy(tables[name], np.linalg if room == "numpy" else scipy.linalg)
+    tables = {
+        "numpy": NUMPY | NEWER,
+        "scipy": SCIPY | ONLY_SCIPY,
+        "numpy, factors": NUMPY_FACTORS,
+        "scipy, factors": SCIPY_FACTORS,
+    }
+    check_numpy(tables[room][name], np.linalg if room.startswith("numpy") else scipy.linalg)

@@ -13,6 +13,8 @@ import pytest
 import multigrad as xg
 from multigrad.capture.code import conventions
 
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 X = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, np.nan], np.float32)
 
@@ -22,8 +24,6 @@ def slope(f: Any) -> Any:
 
 
 def test_the_gradient_at_the_limits_of_clamp_is_that_of_the_installed_torch() -> None:
-    import torch
-
     x = torch.tensor(X, requires_grad=True)
     (expected,) = torch.autograd.grad(x.clamp(-1, 1).nan_to_num().sum(), x)
     f = xg.function(lambda x: torch.clamp(x, -1, 1).nan_to_num())
@@ -40,8 +40,6 @@ def pretend(monkeypatch: pytest.MonkeyPatch, version: str, passes: bool) -> None
 def test_each_release_has_its_own(
     version: str, at_limits: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the torch that runs is another
     pretend(monkeypatch, version, bool(at_limits))
     f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)
@@ -57,8 +55,6 @@ def test_each_release_has_its_own(
 def test_a_torch_that_is_not_as_its_release_counts_and_is_named(
     version: str, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")
     pretend(monkeypatch, version, passes)
     f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)
@@ -68,8 +64,6 @@ def test_a_torch_that_is_not_as_its_release_counts_and_is_named(
 
 
 def test_show_tells_it() -> None:
-    import torch
-
     f = xg.function(lambda x: torch.clamp(x, -1, 1))
     f(X)
     assert "the gradient passes at the limits (after 2.13 it does not)" in str(xg.show(f))

@@ -1,18 +1,20 @@
 """One rule, written in every dialect that can express it, gives the same numbers on every backend.
 
-The rules stand in the folder `every_dialect`, one file per dialect; their formulas are the oracle.
+The rules stand in the folder `every_dialect`, one file per dialect, in `shared.py` those that are
+the same in several; their formulas are the oracle.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from multigrad.testing.oracles import (
 )
 
 from ...conftest import BACKENDS
-from ...every_dialect import formulas
+from ...every_dialect import formulas, shared
 
 FOLDER = Path(__file__).parents[2] / "every_dialect"
 # What must be installed for a dialect, and a framework of its own where it has one.
@@ -45,6 +47,8 @@ DIALECTS: dict[str, tuple[str, ...]] = {
     "xp": (),
     "operators": (),
 }
+# By what word the files of dialects call the library that takes the rules of `shared.py`.
+SHARING = {"numpy": "np", "jax": "jnp", "tensorflow": "tf", "keras": "ops", "xp": "xp"}
 # What a dialect has no words for.
 INEXPRESSIBLE = {
     "array_api": {"gelu_slope"},  # erf
@@ -59,10 +63,13 @@ INEXPRESSIBLE = {
 
 
 def names_in(dialect: str) -> list[str]:
-    """The rules of a dialect's file, read without importing its framework."""
-    source = (FOLDER / f"in_{dialect}.py").read_text(encoding="utf-8")
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return [node.name for node in functions if node.args.args[0].arg == "ctx"]
+    """The rules of a dialect, read without importing its framework."""
+    written: set[Any] = set()
+    for file in (f"in_{dialect}.py", *(["shared.py"] if dialect in SHARING else [])):
+        tree = ast.parse((FOLDER / file).read_text(encoding="utf-8"))
+        tables = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+        written |= {getattr(key, "value", None) for table in tables for key in table.keys}
+    return [name for name in formulas.FORMULAS if name in written]
 
 
 def dtypes_for(name: str) -> tuple[Any, ...]:
@@ -84,12 +91,26 @@ OWN_CASES = [case for case in CASES if case.values[0] not in ("xp", "operators")
 
 
 @cache
-def written_in(dialect: str) -> ModuleType:
-    """A dialect's file."""
+def written_in(dialect: str) -> dict[str, Callable[..., Any]]:
+    """A dialect's rules by name: of its file, and the shared ones that it has none of its own
+    for.
+    """
     if dialect == "keras" and "KERAS_BACKEND" not in os.environ:
         installed = [name for name in ("tensorflow", "jax", "torch") if find_spec(name)]
         os.environ["KERAS_BACKEND"] = installed[0]
-    return importlib.import_module(f"tests.every_dialect.in_{dialect}")
+    module = importlib.import_module(f"tests.every_dialect.in_{dialect}")
+    if dialect not in SHARING:
+        return module.RULES
+    own = vars(module)
+    own |= {"lib": own[SHARING[dialect]], "math": math}
+
+    def in_dialect(function: Any) -> Any:
+        return FunctionType(function.__code__, own, function.__name__)
+
+    for name, function in vars(shared).items():
+        if isinstance(function, FunctionType):
+            own.setdefault(name, in_dialect(function))
+    return {name: in_dialect(rule) for name, rule in shared.RULES.items()} | module.RULES
 
 
 def own_backend(dialect: str) -> str:
@@ -121,14 +142,6 @@ def expected(name: str, dtype: Any) -> Exact:
     return formulas.expected(name, *inputs(name, dtype))
 
 
-@pytest.fixture
-def scratch() -> Iterator[str]:
-    """A name to register a rule under."""
-    yield "under test"
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_dialect_leaves_out_only_what_it_cannot_express(dialect: str) -> None:
     assert set(names_in(dialect)) == set(formulas.FORMULAS) - INEXPRESSIBLE.get(dialect, set())
@@ -136,9 +149,9 @@ def test_a_dialect_leaves_out_only_what_it_cannot_express(dialect: str) -> None:
 
 @pytest.mark.parametrize(("dialect", "name"), CASES)
 def test_a_rule_gives_its_formulas_numbers(
-    dialect: str, name: str, backend: Any, scratch: str
+    dialect: str, name: str, backend: Any, captured: Callable[..., xg.Rule]
 ) -> None:
-    rule = xg.register(scratch, native=False)(getattr(written_in(dialect), name))
+    rule = captured(written_in(dialect)[name])
     for dtype in dtypes_for(name):
         grad_out, tin = inputs(name, dtype)
         with backend.precision(dtype):
@@ -149,7 +162,7 @@ def test_a_rule_gives_its_formulas_numbers(
 
 @pytest.mark.parametrize(("dialect", "name"), OWN_CASES)
 def test_a_rule_runs_as_it_is_where_it_comes_from(dialect: str, name: str) -> None:
-    function = getattr(written_in(dialect), name)
+    function = written_in(dialect)[name]
     framework = BACKENDS[own_backend(dialect)]
     # NumPy makes float64 of some of these.
     dtype = FLOAT64 if framework.name == "numpy" else FLOAT32

@@ -16,6 +16,8 @@ import multigrad as xg
 from multigrad.capture.types import answers
 from multigrad.errors import NotProvenWarning, TraceError
 
+from ...harness.torch_class import torch_class
+
 Tensor = Any
 
 
@@ -140,14 +142,9 @@ def test_float_in_a_class_is_float32() -> None:
 def test_a_constant_in_the_inputs_dtype_keeps_all_digits() -> None:
     import torch
 
-    class TimesPi(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * torch.tensor(math.pi, dtype=x.dtype)
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            return grad * torch.as_tensor(math.pi, dtype=grad.dtype)
+    @torch_class(lambda ctx, grad: grad * torch.as_tensor(math.pi, dtype=grad.dtype))
+    def TimesPi(ctx: Any, x: Tensor) -> Tensor:
+        return x * torch.tensor(math.pi, dtype=x.dtype)
 
     function = xg.from_autograd_function(TimesPi)
     outputs, pull = xg.vjp(function, np.ones(1))

@@ -10,12 +10,13 @@ import pytest
 
 import multigrad as xg
 
+tf: Any = pytest.importorskip("tensorflow")
+
 pytestmark = pytest.mark.needs("tensorflow")
 
 
 def with_gradient(function: Callable[[Any], Any]) -> Any:
     """Return what computes a function, and its gradient by a tape of TensorFlow's."""
-    import tensorflow as tf
 
     @tf.custom_gradient
     def called(x: Any) -> Any:
@@ -31,8 +32,6 @@ def with_gradient(function: Callable[[Any], Any]) -> Any:
 
 
 def calls() -> dict[str, Callable[[Any], Any]]:
-    import tensorflow as tf
-
     return {
         "logaddexp": lambda x: tf.experimental.numpy.logaddexp(x, x[::-1]),
         "kron": lambda x: tf.experimental.numpy.kron(x, x),
@@ -52,8 +51,6 @@ NAMES = "logaddexp kron lstsq total_variation separable_conv2d unsorted_segment_
 
 @pytest.mark.parametrize("name", NAMES.split())
 def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str, backend: Any) -> None:
-    import tensorflow as tf
-
     x = np.array([[1.5, 0.25, 0.7], [0.5, 2.0, 1.1]], "float32")
     own = tf.constant(x)
     with tf.GradientTape() as tape:
@@ -71,8 +68,6 @@ def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str, backen
 
 
 def test_what_tensorflow_cannot_trace_is_refused_with_the_reason() -> None:
-    import tensorflow as tf
-
     x = np.array([[1.5, -0.25], [0.5, 2.0]], "float32")
     variable = tf.Variable([[2.0]])
     refused = {

@@ -12,12 +12,14 @@ import multigrad as xg
 
 from ...harness import fresh
 
+torch: Any = pytest.importorskip("torch")
+F = torch.nn.functional
+
 pytestmark = pytest.mark.needs("torch")
 
 
 def class_of(function: Callable[[Any], Any]) -> type:
     """Return a class that computes a function, and its gradient by torch's autograd."""
-    import torch
 
     class Called(torch.autograd.Function):
         @staticmethod
@@ -36,9 +38,6 @@ def class_of(function: Callable[[Any], Any]) -> type:
 
 
 def calls() -> dict[str, Callable[[Any], Any]]:
-    import torch
-    import torch.nn.functional as F
-
     return {
         "mvlgamma": lambda x: torch.mvlgamma(x + 2.0, 2),
         "renorm": lambda x: (x * 1.0).renorm_(2, 0, 1.0),
@@ -57,8 +56,6 @@ NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle"
 
 @pytest.mark.parametrize("name", [*NAMES.split(), "slice_scatter", "index_put"])
 def test_a_function_without_a_row_has_torchs_numbers_and_gradient(name: str, backend: Any) -> None:
-    import torch
-
     call = calls()[name]
     x = np.array([[1.5, 0.25, 0.7], [0.5, 2.0, 1.1]], "float32")
     if name == "channel_shuffle":
@@ -76,9 +73,6 @@ def test_a_function_without_a_row_has_torchs_numbers_and_gradient(name: str, bac
 
 
 def test_what_torch_cannot_trace_is_refused_with_torchs_reason() -> None:
-    import torch
-    import torch.nn.functional as F
-
     x = np.array([[1.5, -0.25], [0.5, 2.0]], "float32")
     refused = {
         "masked_select": lambda x: torch.combinations(x[0])[:, 0],

@@ -4,12 +4,15 @@ call, or not at all.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]], np.float32)
@@ -18,7 +21,6 @@ ONES = np.ones_like(X)
 
 def make(forward: Any, backward: Any = None) -> Any:
     """Return the Function of a class with this forward, and the class."""
-    import torch
 
     def double(ctx: Any, grad: Any) -> Any:
         return 2 * grad
@@ -60,8 +62,6 @@ def test_a_class_that_asks_which_gradients_are_needed_loses_none(backend: Any) -
 
 
 def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
-    import torch
-
     kept: list[int] = []
 
     def backward(ctx: Any, grad: Any) -> Any:
@@ -81,8 +81,6 @@ def test_on_torch_it_is_told_the_truth_of_each_call() -> None:
 
 
 def test_a_saved_class_has_the_gradients_of_all(backend: Any) -> None:
-    import torch
-
     function, _ = make(Product.forward, Product.backward)
     function(torch.tensor(X, requires_grad=True), torch.tensor(X))  # which needs one alone
     again = xg.from_dict(function.to_dict())
@@ -127,8 +125,6 @@ def test_of_two_conditions_one_of_which_must_hold_nothing_is_assumed() -> None:
 
 
 def test_the_number_of_a_tensor_is_a_float_in_python(backend: Any) -> None:
-    import torch
-
     def scaled(ctx: Any, x: Any) -> Any:
         scale = x.abs().max().item()
         assert isinstance(scale, float)
@@ -178,8 +174,6 @@ CONSTANT = None
 
 
 def test_a_tensor_of_the_module_is_followed(backend: Any, monkeypatch: Any) -> None:
-    import torch
-
     def shifted(ctx: Any, x: Any) -> Any:
         return x + CONSTANT
 
@@ -195,8 +189,6 @@ def test_a_tensor_of_the_module_is_followed(backend: Any, monkeypatch: Any) -> N
 
 
 def test_a_large_tensor_of_the_module_is_no_constant(monkeypatch: Any) -> None:
-    import torch
-
     def shifted(ctx: Any, x: Any) -> Any:
         return x + CONSTANT[:3]  # type: ignore[index]
 
@@ -206,8 +198,6 @@ def test_a_large_tensor_of_the_module_is_no_constant(monkeypatch: Any) -> None:
 
 
 def test_a_class_that_is_its_own_backward_is_so_at_every_order_on_torch() -> None:
-    import torch
-
     from ...idioms.gradients import InvolutiveFlip
 
     x = torch.tensor(X, requires_grad=True)
@@ -236,8 +226,6 @@ def test_what_depends_on_how_a_tensor_lies_in_memory_is_not_captured(backend: An
 
 
 def test_a_sparse_tensor_says_that_it_is_one() -> None:
-    import torch
-
     def dense_only(ctx: Any, x: Any) -> Any:
         return x * (1 if x.is_sparse or x.layout is not torch.strided else 3)
 
@@ -249,7 +237,6 @@ def test_a_sparse_tensor_says_that_it_is_one() -> None:
 
 
 def test_a_cast_of_what_autocast_would_do_is_none_without_it(backend: Any) -> None:
-    import torch
     from torch.amp import custom_bwd, custom_fwd
 
     @custom_fwd(device_type="cpu", cast_inputs=torch.float32)
@@ -273,7 +260,6 @@ def test_a_cast_of_what_autocast_would_do_is_none_without_it(backend: Any) -> No
 
 
 def test_a_backward_computes_under_the_autocast_of_its_forward(backend: Any) -> None:
-    import torch
     from torch.amp import custom_bwd, custom_fwd
 
     @custom_fwd(device_type="cpu")
@@ -301,8 +287,6 @@ def test_a_backward_computes_under_the_autocast_of_its_forward(backend: Any) -> 
 
 
 def test_draws_of_known_lengths_follow_the_key(backend: Any) -> None:
-    import torch
-
     def noisy(ctx: Any, x: Any) -> Any:
         return x + torch.rand(2, 3) + 0 * torch.randn(x.size(0), 1)
 
@@ -313,3 +297,66 @@ def test_draws_of_known_lengths_follow_the_key(backend: Any) -> None:
     np.testing.assert_array_equal(drawn, again)
     expected = function.keyed(3)(X) - X
     np.testing.assert_allclose(drawn, expected, atol=1e-6)
+
+
+# Tensors of other classes, and tensors that a mode records: they take the plain kernels.
+
+
+Tensor: TypeAlias = Any
+
+
+def gradient(act: Callable[[Tensor], Tensor], x: Tensor, rule: str | None) -> Tensor:
+    if rule is None:
+        y = act(x)
+    else:
+        with xg.use(rule, key=3):
+            y = act(x)
+    return torch.autograd.grad(y, x, torch.ones_like(y))[0]
+
+
+@pytest.mark.parametrize("rule", [None, "triangular", "rectangular", "full_jam", "noise"])
+@pytest.mark.parametrize("forward", ["Heaviside", "ReLU", "Softplus"])
+def test_jagged_tensors_get_what_their_values_would(rule: str | None, forward: str) -> None:
+    rows = [torch.tensor([-0.5, 0.25, 2.0]), torch.tensor([-2.0, 0.75])]
+    x = torch.nested.nested_tensor(rows, layout=torch.jagged, requires_grad=True)
+    values = torch.cat(rows).requires_grad_()
+    found = gradient(xg.activation(forward), x, rule)
+    expected = gradient(xg.activation(forward), values, rule)
+    np.testing.assert_allclose(found.values(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+@pytest.mark.parametrize("forward", ["Heaviside", "Linear"])
+@pytest.mark.parametrize("rule", ["triangular", "arctan", "clip_norm"])
+def test_a_recorded_gradient_is_a_graph_that_may_be_differentiated(
+    mode: str, forward: str, rule: str
+) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    act, values = xg.activation(forward), torch.linspace(-1.2, 1.3, 7)
+    with xg.use(rule):
+        recorded = make_fx(torch.func.grad(lambda x: act(x).sum()), tracing_mode=mode)(values)
+        traced = make_fx(lambda x: torch.autograd.grad(act(x).sum(), x)[0], tracing_mode=mode)(
+            values.clone().requires_grad_()
+        )
+    expected = gradient(act, values.clone().requires_grad_(), rule)
+    for graph in (recorded, traced):
+        x = values.clone().requires_grad_()
+        np.testing.assert_allclose(graph(x).detach(), expected, rtol=1e-6)
+        assert not [node for node in graph.graph.nodes if "_out" in str(node.target)]
+
+
+@pytest.mark.parametrize("kind", ["rule", "function"])
+def test_what_is_new_is_captured_and_proven_where_lengths_are_symbols(kind: str) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    def slope(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return grad_out * torch.clamp(1 - tin.abs(), min=0)
+
+    if kind == "rule":
+        f = xg.activation("Heaviside", rule=slope)
+    else:
+        f = xg.function(lambda x: x * 1.0, lambda upstream, x: slope(None, upstream, x))
+    values = torch.linspace(-1.2, 1.3, 7)
+    recorded = make_fx(torch.func.grad(lambda x: f(x).sum()), tracing_mode="symbolic")(values)
+    np.testing.assert_allclose(recorded(values), torch.clamp(1 - values.abs(), min=0), rtol=1e-6)

@@ -10,8 +10,9 @@ import pytest
 
 import multigrad as xg
 
-from ..types.test_everyday_dtypes import in_64_bits
 from .test_asked_of_a_tensor import make
+
+torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
 X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]])
@@ -44,15 +45,11 @@ def keeping_input(compute: Callable[[Any], Any]) -> Forward:
 
 
 def softmax_by_aten(ctx: Any, grad: Any) -> Any:
-    import torch
-
     (y,) = ctx.saved_tensors
     return torch._softmax_backward_data(grad, y, -1, y.dtype)
 
 
 def log_softmax_by_aten(ctx: Any, grad: Any) -> Any:
-    import torch
-
     (y,) = ctx.saved_tensors
     return torch._log_softmax_backward_data(grad, y, -1, y.dtype)
 
@@ -61,8 +58,6 @@ def by_aten(name: str, *args: Any, **kwargs: Any) -> Callable[[Any, Any], Any]:
     """Return a backward that calls an operator of aten by its packet and by its overload."""
 
     def backward(ctx: Any, grad: Any) -> Any:
-        import torch
-
         packet = getattr(torch.ops.aten, name)
         (x,) = ctx.saved_tensors
         return packet(grad, x, *args, **kwargs) + packet.default(grad, x, *args, **kwargs)
@@ -79,26 +74,18 @@ def log_softmax(x: Any) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.sigmoid(x)
 
 
 def silu(x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.silu.default(x)
 
 
 def gelu(x: Any) -> Any:
-    import torch
-
     return torch.ops.aten.gelu(x)
 
 
 def mean_of_the_positive(x: Any) -> Any:
-    import torch
-
     return torch.log(x[x > 0]).pow(2).mean() + x[x < 0].abs().sum()
 
 
@@ -108,21 +95,15 @@ def scattered_back(x: Any) -> Any:
 
 
 def by_equality(x: Any) -> Any:
-    import torch
-
     return x * 2 if torch.equal(x, x.abs()) or torch.allclose(x, x + 1) else x * 3
 
 
 def by_the_device(x: Any) -> Any:
-    import torch
-
     here = "cpu" in str(x.device) and x.device == torch.device("cpu")
     return x * 2 if here else x.clone()
 
 
 def weighted_by_a_constant(x: Any) -> Any:
-    import torch
-
     weights = torch.tensor([[1.0, 2.0, 1.0]]).to(x)
     return x @ weights.T + x.new_tensor(3.0) * torch.tensor([0.1, 0.2, 0.7]).type_as(x).sum()
 
@@ -136,8 +117,6 @@ def divided_by_a_count(x: Any) -> Any:
 
 
 def added_to_a_number(x: Any) -> Any:
-    import torch
-
     total, count = torch.zeros((), device=x.device), torch.tensor(0.0)
     for row in x:
         total += row.float().sum()
@@ -173,15 +152,13 @@ PROGRAMS: dict[str, tuple[Forward, Callable[[Any, Any], Any]]] = {
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_is_the_same_as_a_graph(name: str, dtype: str, backend: Any) -> None:
-    import torch
-
     function, cls = make(*PROGRAMS[name])
     own = torch.tensor(X.astype(dtype), requires_grad=True)
     expected = cls.apply(own)
     grad = np.resize(G, expected.shape).astype(dtype)
     expected.backward(torch.tensor(grad))
     assert own.grad is not None
-    with in_64_bits(backend.name if dtype == "float64" else ""):
+    with backend.precision(dtype):
         y, pull = xg.vjp(function, backend.array(X.astype(dtype)))
         (gradient,) = pull(backend.array(grad))
     for found, known in ((y, expected), (gradient, own.grad)):
@@ -209,8 +186,6 @@ def test_values_and_places_are_returned_as_they_are(backend: Any) -> None:
 @pytest.mark.parametrize("fill", [("bernoulli_", 0.7), ("bernoulli_",), ("bernoulli", 0.7)])
 def test_a_mask_is_drawn_with_its_own_probability(fill: Any, backend: Any) -> None:
     def dropped(ctx: Any, x: Any) -> Any:
-        import torch
-
         name, *rate = fill
         mask = getattr(torch.zeros_like(x), name)(*rate)
         ctx.save_for_backward(mask)

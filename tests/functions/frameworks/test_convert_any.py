@@ -11,21 +11,16 @@ import pytest
 import multigrad as xg
 from multigrad.trace.xp import all as xp
 
+from ...harness.torch_class import torch_class
+
 X, COTANGENT = np.array([5.0, 6.0]), np.array([-3.0, 0.5])
 CLIPPED = np.array([-1.0, 0.5])
 
 
 def in_torch() -> Any:
-    import torch
-
-    class Clipped(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return grad_out.clamp(-1.0, 1.0)
+    @torch_class(lambda ctx, grad_out: grad_out.clamp(-1.0, 1.0))
+    def Clipped(ctx: Any, x: Any) -> Any:
+        return x.clone()
 
     return Clipped
 

@@ -26,6 +26,7 @@ import pytest
 import multigrad as xg
 
 from ...conftest import is_installed
+from ...harness.torch_class import torch_class
 
 pytestmark = pytest.mark.needs("torch")
 if TYPE_CHECKING or is_installed("torch"):
@@ -236,15 +237,10 @@ OUTSIDE: dict[str, Kind] = {
 
 
 def closed_over(kind: Kind, state: Any) -> tuple[Any, tuple[Any, ...]]:
-    class Acts(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            kind.act(state, x)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def Acts(ctx: Any, x: Any) -> Any:
+        kind.act(state, x)
+        return x * 2
 
     return Acts, ()
 
@@ -266,15 +262,10 @@ def in_backward(kind: Kind, state: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def given(kind: Kind, state: Any) -> tuple[Any, tuple[Any, ...]]:
-    class Acts(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, held: Any) -> Any:
-            kind.act(held, x)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3, None
+    @torch_class(lambda ctx, grad: (grad * 3, None))
+    def Acts(ctx: Any, x: Any, held: Any) -> Any:
+        kind.act(held, x)
+        return x * 2
 
     return Acts, (state,)
 
@@ -308,16 +299,11 @@ def test_what_a_class_does_to_objects_happens_once_per_call(write: Any, named: A
 def test_a_cache_that_a_class_fills_is_no_effect() -> None:
     held = numbered()
 
-    class Caches(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            if not hasattr(held, "factor"):
-                held.factor = 2.0
-            return x * held.factor
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def Caches(ctx: Any, x: Any) -> Any:
+        if not hasattr(held, "factor"):
+            held.factor = 2.0
+        return x * held.factor
 
     np.testing.assert_array_equal(xg.convert(Caches)(np.array(X)), [1.0, -2.0, 4.0])
     assert held.factor == 2.0
@@ -326,16 +312,11 @@ def test_a_cache_that_a_class_fills_is_no_effect() -> None:
 def test_a_refusal_leaves_no_trace() -> None:
     held, seen = numbered(), torch.zeros(2)
 
-    class Counts(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            count_anew(held, x)
-            seen.add_(1)
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad * 3
+    @torch_class(lambda ctx, grad: grad * 3)
+    def Counts(ctx: Any, x: Any) -> Any:
+        count_anew(held, x)
+        seen.add_(1)
+        return x * 2
 
     with pytest.raises(xg.MultigradError, match="writes into a tensor from outside of it"):
         xg.convert(Counts)(np.array(X))

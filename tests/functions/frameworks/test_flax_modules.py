@@ -10,20 +10,19 @@ import pytest
 import multigrad as xg
 
 jax: Any = pytest.importorskip("jax")
+
+nnx: Any = pytest.importorskip("flax.nnx")
 pytest.importorskip("flax")
 pytestmark = pytest.mark.needs("jax", "flax")
 X = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
 
 
 def make_linear() -> Any:
-    from flax import nnx
-
     return nnx.Linear(4, 3, rngs=nnx.Rngs(0))
 
 
 def make_mlp() -> Any:
     """Return a module with statistics, a number, a bare array and a list of modules."""
-    from flax import nnx
 
     class Net(nnx.Module):
         def __init__(self, rngs: Any) -> None:
@@ -42,7 +41,6 @@ def make_mlp() -> Any:
 
 def make_reversible() -> Any:
     """Return two halves, each changed by a function of the other."""
-    from flax import nnx
 
     class Reversible(nnx.Module):
         def __init__(self, rngs: Any) -> None:
@@ -61,8 +59,6 @@ MAKERS = (make_linear, make_mlp, make_reversible)
 
 def by_nnx(module: Any) -> dict[str, np.ndarray[Any, Any]]:
     """Return the gradients of half the sum of squares of the output, by the way to each."""
-    from flax import nnx
-
     found = nnx.grad(lambda module: 0.5 * (module(X) ** 2).sum())(module)
     ways = nnx.to_flat_state(found)
     return {".".join(map(str, way)): np.asarray(each[...]) for way, each in ways}
@@ -70,8 +66,6 @@ def by_nnx(module: Any) -> dict[str, np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_an_nnx_module_apart_is_a_function_of_its_parameters(backend: Any, make: Any) -> None:
-    from flax import nnx
-
     module = make()
     expected, gradients = np.asarray(module(X)), by_nnx(module)
     apply, parameters = xg.convert(module, to=backend.name)
@@ -90,8 +84,6 @@ def test_an_nnx_module_apart_is_a_function_of_its_parameters(backend: Any, make:
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("is_inside", [False, True])
 def test_on_jax_parameters_of_an_nnx_module_get_their_gradients(make: Any, is_inside: bool) -> None:
-    from flax import nnx
-
     def loss(module: Any) -> Any:
         called = (lambda x: 1.0 * module(x)) if is_inside else module
         return 0.5 * (xg.function(called)(jax.numpy.asarray(X)) ** 2).sum()
@@ -107,8 +99,6 @@ def test_on_jax_parameters_of_an_nnx_module_get_their_gradients(make: Any, is_in
 
 def recomputing(split: Any) -> Any:
     """Return a checkpoint of a module that is split into its definition and its state."""
-    from flax import nnx
-
     definition, _ = split
 
     @jax.custom_vjp
@@ -127,8 +117,6 @@ def recomputing(split: Any) -> Any:
 
 @pytest.mark.parametrize("is_on_arrays", [False, True])
 def test_a_checkpoint_of_a_split_module_gives_its_state_gradients(is_on_arrays: bool) -> None:
-    from flax import nnx
-
     module = make_reversible()
     definition, state = nnx.split(module)
     gradients = by_nnx(module)
@@ -142,8 +130,6 @@ def test_a_checkpoint_of_a_split_module_gives_its_state_gradients(is_on_arrays: 
 
 
 def test_a_gradient_of_a_module_that_a_custom_gradient_reads_is_refused() -> None:
-    from flax import nnx
-
     def loss(module: Any) -> Any:
         called = xg.function(lambda x: module(x), lambda grad_out, x: grad_out)
         return called(jax.numpy.asarray(X)).sum()

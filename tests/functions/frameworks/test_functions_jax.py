@@ -11,8 +11,20 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
-from ...harness.functions_jax import ROUTES, X, Y, arrays
 from ...written.unseen import Unseen
+
+X = np.array([-1.5, -0.25, 0.0, 0.75, 2.0], np.float32)
+Y = np.array([2.0, -1.0, 0.5, 3.0, -0.75], np.float32)
+ROUTES = pytest.mark.parametrize("native", [False, True], ids=["captured", "as it is"])
+
+
+def arrays(*values: Any) -> tuple[Any, ...]:
+    import jax.numpy as jnp
+
+    return tuple(map(jnp.asarray, values))
+
+
+jax: Any = pytest.importorskip("jax")
 
 pytestmark = pytest.mark.needs("jax")
 Tensor = Any
@@ -59,8 +71,6 @@ def expected_gradients() -> tuple[Any, Any]:
     ["grad", "jit of grad", "grad of jit", "grad of vmap", "grad of scan", "grad of checkpoint"],
 )
 def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, order: str) -> None:
-    import jax
-
     total = loss(mixed(native))
     counts, chosen = arrays(COUNTS, X > 0)
     f = mixed(native)
@@ -92,7 +102,6 @@ def test_gradients_are_the_same_under_every_order_of_transforms(native: bool, or
 
 @ROUTES
 def test_jaxs_own_checker_agrees_to_the_second_order(native: bool) -> None:
-    import jax
     from jax.test_util import check_grads
 
     @xg.custom_gradient(native=native)
@@ -109,8 +118,6 @@ def test_jaxs_own_checker_agrees_to_the_second_order(native: bool) -> None:
 
 @ROUTES
 def test_the_second_derivative_is_that_of_the_own_backward(native: bool) -> None:
-    import jax
-
     @xg.custom_gradient(native=native)
     def tripled(x: Tensor) -> Any:
         return x * x, lambda g: 3 * g * x
@@ -123,47 +130,10 @@ def test_the_second_derivative_is_that_of_the_own_backward(native: bool) -> None
 
 
 @ROUTES
-def test_a_gradient_of_none_is_zero_and_integers_have_none(native: bool) -> None:
-    import jax
-
-    @xg.custom_gradient(native=native)
-    def stop(x: Tensor, counts: Tensor) -> Any:
-        return x * 2, lambda g: (None, None)
-
-    x, counts = arrays(X, COUNTS)
-    np.testing.assert_array_equal(jax.grad(lambda x: stop(x, counts).sum())(x), np.zeros_like(X))
-    _, pullback = xg.vjp(stop, x, counts)
-    assert pullback(x)[1] is None
-
-
-@ROUTES
-def test_integer_outputs_come_back_and_carry_no_gradient(native: bool) -> None:
-    import jax
-
-    @xg.custom_gradient(native=native)
-    def scale(x: Tensor, counts: Tensor) -> Any:
-        return (x * 2, counts + 1, x > 0), lambda g: (g[0] * 5, None)
-
-    x, counts = arrays(X, COUNTS)
-    _, more, positive = scale(x, counts)
-    assert (more.dtype, positive.dtype) == (counts.dtype, bool)
-    np.testing.assert_array_equal(more, COUNTS + 1)
-
-    def total(x: Tensor) -> Tensor:
-        a, n, p = scale(x, counts)
-        return (a * n * p).sum()
-
-    for run in (jax.grad(total), jax.jit(jax.grad(total)), jax.grad(jax.jit(total))):
-        np.testing.assert_allclose(run(x), 5 * (COUNTS + 1) * (X > 0))
-
-
-@ROUTES
 @pytest.mark.parametrize("outer", ["eager", "jit"])
 def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
     native: bool, outer: str
 ) -> None:
-    import jax
-
     def model(w: Tensor, x: Tensor) -> Tensor:
         @xg.custom_gradient(native=native or None)
         def scale(x: Tensor) -> Any:
@@ -182,8 +152,6 @@ def test_closed_over_tracers_raise_where_their_derivative_would_be_lost(
 
 
 def test_a_tracer_in_an_object_that_the_function_belongs_to_is_found() -> None:
-    import jax
-
     class Layer:
         def __init__(self, weight: Tensor) -> None:
             self.state = {"weights": [weight]}
@@ -201,8 +169,6 @@ def test_a_tracer_in_an_object_that_the_function_belongs_to_is_found() -> None:
 
 
 def test_as_it_is_the_function_sees_values_in_eager_code_and_runs_once_for_each_call() -> None:
-    import jax
-
     calls = Unseen()
 
     @xg.custom_gradient(native=True)
@@ -226,8 +192,6 @@ def test_as_it_is_the_function_sees_values_in_eager_code_and_runs_once_for_each_
 
 
 def test_as_it_is_the_function_is_traced_once_by_each_compilation() -> None:
-    import jax
-
     calls = Unseen()
 
     @xg.custom_gradient(native=True)
@@ -240,3 +204,97 @@ def test_as_it_is_the_function_is_traced_once_by_each_compilation() -> None:
     run(x)
     run(x + 1)
     assert calls == ["forward"]
+
+
+# Functions inside jax: what they raise, take and return; captured, and run as they are.
+
+
+jnp = jax.numpy
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_exception_of_the_backward_is_raised_where_a_gradient_is_asked_for(
+    compiled: bool,
+) -> None:
+    @xg.custom_gradient(native=True)
+    def unfinished(x: Tensor) -> Any:
+        def grad(g: Tensor) -> Tensor:
+            raise LookupError("no gradient yet")
+
+        return x * 2, grad
+
+    (x,) = arrays(X)
+    run = jax.jit(unfinished) if compiled else unfinished
+    np.testing.assert_array_equal(run(x), X * 2)
+    with pytest.raises(LookupError, match="no gradient yet"):
+        jax.grad(lambda x: run(x).sum())(x)
+
+
+def test_the_shapes_that_backward_compares_with_are_no_arrays() -> None:
+    @xg.custom_gradient(native=False)
+    def outer(x: Tensor, weight: Tensor) -> Any:
+        return x * weight, lambda g: (g * weight, xp.sum(g * x, axis=0))
+
+    x, weight = arrays(np.stack([X, X]), X)
+    for run in (
+        jax.grad,
+        lambda f, n: jax.jit(jax.grad(f, n)),
+        lambda f, n: jax.grad(jax.jit(f), n),
+    ):
+        _, by_weight = run(lambda x, w: outer(x, w).sum(), (0, 1))(x, weight)
+        np.testing.assert_array_equal(by_weight, 2 * X)
+    by_weight = jax.vmap(jax.grad(lambda w, x: outer(x, w).sum()), (None, 0))(weight, x[:, None])
+    np.testing.assert_array_equal(by_weight, np.stack([X, X]))
+
+
+@ROUTES
+def test_a_python_number_under_grad_is_an_array_without_dimensions(native: bool) -> None:
+    @xg.custom_gradient(native=native)
+    def log1pexp(x: Tensor) -> Any:
+        e = xp.exp(x)
+        return xp.log(1 + e), lambda g: g * (1 - 1 / (1 + e))
+
+    for run in (jax.grad(log1pexp), jax.jit(jax.grad(log1pexp))):
+        assert run(100.0) == 1.0
+        np.testing.assert_allclose(run(0.5), 1 / (1 + np.exp(-0.5)), rtol=1e-6)
+
+
+def test_a_random_function_with_a_key_draws_numpys_numbers_eager_and_compiled() -> None:
+    @xg.custom_gradient(native=False)
+    def dropped(x: Tensor) -> Any:
+        kept = xp.astype(xp.rand_like(x) > 0.5, x.dtype)
+        return x * kept, lambda g: g * kept * 2
+
+    on_numpy, pullback = xg.vjp(dropped.keyed(3), X)
+    (expected,) = pullback(np.ones_like(X))
+    (x,) = arrays(X)
+    np.testing.assert_array_equal(dropped.keyed(3)(x), on_numpy)
+    for wrap in (lambda f: f, jax.jit):
+        keyed = dropped.keyed(3)
+        gradient = wrap(jax.grad(lambda x, keyed=keyed: keyed(x).sum()))(x)
+        np.testing.assert_array_equal(gradient, expected)
+    by_key = jax.jit(lambda key, x: dropped.keyed(key)(x))
+    np.testing.assert_array_equal(by_key(jax.random.key(3), x), on_numpy)
+    with pytest.raises(xg.RuleError, match="needs a key on jax"):
+        dropped(x)
+
+
+def test_a_function_without_a_backward_that_is_not_captured_has_jaxs_derivative() -> None:
+    cube = xg.function(lambda x: x**3, native=True)
+    (x,) = arrays(X)
+    np.testing.assert_allclose(jax.grad(lambda x: cube(x).sum())(x), 3 * X**2, rtol=1e-6)
+
+
+@ROUTES
+def test_a_code_that_jax_cannot_differentiate_may_stand_in_the_forward(native: bool) -> None:
+    def host_floor(x: Tensor) -> Tensor:
+        return jax.pure_callback(np.floor, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    @xg.custom_gradient(native=native or None)
+    def floor_through(x: Tensor) -> Any:
+        return host_floor(x) + jnp.zeros_like(x), lambda g: g
+
+    (x,) = arrays(X)
+    np.testing.assert_array_equal(floor_through(x), np.floor(X))
+    for run in (jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: jax.grad(jax.jit(f))):
+        np.testing.assert_array_equal(run(lambda x: floor_through(x).sum())(x), np.ones_like(X))

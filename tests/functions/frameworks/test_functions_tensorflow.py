@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad import xp
 from multigrad.functions.calls.recipe import Recorded
-from multigrad.functions.custom_gradient import custom_gradient
+from multigrad.functions.custom_gradient import custom_gradient, function
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.trace.trace import Trace
 
 from ...written.unseen import Unseen
+
+tf: Any = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.needs("tensorflow")
 
@@ -34,8 +37,6 @@ modes = pytest.mark.parametrize("mode", ["eager", "graph", "xla", "unknown"])
 
 def compiled(f: Callable[..., Any], mode: str, count: int = 1) -> Callable[..., Any]:
     """Return a function of that many tensors, to be run in a mode of TensorFlow's."""
-    import tensorflow as tf
-
     if mode == "eager":
         return f
     if mode == "unknown":
@@ -46,7 +47,6 @@ def compiled(f: Callable[..., Any], mode: str, count: int = 1) -> Callable[..., 
 
 def gradients(f: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the function that gives the gradients of `sum(f(*xs))`."""
-    import tensorflow as tf
 
     def pulled(*xs: Tensor) -> Any:
         with tf.GradientTape() as tape:
@@ -62,8 +62,6 @@ def make_scaled_clip(native: bool) -> Function:
 
     @custom_gradient(native=native)
     def scaled_clip(x: Tensor, w: Tensor, limit: float) -> Any:
-        import tensorflow as tf
-
         def grad(upstream: Any) -> Any:
             of_product, of_clipped = upstream
             return of_product * w + 5.0 * of_clipped, of_product * x, None
@@ -76,8 +74,6 @@ def make_scaled_clip(native: bool) -> Function:
 @modes
 @captured_and_as_it_is
 def test_two_inputs_and_two_outputs_have_the_own_gradients(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
     scaled_clip = make_scaled_clip(native)
 
     def both(x: Tensor, w: Tensor) -> Tensor:
@@ -93,107 +89,14 @@ def test_two_inputs_and_two_outputs_have_the_own_gradients(mode: str, native: bo
     np.testing.assert_allclose(of_w, 2.0 * X, rtol=1e-6)
 
 
-@modes
-@captured_and_as_it_is
-def test_cotangent_of_an_output_that_is_not_used_is_zero(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
-    scaled_clip = make_scaled_clip(native)
-    run = gradients(lambda x, w: scaled_clip(x, w, 1.0)[1])
-    of_x, of_w = compiled(run, mode, 2)(tf.constant(X), tf.constant(W))
-    np.testing.assert_array_equal(of_x, np.full_like(X, 5.0))
-    np.testing.assert_array_equal(of_w, np.zeros_like(X))
-
-
-@modes
-@captured_and_as_it_is
-def test_integers_and_bools_go_in_and_come_out_without_a_gradient(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
-    @custom_gradient(native=native)
-    def masked(x: Tensor, count: Tensor, mask: Tensor) -> Any:
-        import tensorflow as tf
-
-        def grad(upstream: Any) -> Any:
-            return tf.where(mask, upstream[0], 0.0) * 7.0, None, None
-
-        return (x * 1.0, count + 1, mask, x), grad
-
-    count, mask = tf.constant([1, 2, 3, 4]), tf.constant(X > 0)
-
-    def run(x: Tensor) -> Any:
-        outputs = masked(x, count, mask)
-        return outputs, gradients(lambda x: masked(x, count, mask)[0])(x)[0]
-
-    outputs, of_x = compiled(run, mode)(tf.constant(X))
-    for output, expected in zip(outputs, (X, [2, 3, 4, 5], X > 0, X), strict=True):
-        np.testing.assert_array_equal(output, expected)
-    assert [y.dtype for y in outputs] == [tf.float32, tf.int32, tf.bool, tf.float32]
-    np.testing.assert_array_equal(of_x, 7.0 * (X > 0))
-
-
-@captured_and_as_it_is
-def test_only_integers_have_no_gradient_and_no_error(native: bool) -> None:
-    import tensorflow as tf
-
-    doubled = custom_gradient(lambda i: (i * 2, lambda upstream: None), native=native)
-    np.testing.assert_array_equal(doubled(tf.constant([1, 2])), [2, 4])
-    np.testing.assert_array_equal(tf.function(doubled)(tf.constant([1, 2])), [2, 4])
-
-
 @captured_and_as_it_is
 def test_a_gradient_of_none_is_none(native: bool) -> None:
-    import tensorflow as tf
-
     f = custom_gradient(
         lambda x, w: (x * w, lambda upstream: (None, upstream * 3.0)), native=native
     )
     of_x, of_w = gradients(f)(tf.constant(X), tf.constant(W))
     assert of_x is None
     np.testing.assert_array_equal(of_w, np.full_like(X, 3.0))
-
-
-@modes
-@captured_and_as_it_is
-def test_an_input_that_is_returned_as_it_is_has_the_own_gradient(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
-    def twice(x: Tensor) -> Any:
-        return (x, x), lambda upstream: -upstream[0] - 10.0 * upstream[1]
-
-    f = custom_gradient(twice, native=native)
-    (of_x,) = compiled(gradients(lambda x: f(x)[0] + 2.0 * f(x)[1]), mode)(tf.constant(X))
-    np.testing.assert_array_equal(of_x, np.full_like(X, -21.0))
-
-
-@modes
-@captured_and_as_it_is
-def test_keywords_and_nested_arguments_are_taken_in_graphs_too(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
-    @custom_gradient(native=native)
-    def blended(pair: dict[str, Tensor], *, share: Tensor, kind: str = "sum") -> Any:
-        def grad(upstream: Any) -> Any:
-            up = upstream["y"]
-            return {"a": up * share, "b": None}, {"share": up * pair["a"]}
-
-        return {"y": pair["a"] * share + pair["b"], "kind": kind}, grad
-
-    def run(a: Tensor, b: Tensor) -> Any:
-        outputs: Any = {}
-
-        def blend(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-            outputs.update(blended({"a": a, "b": b}, share=share))
-            return outputs["y"]
-
-        of_a, of_b, of_share = gradients(blend)(a, b, 3.0 * b)
-        assert (of_b, outputs["kind"]) == (None, "sum")
-        return outputs["y"], of_a, of_share
-
-    y, of_a, of_share = compiled(run, mode, 2)(tf.constant(X), tf.constant(W))
-    np.testing.assert_allclose(y, 3.0 * X * W + W, rtol=1e-6)
-    np.testing.assert_array_equal(of_a, 3.0 * W)
-    np.testing.assert_array_equal(of_share, X)
 
 
 @dataclass
@@ -218,8 +121,6 @@ class Halves(CodeRecipe):
 @modes
 @captured_and_as_it_is
 def test_an_output_that_is_marked_carries_no_gradient(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
     halves = Function(Halves(native))
 
     def run(x: Tensor) -> Any:
@@ -230,28 +131,12 @@ def test_an_output_that_is_marked_carries_no_gradient(mode: str, native: bool) -
     np.testing.assert_array_equal(compiled(run, mode)(tf.constant(X)), np.full_like(X, 9.0))
 
 
-@modes
-def test_zero_dim_input_stays_one(mode: str) -> None:
-    import tensorflow as tf
-
-    f = custom_gradient(lambda x: (x * x, lambda upstream: upstream * 7.0))
-
-    def run(x: Tensor) -> Any:
-        return f(x), gradients(f)(x)[0]
-
-    y, of_x = compiled(run, mode)(tf.constant(3.0))
-    assert y.shape == of_x.shape == ()
-    assert (float(y), float(of_x)) == (9.0, 7.0)
-
-
 # --- variables ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
 @captured_and_as_it_is
 def test_a_variable_that_is_an_argument_gets_its_gradient(mode: str, native: bool) -> None:
-    import tensorflow as tf
-
     scaled_clip = make_scaled_clip(native)
     variable = tf.Variable(W)
 
@@ -265,8 +150,6 @@ def test_a_variable_that_is_an_argument_gets_its_gradient(mode: str, native: boo
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
 def test_a_variable_from_outside_gets_no_gradient_and_a_warning(mode: str) -> None:
-    import tensorflow as tf
-
     variable = tf.Variable(3.0)
     scaled = custom_gradient(lambda x: (x * variable, lambda upstream: upstream * 2.0 * variable))
 
@@ -290,8 +173,6 @@ def test_a_variable_from_outside_gets_no_gradient_and_a_warning(mode: str) -> No
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
 def test_a_gradient_function_that_takes_variables_delivers_to_them(mode: str) -> None:
-    import tensorflow as tf
-
     variable = tf.Variable(3.0)
 
     @custom_gradient
@@ -314,8 +195,6 @@ def test_a_gradient_function_that_takes_variables_delivers_to_them(mode: str) ->
 
 @pytest.mark.parametrize("mode", ["eager", "graph"])
 def test_a_tensor_from_outside_may_be_one_that_a_tape_or_a_trace_knows(mode: str) -> None:
-    import tensorflow as tf
-
     def run(x: Tensor, w: Tensor) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([x, w])
@@ -334,8 +213,6 @@ def test_a_tensor_from_outside_may_be_one_that_a_tape_or_a_trace_knows(mode: str
 
 
 def test_a_function_as_it_is_runs_once_per_call_and_its_gradient_once_per_pull() -> None:
-    import tensorflow as tf
-
     ran = Unseen()
 
     @custom_gradient(native=True)
@@ -354,44 +231,245 @@ def test_a_function_as_it_is_runs_once_per_call_and_its_gradient_once_per_pull()
     assert ran == ["forward", "forward", "backward"]
 
 
-class WrongOrder(Exception):
-    """An error of the user's own, which takes more than a message."""
-
-    def __init__(self, number: int, order: str) -> None:
-        super().__init__(number, order)
-        self.order = order
+# Functions under TensorFlow's transforms: second order, forward mode, branches and loops,
+# vectorized maps, draws.
 
 
-@captured_and_as_it_is
-@pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_an_exception_of_the_users_is_raised_once_and_unchanged(mode: str, native: bool) -> None:
-    import tensorflow as tf
+def tangent(f: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """Return the tangent of `f(x)` along ones, by TensorFlow's forward mode."""
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+        y = f(x)
+    return accumulator.jvp(y)
 
-    ran = Unseen()
-    error = WrongOrder(7, "last")
+
+def make_swish(native: bool) -> Function:
+    """x * sigmoid(b x), with its true derivative."""
 
     @custom_gradient(native=native)
-    def failing(x: Tensor) -> Any:
-        ran.append(None)
-        raise error
+    def swish(x: Tensor, b: Tensor) -> Any:
+        s = tf.sigmoid(b * x)
 
-    with pytest.raises(WrongOrder) as caught:
-        compiled(failing, mode)(tf.constant(X))
-    assert caught.value is error
-    assert len(ran) == 1
+        def grad(upstream: Tensor) -> Any:
+            slope = s * (1.0 - s)
+            return upstream * (s + b * x * slope), upstream * x * x * slope
+
+        return x * s, grad
+
+    return swish
 
 
 @captured_and_as_it_is
-def test_a_gradient_of_another_shape_names_its_argument(native: bool) -> None:
-    import tensorflow as tf
+def test_gradients_and_their_gradients_agree_with_finite_differences(native: bool) -> None:
+    swish = make_swish(native)
+    x, b = tf.constant(X, tf.float64), tf.constant(W, tf.float64)
 
-    def doubled(x: Tensor, w: Tensor) -> Any:
-        import tensorflow as tf
+    def first(x: Tensor, b: Tensor) -> Tensor:
+        of_x, of_b = gradients(swish)(x, b)
+        return of_x * of_b
 
-        return x * w, lambda upstream: (upstream * w, tf.concat([upstream, upstream], 0))
+    for f in (swish, first):
+        ours, numeric = tf.test.compute_gradient(f, [x, b], delta=1e-4)
+        for a, expected in zip(ours, numeric, strict=True):
+            np.testing.assert_allclose(a, expected, atol=1e-6)
 
-    f = custom_gradient(doubled, native=native)
-    with pytest.raises(xg.GradientError, match=r"\(8,\) for argument 'w' of shape \(4,\)"):
-        gradients(f)(tf.constant(X), tf.constant(W))
-    with pytest.raises(xg.GradientError, match="argument 'w'"):
-        tf.function(gradients(f))(tf.constant(X), tf.constant(W))
+
+@captured_and_as_it_is
+@pytest.mark.parametrize("mode", ["eager", "graph", "xla"])
+def test_second_order_is_the_same_in_compiled_code(mode: str, native: bool) -> None:
+    swish = make_swish(native)
+    b = tf.constant(W)
+    second = compiled(gradients(lambda x: gradients(lambda x: swish(x, b))(x)[0] ** 2), mode)
+    s = 1.0 / (1.0 + np.exp(-W * X))
+    d = s * (1 - s)
+    slope, curve = s + W * X * d, 2 * W * d + W * W * X * d * (1 - 2 * s)
+    np.testing.assert_allclose(second(tf.constant(X))[0], 2.0 * slope * curve, rtol=2e-5)
+
+
+@captured_and_as_it_is
+def test_forward_mode_takes_the_own_gradient(native: bool) -> None:
+    scaled_clip = make_scaled_clip(native)
+    w = tf.constant(W)
+    for call in (scaled_clip, tf.function(scaled_clip, autograph=False)):
+        of_product, of_clipped = tangent(lambda x, call=call: call(x, w, 1.0), tf.constant(X))
+        np.testing.assert_array_equal(of_product, W)
+        np.testing.assert_array_equal(of_clipped, np.full_like(X, 5.0))
+
+
+@captured_and_as_it_is
+def test_forward_over_reverse_is_reverse_over_reverse(native: bool) -> None:
+    swish = make_swish(native)
+    b = tf.constant(W)
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(lambda x: swish(x, b))(x)[0]
+
+    reverse = gradients(first)(tf.constant(X))[0]
+    assert np.abs(reverse).max() > 0.1
+    np.testing.assert_allclose(tangent(first, tf.constant(X)), reverse, rtol=1e-5)
+
+
+def test_an_output_kept_for_backward_is_differentiated_by_the_functions_own_backward() -> None:
+    kept_norm = function(
+        lambda x: 2.0 * xp.tanh(x),
+        lambda upstream, y: upstream * y * xp.sum(y),
+        residuals=lambda y, x: y,
+    )
+    y = 2.0 * np.tanh(X)
+    own = y * y.sum()  # what stands for the derivative of y
+    expected = own * (y.sum() + y.sum())
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(kept_norm)(x)[0]
+
+    for mode in ("eager", "graph", "xla"):
+        got = compiled(gradients(first), mode)(tf.constant(X))[0]
+        np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_forward_over_reverse_knows_how_a_kept_output_changes() -> None:
+    tanh = xg.lower(None, "tensorflow", forward="Tanh")
+    t = np.tanh(X)
+
+    def first(x: Tensor) -> Tensor:
+        return gradients(tanh)(x)[0]
+
+    np.testing.assert_allclose(tangent(first, tf.constant(X)), -2.0 * t * (1 - t * t), rtol=1e-4)
+
+
+def test_forward_mode_is_refused_where_backward_is_not_linear_and_within_a_graph() -> None:
+    squared = custom_gradient(
+        lambda x, w: (x * w, lambda upstream: (upstream * upstream, upstream))
+    )
+    w = tf.constant(W)
+    with pytest.raises(xg.GradientError, match="linear"):
+        tangent(lambda x: squared(x, w), tf.constant(X))
+    scaled_clip = make_scaled_clip(False)
+    with pytest.raises(xg.GradientError, match=r"around the tf\.function"):
+        tf.function(lambda x: tangent(lambda x: scaled_clip(x, w, 1.0)[0], x))(tf.constant(X))
+
+
+@captured_and_as_it_is
+def test_vectorized_map_has_the_own_gradient_inside_and_refuses_one_around(native: bool) -> None:
+    scaled_clip = make_scaled_clip(native)
+
+    def product(x: Tensor) -> Tensor:
+        return tf.reduce_sum(scaled_clip(x, 2.0 * x, 1.0)[1])
+
+    rows = tf.constant(np.stack([X, W]))
+    inside = tf.vectorized_map(lambda x: gradients(product)(x)[0], rows)
+    np.testing.assert_array_equal(inside, np.full((2, 4), 5.0))
+    forward = tf.vectorized_map(product, rows)
+    np.testing.assert_allclose(forward, np.clip(rows, -1.0, 1.0).sum(1), rtol=1e-6)
+    with pytest.raises(Exception, match="drops custom gradients"):
+        gradients(lambda rows: tf.vectorized_map(product, rows))(rows)
+    through = gradients(lambda rows: tf.map_fn(product, rows))(rows)[0]
+    np.testing.assert_array_equal(through, np.full((2, 4), 5.0))
+
+
+@captured_and_as_it_is
+def test_tensors_from_around_a_branch_and_a_loop_get_the_own_gradients(native: bool) -> None:
+    scaled_clip = make_scaled_clip(native)
+
+    @tf.function
+    def branched(x: Tensor, w: Tensor) -> Any:
+        def inner(x: Tensor, w: Tensor) -> Tensor:
+            doubled = w * 2.0
+            return tf.cond(
+                tf.constant(True),
+                lambda: scaled_clip(x, doubled, 1.0)[0],
+                lambda: tf.zeros_like(x),
+            )
+
+        return gradients(inner)(x, w)
+
+    of_x, of_w = branched(tf.constant(X), tf.constant(W))
+    np.testing.assert_array_equal(of_x, 2.0 * W)
+    np.testing.assert_array_equal(of_w, 2.0 * X)
+
+    @tf.function
+    def looped(x: Tensor, w: Tensor) -> Any:
+        def inner(x: Tensor, w: Tensor) -> Tensor:
+            def step(i: Tensor, y: Tensor) -> Any:
+                return i + 1, scaled_clip(y, w, 1.0)[0]
+
+            return tf.while_loop(lambda i, y: i < 3, step, (0, x))[1]
+
+        return gradients(inner)(x, w)
+
+    of_x, of_w = looped(tf.constant(X), tf.constant(W))
+    np.testing.assert_allclose(of_x, W**3, rtol=1e-6)
+    np.testing.assert_allclose(of_w, 3.0 * X * W**2, rtol=1e-6)
+
+
+@captured_and_as_it_is
+def test_jacobian_is_that_of_the_own_gradient(native: bool) -> None:
+    scaled_clip = make_scaled_clip(native)
+    x = tf.constant(X)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = scaled_clip(x, tf.constant(W), 1.0)[0]
+    np.testing.assert_array_equal(tape.jacobian(y, x), np.diag(W))
+
+
+def test_gradient_survives_a_saved_model(tmp_path: Any) -> None:
+    scaled_clip = make_scaled_clip(False)
+    module = tf.Module()
+    module.call = tf.function(
+        lambda x: scaled_clip(x, 2.0 * x, 1.0)[1],
+        input_signature=[tf.TensorSpec([None], tf.float32)],
+        autograph=False,
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=True)
+    tf.saved_model.save(module, str(tmp_path), options=options)
+    loaded: Any = tf.saved_model.load(str(tmp_path))
+    np.testing.assert_array_equal(loaded.call(tf.constant(X)), np.clip(X, -1.0, 1.0))
+    np.testing.assert_array_equal(gradients(loaded.call)(tf.constant(X))[0], np.full_like(X, 5.0))
+
+
+def test_random_function_draws_what_numpy_draws_and_anew_at_every_call() -> None:
+    @custom_gradient
+    def dropped(x: Tensor) -> Any:
+        kept = xp.rand_like(x) < 0.5
+        return xp.where(kept, x, 0.0), lambda upstream: xp.where(kept, upstream, 0.0)
+
+    expected = dropped.keyed(3)(X)
+    np.testing.assert_array_equal(dropped.keyed(3)(tf.constant(X)), expected)
+    for mode in ("graph", "xla"):
+        got = compiled(gradients(dropped.keyed(3)), mode)(tf.constant(X))[0]
+        np.testing.assert_array_equal(got, expected != 0.0)
+    many = tf.ones(64)
+    unkeyed = tf.function(lambda x: (dropped(x), *gradients(dropped)(x)))
+    first, second = unkeyed(many), unkeyed(many)
+    assert set(np.unique(first[0])) == {0.0, 1.0}
+    assert (first[0].numpy() != second[0].numpy()).any()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("graph", [False, True])
+def test_recomputed_forward_draws_again_what_it_drew_first(graph: bool, keyed: bool) -> None:
+    @custom_gradient
+    def dropped(x: Tensor) -> Any:
+        kept = xp.rand_like(x) < 0.5
+        return xp.where(kept, x, 0.0), lambda upstream: xp.where(kept, 2.0 * upstream, 0.0)
+
+    dropout = dropped.keyed(5) if keyed else dropped
+
+    @tf.recompute_grad
+    def twice(x: Tensor) -> Tensor:
+        return dropout(dropout(x)) + dropout(x)
+
+    def run(x: Tensor) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            first = twice(x)
+            second = twice(x)
+        return first, second, tape.gradient(first, x), tape.gradient(second, x)
+
+    first, second, of_first, of_second = (tf.function(run) if graph else run)(tf.ones(200))
+    np.testing.assert_array_equal(np.unique(first), [0.0, 1.0, 2.0])
+    assert (first.numpy() != second.numpy()).any()
+    # Passed twice: a gradient of 4; alone: of 2.
+    for y, gradient in ((first, of_first), (second, of_second)):
+        gradient, y = gradient.numpy(), y.numpy()
+        np.testing.assert_array_equal(gradient == 0.0, y == 0.0)
+        np.testing.assert_array_equal(gradient == 6.0, y == 2.0)

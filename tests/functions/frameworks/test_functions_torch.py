@@ -12,22 +12,22 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 xp = xg.xp
 ROUTES = pytest.mark.parametrize("native", [None, True], ids=["captured", "as it is"])
 
 
 def randn(*shape: int, **options: Any) -> Any:
-    import torch
-
     generator = torch.Generator().manual_seed(len(shape))
     options = {"dtype": torch.float64, "requires_grad": True, **options}
     return torch.randn(*shape, generator=generator, **options)
 
 
 def compiled(f: Any) -> Any:
-    import torch
-
     return torch.compile(f, fullgraph=True, backend="aot_eager")
 
 
@@ -55,8 +55,6 @@ def floats_of(f: Any) -> Any:
 
 @ROUTES
 def test_first_and_second_derivatives_pass_torchs_own_checks(native: bool | None) -> None:
-    import torch
-
     f = floats_of(make_product(native))
     x, w = randn(3, 4), randn(4, 2)
     assert torch.autograd.gradcheck(f, (x, w))
@@ -65,8 +63,6 @@ def test_first_and_second_derivatives_pass_torchs_own_checks(native: bool | None
 
 @ROUTES
 def test_a_value_computed_in_forward_keeps_its_second_derivative(native: bool | None) -> None:
-    import torch
-
     @xg.custom_gradient(native=native)
     def softplus(x: Any) -> Any:
         e = torch.exp(x)
@@ -79,8 +75,6 @@ def test_a_value_computed_in_forward_keeps_its_second_derivative(native: bool | 
 
 @ROUTES
 def test_torch_func_transforms_take_the_own_backward(native: bool | None) -> None:
-    import torch
-
     f = make_product(native)
     x, w = randn(3, 4, requires_grad=False), randn(4, 2, requires_grad=False)
 
@@ -106,8 +100,6 @@ def test_torch_func_transforms_take_the_own_backward(native: bool | None) -> Non
 
 
 def test_compiled_code_has_the_numbers_of_eager_code() -> None:
-    import torch
-
     f = make_product(None)
 
     def loss(x: Any, w: Any, scale: float) -> Any:
@@ -129,8 +121,6 @@ def test_compiled_code_has_the_numbers_of_eager_code() -> None:
 
 
 def test_compiled_code_nests_arguments_and_outputs() -> None:
-    import torch
-
     @xg.custom_gradient
     def layer(params: Any, x: Any, *, mode: str) -> Any:
         def grad(upstream: Any) -> Any:
@@ -152,8 +142,6 @@ def test_compiled_code_nests_arguments_and_outputs() -> None:
 
 
 def test_compiled_code_follows_a_shape_that_the_function_looks_at() -> None:
-    import torch
-
     @xg.custom_gradient
     def weighted(x: Any) -> Any:
         weight = 0
@@ -167,8 +155,6 @@ def test_compiled_code_follows_a_shape_that_the_function_looks_at() -> None:
 
 
 def test_a_function_that_runs_as_it_is_breaks_the_graph_and_no_more() -> None:
-    import torch
-
     @xg.custom_gradient(native=True)
     def doubled(x: Any) -> Any:
         return x * 2, lambda upstream: upstream * 5
@@ -179,8 +165,6 @@ def test_a_function_that_runs_as_it_is_breaks_the_graph_and_no_more() -> None:
 
 
 def test_compiled_code_raises_the_error_of_a_wrong_gradient() -> None:
-    import torch
-
     @xg.custom_gradient
     def broken(x: Any, w: Any) -> Any:
         return x * w, lambda upstream: (upstream, upstream, upstream)
@@ -198,21 +182,8 @@ def make_dropout() -> Any:
     return dropout
 
 
-def test_compiled_code_draws_under_a_key_what_eager_code_does() -> None:
-    import torch
-
-    dropout, x = make_dropout(), torch.ones(64, requires_grad=True)
-    eager, other = dropout.keyed(7), dropout.keyed(7)
-    expected = [eager(x, 0.5), eager(x, 0.5)]
-    drawn = compiled(lambda x: (other(x, 0.5), other(x, 0.5)))(x)
-    assert [torch.equal(a, b) for a, b in zip(drawn, expected, strict=True)] == [True, True]
-    assert not torch.equal(*expected)
-
-
 @pytest.mark.parametrize("compiles", [False, True], ids=["eager", "compiled"])
 def test_backward_drops_what_forward_dropped(compiles: bool) -> None:
-    import torch
-
     dropout, x = make_dropout(), torch.ones(64, requires_grad=True)
     run = compiled(lambda x: dropout(x, 0.5)) if compiles else lambda x: dropout(x, 0.5)
     torch.manual_seed(0)
@@ -225,7 +196,6 @@ def test_backward_drops_what_forward_dropped(compiles: bool) -> None:
 
 
 def test_a_checkpoint_computes_the_same_again() -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     dropout, x = make_dropout(), torch.linspace(1, 2, 64, requires_grad=True)
@@ -238,8 +208,6 @@ def test_a_checkpoint_computes_the_same_again() -> None:
 
 @ROUTES
 def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None) -> None:
-    import torch
-
     weight = torch.nn.Parameter(torch.full((3,), 2.0))
 
     @xg.custom_gradient(native=native)
@@ -267,8 +235,6 @@ def test_what_is_closed_over_gets_no_gradient_and_a_warning(native: bool | None)
 
 
 def test_it_runs_once_per_call_and_says_where_its_input_was_changed() -> None:
-    import torch
-
     calls = []
 
     @xg.custom_gradient(native=True)
@@ -287,8 +253,6 @@ def test_it_runs_once_per_call_and_says_where_its_input_was_changed() -> None:
 
 @ROUTES
 def test_an_output_that_is_an_input_and_one_given_twice(native: bool | None) -> None:
-    import torch
-
     @xg.custom_gradient(native=native)
     def outputs(x: Any, w: Any) -> Any:
         y = x * w
@@ -306,8 +270,6 @@ def test_an_output_that_is_an_input_and_one_given_twice(native: bool | None) -> 
 
 @ROUTES
 def test_tensors_without_gradients_alone(native: bool | None) -> None:
-    import torch
-
     @xg.custom_gradient(native=native)
     def parity(n: Any) -> Any:
         return n & 1, lambda upstream: None
@@ -320,8 +282,6 @@ def test_tensors_without_gradients_alone(native: bool | None) -> None:
 
 @ROUTES
 def test_no_gradients_at_all(native: bool | None) -> None:
-    import torch
-
     @xg.custom_gradient(native=native)
     def opaque(x: Any, w: Any) -> Any:
         return x * w, lambda upstream: (None, None)
@@ -331,8 +291,6 @@ def test_no_gradients_at_all(native: bool | None) -> None:
 
 
 def test_names_of_the_generated_code_are_free_for_arguments() -> None:
-    import torch
-
     @xg.custom_gradient
     def odd(tin: Any, grad_out: Any, ctx: Any, key: Any, output: Any, kept: Any) -> Any:
         total = tin * grad_out + ctx * key + output * kept
@@ -365,8 +323,6 @@ def test_a_gradient_that_nobody_asks_for_is_not_computed() -> None:
 
 
 def test_forward_keeps_a_byte_per_element_for_a_mask() -> None:
-    import torch
-
     clipped = xg.function(
         lambda x, limit: xp.clip(x, 0.0, limit),
         lambda grad_out, x, limit: (grad_out * ((x > 0) & (x < limit)), None),
@@ -378,27 +334,18 @@ def test_forward_keeps_a_byte_per_element_for_a_mask() -> None:
 
 
 def test_tensors_on_two_devices_are_named() -> None:
-    import torch
-
     product = xg.function(lambda x, w: x * w)
     with pytest.raises(xg.MultigradError, match=r"'x' on cpu and 'w' on meta"):
         product(torch.ones(2), torch.ones(2, device="meta"))
 
 
 def test_a_float_output_without_a_gradient_stays_so_under_transforms() -> None:
-    import torch
-
-    class Largest(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            largest = x.max()
-            ctx.mark_non_differentiable(largest)
-            return x * 2, largest
-
-        @staticmethod
-        def backward(ctx: Any, grad_output: Any, grad_largest: Any) -> Any:
-            return grad_output * 2 + grad_largest
+    @torch_class(lambda ctx, grad_output, grad_largest: grad_output * 2 + grad_largest)
+    def Largest(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        largest = x.max()
+        ctx.mark_non_differentiable(largest)
+        return x * 2, largest
 
     f = xg.from_autograd_function(Largest)
     x = torch.linspace(0, 1, 4, requires_grad=True)

@@ -14,6 +14,10 @@ import multigrad as xg
 from multigrad.errors import RuleTypeError
 from multigrad.look.convert import convert
 
+from ...harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 COPIES = xg.Capture(copies=True)
 X = np.array([[0.3, -1.25, 0.6, 0.1], [2.0, -0.5, -3.5, 1.0]], np.float32)
@@ -23,7 +27,6 @@ LABELS = np.array([2, 0])
 
 def make_classes() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     """Return classes that write into their arguments, with what they are called with."""
-    import torch
 
     class Rotates(torch.autograd.Function):
         """Turns pairs of numbers in place, and their cotangents too."""
@@ -95,8 +98,6 @@ CASES = ("rotates", "cross entropy", "says")
 
 def on_torch(used: Any, arrays: tuple[Any, ...]) -> tuple[Any, Any]:
     """Return the output and the first gradient of a class applied to copies."""
-    import torch
-
     x = torch.tensor(arrays[0], requires_grad=True)
     y = used.apply(x * 1, *map(torch.tensor, arrays[1:]))
     weights = torch.linspace(0.5, 1.5, y.numel()).reshape(y.shape)
@@ -171,16 +172,9 @@ def test_code_around_it_sees_no_update(backend: Any) -> None:
 
 
 def test_one_tensor_given_twice_is_refused(backend: Any) -> None:
-    import torch
-
-    class AddsInto(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any, y: Any) -> Any:
-            return x.add_(1) * y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad, grad
+    @torch_class(lambda ctx, grad: (grad, grad))
+    def AddsInto(ctx: Any, x: Any, y: Any) -> Any:
+        return x.add_(1) * y
 
     function, x = xg.convert(AddsInto, capture=COPIES), backend.array(X)
     with pytest.raises(xg.TraceError, match=r"'AddsInto' updates its argument 'x' .* twice"):
@@ -189,17 +183,10 @@ def test_one_tensor_given_twice_is_refused(backend: Any) -> None:
 
 
 def test_what_runs_as_it_is_gets_copies_too() -> None:
-    import torch
-
-    class Asks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            x.mul_(2)
-            return x[: len(x.unique()) // 100 + 1]
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return grad.expand(2, 4) * 3
+    @torch_class(lambda ctx, grad: grad.expand(2, 4) * 3)
+    def Asks(ctx: Any, x: Any) -> Any:
+        x.mul_(2)
+        return x[: len(x.unique()) // 100 + 1]
 
     asks = xg.convert(Asks, capture=COPIES)
     compiled = torch.compile(lambda x: asks(x) * 1, backend="eager")
@@ -230,7 +217,6 @@ def test_it_is_for_code_that_writes() -> None:
 
 def written_cotangent(is_captured: bool) -> Any:
     """Return a class that writes into its cotangent; what asks for a number is not captured."""
-    import torch
 
     class Marks(torch.autograd.Function):
         @staticmethod
@@ -252,8 +238,6 @@ def written_cotangent(is_captured: bool) -> Any:
 def test_a_cotangent_that_lies_in_memory_once_is_written_as_one_of_its_own(
     is_captured: bool,
 ) -> None:
-    import torch
-
     function = xg.convert(written_cotangent(is_captured), capture=COPIES)
     overlapping = torch.arange(4.0).as_strided((3, 2), (1, 1))
     for cotangent in (torch.ones(1).expand(3, 2), torch.ones(3, 1).expand(3, 2), overlapping):

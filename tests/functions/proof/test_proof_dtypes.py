@@ -22,6 +22,10 @@ from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.passes.simplify import substitute
 from multigrad.rules.model import specialization
 
+from ...harness.torch_class import torch_class
+
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = pytest.mark.needs("torch")
 Edit = Callable[[Graph], Graph]
 
@@ -76,8 +80,6 @@ def without_casts(graph: Graph) -> Graph:
 
 
 def test_a_constant_of_float32_in_code_of_float64_is_found(capturing: Any) -> None:
-    import torch
-
     def scaled(x: Any) -> Any:
         return torch.sin(x) * math.pi
 
@@ -90,8 +92,6 @@ def test_a_constant_of_float32_in_code_of_float64_is_found(capturing: Any) -> No
 def test_a_constant_that_float32_does_not_tell_apart_is_found_at_the_first_call_in_float64(
     capturing: Any,
 ) -> None:
-    import torch
-
     def scaled(x: Any) -> Any:
         return torch.sin(x) * math.pi
 
@@ -107,8 +107,6 @@ def test_a_constant_that_float32_does_not_tell_apart_is_found_at_the_first_call_
 
 
 def test_a_rule_is_proven_in_each_dtype_that_it_is_applied_in(capturing: Any) -> None:
-    import torch
-
     @xg.register("proof of dtypes")
     def scaled(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * torch.sin(tin) * math.pi
@@ -131,16 +129,9 @@ def test_a_rule_is_proven_in_each_dtype_that_it_is_applied_in(capturing: Any) ->
 
 
 def test_an_output_in_another_dtype_is_no_proof(capturing: Any) -> None:
-    import torch
-
-    class Wide(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x.float() * 2.0
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            return grad_out.bfloat16() * 2.0
+    @torch_class(lambda ctx, grad_out: grad_out.bfloat16() * 2.0)
+    def Wide(ctx: Any, x: Any) -> Any:
+        return x.float() * 2.0
 
     wide = xg.from_autograd_function(Wide)
     x = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
@@ -153,8 +144,6 @@ def test_an_output_in_another_dtype_is_no_proof(capturing: Any) -> None:
 
 
 def test_a_sum_in_a_wider_dtype_is_tried_where_the_narrow_one_overflows(capturing: Any) -> None:
-    import torch
-
     def energy(x: Any) -> Any:
         wide = x.float()
         return (wide * wide).mean(-1, keepdim=True).sqrt().to(x.dtype)
@@ -178,8 +167,6 @@ def test_a_sum_in_a_wider_dtype_is_tried_where_the_narrow_one_overflows(capturin
 
 
 def test_integers_are_tried_where_float32_does_not_hold_them(capturing: Any) -> None:
-    import torch
-
     def counted(x: Any, n: Any) -> Any:
         return x, torch.add(n, 1)
 
@@ -200,8 +187,6 @@ def test_integers_are_tried_where_float32_does_not_hold_them(capturing: Any) -> 
 
 
 def test_what_is_lowered_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from multigrad.backend.finding.discovery import load_backend
 
     rows = load_backend("torch").kernels.rows
@@ -213,17 +198,10 @@ def test_what_is_lowered_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_gradient_of_one_output_alone_is_compared_with_a_cotangent_that_is_not_there() -> None:
-    import torch
-
-    class Asking(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.set_materialize_grads(False)
-            return x * 2.0, x * 3.0
-
-        @staticmethod
-        def backward(ctx: Any, one: Any, other: Any) -> Any:
-            return one * 2.0 if other is None else one * 2.0 + other * 3.0
+    @torch_class(lambda ctx, one, other: one * 2.0 if other is None else one * 2.0 + other * 3.0)
+    def Asking(ctx: Any, x: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2.0, x * 3.0
 
     asking = xg.from_autograd_function(Asking)
     x = torch.ones(3, requires_grad=True)
@@ -234,8 +212,6 @@ def test_the_gradient_of_one_output_alone_is_compared_with_a_cotangent_that_is_n
 
 
 def test_second_derivatives_are_compared_where_the_original_has_them(capturing: Any) -> None:
-    import torch
-
     class Cube(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -270,8 +246,6 @@ def test_second_derivatives_are_compared_where_the_original_has_them(capturing: 
 
 
 def test_a_capture_for_tensors_out_of_order_is_proven_on_such() -> None:
-    import torch
-
     def by_layout(x: Any) -> Any:
         return x * 2.0 if x.is_contiguous() else x * 3.0
 

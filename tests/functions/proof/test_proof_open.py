@@ -10,12 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import multigrad as xg
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.code.table import find_dialect
+from multigrad.command.app import app
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning
 from multigrad.trace.xp import all as xp
+
+from ...harness.torch_class import torch_class
 
 R = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 S = R @ R.T
@@ -43,19 +47,13 @@ def refusal(function: Any, x: Any) -> str:
     return str(caught.value)
 
 
-def torch_class(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+def class_of(forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
     """Return a class whose backward gets the cotangents after the input."""
-    import torch
 
-    class Written(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return forward(x)
-
-        @staticmethod
-        def backward(ctx: Any, *cotangents: Any) -> Any:
-            return backward(ctx.saved_tensors[0], *cotangents)
+    @torch_class(lambda ctx, *cotangents: backward(ctx.saved_tensors[0], *cotangents))
+    def Written(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return forward(x)
 
     return Written
 
@@ -94,7 +92,7 @@ def test_vectors_have_the_signs_that_their_library_chooses(name: str) -> None:
     import torch
 
     forward, backward, array = of_vectors()[name]
-    written = torch_class(forward, backward)
+    written = class_of(forward, backward)
     function = xg.from_autograd_function(written)
 
     def run(call: Any) -> list[Any]:
@@ -152,7 +150,7 @@ def test_a_vector_whose_sign_is_turned_in_one_place_alone_is_found(
         v = torch.linalg.eigh(x)[1]
         return torch.relu(v[:, 0]) + v[:, 0]
 
-    function = xg.from_autograd_function(torch_class(forward, lambda x, g: x))
+    function = xg.from_autograd_function(class_of(forward, lambda x, g: x))
     assert "differs from its graph" in refusal(function, S)
 
 
@@ -171,7 +169,7 @@ def test_which_of_equal_elements_comes_first_is_left_open(name: str) -> None:
         places = calls[name](x).indices.reshape(-1)
         return torch.zeros_like(x).scatter(0, places, g.reshape(-1))
 
-    written = torch_class(lambda x: calls[name](x).values, backward)
+    written = class_of(lambda x: calls[name](x).values, backward)
     function = xg.from_autograd_function(written)
     x = torch.tensor(TIES, requires_grad=True)
     with warnings.catch_warnings():
@@ -203,9 +201,7 @@ def test_an_order_that_is_wrong_beside_equal_elements_is_found(
     load_backend("torch")
     aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.relu, lambda x: xp.abs(x))
-    written = torch_class(
-        lambda x: torch.relu(torch.topk(x - 2, 5, largest=False)[0]), lambda x, g: x
-    )
+    written = class_of(lambda x: torch.relu(torch.topk(x - 2, 5, largest=False)[0]), lambda x, g: x)
     assert "please report it" in refusal(xg.from_autograd_function(written), TIES)
 
 
@@ -248,7 +244,7 @@ def test_a_gradient_of_tensorflow_is_cast_to_the_dtype_of_its_input() -> None:
 def test_a_gradient_of_torch_is_cast_to_the_dtype_of_its_input(name: str) -> None:
     import torch
 
-    written = torch_class(lambda x: x * 2, lambda x, g: (x > 0).to(getattr(torch, name)))
+    written = class_of(lambda x: x * 2, lambda x, g: (x > 0).to(getattr(torch, name)))
     function = xg.from_autograd_function(written)
     x = torch.linspace(-1, 1, 4, requires_grad=True)
     without_a_word(lambda: function(x * 1.5).sum().backward())
@@ -268,7 +264,7 @@ def test_a_backward_may_write_into_its_cotangent() -> None:
         g[x < -1] = 0
         return g
 
-    function = xg.from_autograd_function(torch_class(lambda x: x.clamp(-1, 1), backward))
+    function = xg.from_autograd_function(class_of(lambda x: x.clamp(-1, 1), backward))
     x = torch.linspace(-2, 2, 6, requires_grad=True)
     without_a_word(lambda: function(x).backward(torch.arange(6.0)))
     np.testing.assert_array_equal(x.grad, [0, 0, 2, 3, 0, 0])
@@ -289,7 +285,7 @@ def test_a_wrong_write_is_told_with_its_line_and_the_cotangent_that_came(
         g[:] = g * torch.exp(x)
         return g * 1
 
-    function = xg.from_autograd_function(torch_class(lambda x: x.clamp(-1, 1), backward))
+    function = xg.from_autograd_function(class_of(lambda x: x.clamp(-1, 1), backward))
     words = refusal(function, np.linspace(-2, 2, 6, dtype=np.float32))
     for part in (
         "differs from its graph", "the gradient of x[0] is ", " as written and ", "[0] = 0.5",
@@ -301,7 +297,85 @@ def test_a_wrong_write_is_told_with_its_line_and_the_cotangent_that_came(
 
 @pytest.mark.needs("torch")
 def test_floats_that_no_integer_holds_are_nobodys_fault() -> None:
-    written = torch_class(lambda x: (x * 1e12).int().float(), lambda x, g: g)
+    written = class_of(lambda x: (x * 1e12).int().float(), lambda x, g: g)
     words = refusal(xg.from_autograd_function(written), R)
     assert "limit the floats first" in words
     assert "please report" not in words
+
+
+# A proof ends: code that does not end on numbers that it made up is stopped, and said to be.
+
+
+def root_in_jax() -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    @jax.custom_vjp
+    def root(a: Any) -> Any:
+        return jax.lax.while_loop(
+            lambda s: jnp.max(jnp.abs(s * s - a)) > 1e-4,
+            lambda s: 0.5 * (s + a / s),
+            jnp.ones_like(a),
+        )
+
+    def forward(a: Any) -> Any:
+        s = root(a)
+        return s, s
+
+    root.defvjp(forward, lambda s, g: (g / (2 * s),))
+    return root
+
+
+@pytest.mark.needs("jax")
+def test_a_compiled_loop_is_not_begun_on_numbers_on_which_it_does_not_end() -> None:
+    import jax.numpy as jnp
+
+    root = xg.from_custom_vjp(root_in_jax())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        np.testing.assert_allclose(root(jnp.array([0.25, 4.0])), [0.5, 2.0], rtol=1e-4)
+    root = xg.from_custom_vjp(root_in_jax())
+    with pytest.warns(NotProvenWarning, match="a loop has not ended after 2,000 turns"):
+        np.testing.assert_allclose(root(jnp.full((600,), 4.0)), np.full(600, 2.0), rtol=1e-4)
+
+
+MODULE = """
+import torch
+
+
+class Root(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        s = torch.ones_like(a)
+        while not (s * s - a).abs().max() < 1e-4:
+            s = 0.5 * (s + a / s)
+        ctx.save_for_backward(s)
+        return s
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        (s,) = ctx.saved_tensors
+        return grad_out / (2 * s)
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a):
+        return a * 2
+
+    @staticmethod
+    def backward(ctx, grad_out):
+        return grad_out * 2
+"""
+
+
+@pytest.mark.needs("torch")
+def test_convert_says_what_does_not_end_on_guessed_inputs_and_goes_on(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "newtons_roots.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = CliRunner().invoke(app, ["convert", "newtons_roots"])
+    (row,) = (line for line in result.output.splitlines() if ":Root" in line)
+    assert "'forward' has not ended after 100,000 steps" in row
+    assert "equal" in next(line for line in result.output.splitlines() if ":Twice" in line)

@@ -22,8 +22,7 @@ from multigrad.functions.recipes import record as functions
 from multigrad.rules.model import specialization
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
-from ...written.planted_dtypes import plant_dtype
-from ...written.planted_faults import plant
+from ...written.planted_faults import plant, plant_dtype
 from ...written.typed_functions import FORWARDS
 from ...written.typed_functions import WRITTEN_IN as TYPED_IN
 
@@ -92,7 +91,7 @@ def test_a_planted_fault_is_found_and_the_graph_is_not_used(
     seed: int, planted: Callable[[int], None]
 ) -> None:
     dialect, name, kind = choose(seed)
-    rule = getattr(written_in(dialect), name)
+    rule = written_in(dialect)[name]
     planted(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("error", NativeRuleWarning)

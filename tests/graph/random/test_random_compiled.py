@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,15 +17,6 @@ from .test_random_kernels import (
     count_ulps,
     each_dtype,
 )
-
-
-@pytest.fixture
-def kernels(backend: Any) -> ModuleType:
-    """The random functions of the backend under test."""
-    if backend.name == "numpy":
-        return core
-    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")
-
 
 # --- jax: jit, vmap, configuration ---
 

@@ -10,7 +10,6 @@ import importlib
 import subprocess
 import sys
 import zlib
-from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -39,14 +38,6 @@ RECORDED_UNIFORMS = {
     FLOAT32: ((0.6740899085998535, 0.9746168851852417, 0.3028435707092285), 0x195F412A),
     FLOAT64: ((0.8441069450823528, 0.04541258512665647, 0.22498462569285382), 0x9B7190DD),
 }
-
-
-@pytest.fixture
-def kernels(backend: Any) -> ModuleType:
-    """The random functions of the backend under test."""
-    if backend.name == "numpy":
-        return core
-    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")
 
 
 def draw(backend: Any, function: Any, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-from types import ModuleType
+import subprocess
+import sys
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -106,14 +108,6 @@ def test_a_part_takes_memory_of_its_own_size_alone() -> None:
 # --- the backends ---
 
 
-@pytest.fixture
-def kernels(backend: Any) -> ModuleType:
-    """The random functions of the backend under test."""
-    if backend.name == "numpy":
-        return core
-    return importlib.import_module(f"multigrad_{backend.name}.kernels.random")
-
-
 # The whole shape, and what a shard has of it.
 CUTS = {
     "rows": ((7, 6), (slice(2, 5), slice(None))),
@@ -208,3 +202,69 @@ def test_a_map_over_keys_draws_the_part_of_each(backend: Any, kernels: Any, comp
         mapped = torch.compile(mapped, backend="aot_eager") if compiled else mapped
     expected = np.stack([core.normal(key, (6, 4), np.float32)[2:4, 1:] for key in keys])
     assert count_ulps(backend.numpy(mapped(backend.array(words))), expected).max() <= 3
+
+
+# A key gives the same draws for the whole array however TensorFlow's replicas share it; on torch
+# and jax, see `ranks/torch_alone.py` and `ranks/jax_shards.py`.
+
+
+def run(script: str) -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+
+
+@pytest.mark.needs("tensorflow")
+def test_each_replica_of_tensorflow_draws_its_part() -> None:
+    run("""
+        import numpy as np
+        import tensorflow as tf
+
+        import multigrad as xg
+        from multigrad.graph import random as core
+
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        two = [tf.config.LogicalDeviceConfiguration()] * 2
+        tf.config.set_logical_device_configuration(cpu, two)
+        strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+        act = xg.activation("Linear")
+        whole = core.uniform(core.fold_in((0, 7), 0), (7, 12), np.float32)
+
+        def draw(x):
+            with xg.use("full_jam", key=7, over="global"):
+                with tf.GradientTape() as tape:
+                    tape.watch(x)
+                    y = act(x)
+            return tape.gradient(y, x)
+
+        def on_replicas(draw):
+            return lambda values: strategy.run(draw, args=(values,))
+
+        def of_unknown_length(x):
+            return draw(tf.boolean_mask(x, x[:, 0] < 1))
+
+        def parts(rows):
+            def of(context):
+                first = context.replica_id_in_sync_group == 0
+                return tf.zeros([rows if first else 7 - rows, 12])
+
+            return strategy.experimental_distribute_values_from_function(of)
+
+        cases = (
+            (on_replicas(draw), 4),
+            (tf.function(on_replicas(draw)), 4),
+            (tf.function(on_replicas(of_unknown_length)), 5),
+        )
+        for f, rows in cases:
+            drawn = np.concatenate(strategy.experimental_local_results(f(parts(rows))))
+            np.testing.assert_array_equal(drawn, whole)
+
+        def halves(context):
+            return tf.zeros([3, 12])
+
+        values = strategy.experimental_distribute_values_from_function(halves)
+        compiled = tf.function(on_replicas(tf.function(draw, jit_compile=True)))
+        drawn = np.concatenate(strategy.experimental_local_results(compiled(values)))
+        np.testing.assert_array_equal(drawn, whole[:6])
+        graph = tf.function(on_replicas(draw)).get_concrete_function(values).graph
+        names = {op.type for op in graph.get_operations()}
+        assert not any("Collective" in name or "Nccl" in name for name in names), names
+    """)

@@ -10,7 +10,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
+    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
 
 
 def window(x: Array, a: float = -0.5, b: float = 0.5) -> Array:

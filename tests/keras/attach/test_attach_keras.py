@@ -18,6 +18,10 @@ import multigrad as xg
 from multigrad.errors import RuleError
 from multigrad.models.attach import attach
 
+keras: Any = pytest.importorskip("keras")
+
+xk: Any = pytest.importorskip("multigrad.keras")
+
 pytestmark = pytest.mark.needs("keras")
 RNG = np.random.default_rng(5)
 X = RNG.normal(size=(3, 6)).astype(np.float32)
@@ -40,8 +44,6 @@ def registered() -> Iterator[None]:
 
 def run(model: Any, x: Any) -> tuple[Any, Any]:
     """Give a model's outputs, and the gradient of their weighted sum by its input."""
-    import keras
-
     y, pull = xg.vjp(model, keras.ops.convert_to_tensor(x))
     weights = np.cos(np.arange(np.prod(y.shape), dtype=np.float32)).reshape(tuple(y.shape))
     (grad,) = pull(keras.ops.convert_to_tensor(weights))
@@ -50,7 +52,6 @@ def run(model: Any, x: Any) -> tuple[Any, Any]:
 
 def make_custom(act: str) -> Any:
     """Give a layer of somebody's own whose call calls Keras."""
-    import keras
     from keras.ops import relu as imported
 
     class Custom(keras.layers.Layer):
@@ -63,8 +64,6 @@ def make_custom(act: str) -> Any:
 
 
 def make_subclass(act: str) -> Any:
-    import keras
-
     class Model(keras.Model):
         def __init__(self) -> None:
             super().__init__()
@@ -81,16 +80,12 @@ def in_layers(make: Callable[[str], list[Any]]) -> Callable[[str], Any]:
     """Give what builds a Sequential of layers."""
 
     def build(act: str) -> Any:
-        import keras
-
         return keras.Sequential(make(act))
 
     return build
 
 
 def functional(act: str) -> Any:
-    import keras
-
     inputs = keras.Input((6,))
     y = keras.layers.Dense(5)(inputs)
     if act == "relu":
@@ -102,54 +97,38 @@ def functional(act: str) -> Any:
 
 
 def nested(act: str) -> Any:
-    import keras
-
     inner = keras.Sequential([keras.layers.Dense(6, activation=act), keras.layers.Dense(6)])
     inputs = keras.Input((6,))
     return keras.Model(inputs, inner(inner(inputs)))  # shared: called twice
 
 
 def dense(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.Dense(5, activation=act), keras.layers.Dense(2)]
 
 
 def layer_of(act: str) -> list[Any]:
-    import keras
-
     layers = keras.layers
     return [layers.Dense(5), layers.ReLU() if act == "relu" else layers.Activation(act)]
 
 
 def by_word(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.Dense(5), keras.layers.Activation(act)]
 
 
 def clipped(act: str) -> list[Any]:
-    import keras
-
     layers = keras.layers
     return [layers.Dense(5), layers.ReLU(1.0, 0.1) if act == "relu" else layers.Activation(act)]
 
 
 def conv(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.Conv2D(3, 3, activation=act, padding="same"), keras.layers.Flatten()]
 
 
 def einsum(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.EinsumDense("ab,bc->ac", 4, activation=act)]
 
 
 def custom(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.Dense(5), make_custom(act)]
 
 
@@ -158,14 +137,10 @@ def subclassed(act: str) -> list[Any]:
 
 
 def distributed(act: str) -> list[Any]:
-    import keras
-
     return [keras.layers.TimeDistributed(keras.layers.Dense(3, activation=act))]
 
 
 def recurrent(act: str) -> list[Any]:
-    import keras
-
     # The first step has no state that is not 0, and one step has no other.
     return [keras.layers.SimpleRNN(3, activation=act, return_sequences=True)]
 
@@ -198,8 +173,6 @@ def build_equal(make: Callable[[str], Any], x: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_rule_acts_wherever_an_operation_is_called(place: str) -> None:
-    import multigrad.keras as xk
-
     make, x = PLACES[place]
     model, linear = build_equal(make, x)
     before, own = run(model, x)
@@ -216,10 +189,6 @@ def test_a_rule_acts_wherever_an_operation_is_called(place: str) -> None:
 
 @pytest.mark.parametrize("kind", ["GRU", "LSTM"])
 def test_a_rule_acts_in_the_gates_of_recurrent_layers(kind: str) -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     def build(act: str, gate: str) -> Any:
         layer = getattr(keras.layers, kind)(3, activation=act, recurrent_activation=gate)
         return keras.Sequential([keras.Input((4, 3)), layer])
@@ -249,8 +218,6 @@ SELECTORS: dict[str, Any] = {
 
 @pytest.mark.parametrize("how", SELECTORS)
 def test_a_layer_is_selected_in_each_way(how: str) -> None:
-    import keras
-
     named = {
         "ReLU": keras.layers.ReLU,
         "ops.relu": keras.ops.relu,
@@ -271,10 +238,6 @@ def test_a_layer_is_selected_in_each_way(how: str) -> None:
 
 
 def test_names_of_nested_layers_are_dotted_where_one_stands_twice() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     def block(name: str) -> Any:
         layers = [keras.layers.Dense(6, name="dense"), keras.layers.ReLU(name="act")]
         return keras.Sequential([keras.Input((6,)), *layers], name=name)
@@ -293,10 +256,6 @@ def test_names_of_nested_layers_are_dotted_where_one_stands_twice() -> None:
 
 
 def test_weights_keep_their_own_gradients_under_the_rule_of_their_layer() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     zero = xg.get("clip_norm").with_params(max_norm=1e-12)
     layers = [keras.layers.Dense(4, name="first"), keras.layers.Dense(4, name="last")]
     model = keras.Sequential([keras.Input((6,)), *layers])
@@ -316,10 +275,6 @@ def test_weights_keep_their_own_gradients_under_the_rule_of_their_layer() -> Non
 
 
 def test_an_operation_of_another_model_stays_as_it_is() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, activation="relu")])
     other = keras.Sequential([keras.Input((6,)), keras.layers.ReLU()])
     expected = run(other, X)[1]
@@ -336,10 +291,6 @@ def test_an_operation_of_another_model_stays_as_it_is() -> None:
 
 
 def test_a_model_made_of_the_layers_has_the_rules_too() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     inputs = keras.Input((6,))
     features = keras.layers.Dense(5, activation="relu", name="features")(inputs)
     model = keras.Model(inputs, keras.layers.Dense(2)(keras.ops.relu(features)))
@@ -352,10 +303,6 @@ def test_a_model_made_of_the_layers_has_the_rules_too() -> None:
 
 
 def test_layers_computed_anew_in_backward_have_the_rules_there() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     def make(act: str) -> Any:
         with keras.RematScope(mode="full"):
             middle = keras.layers.Dense(5, activation=act)
@@ -367,10 +314,6 @@ def test_layers_computed_anew_in_backward_have_the_rules_there() -> None:
 
 
 def test_a_rule_acts_under_losses_that_know_logits() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, activation="sigmoid")])
     model.compile(keras.optimizers.SGD(1.0), "binary_crossentropy")
     before = model.get_weights()
@@ -380,10 +323,6 @@ def test_a_rule_acts_under_losses_that_know_logits() -> None:
 
 
 def test_the_activation_of_one_layer_is_selected_by_its_name() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     layers = [keras.layers.Dense(5, activation="relu", name=n) for n in ("hidden", "other")]
     model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
     own, config = run(model, X)[1], str(model.get_config())
@@ -405,10 +344,6 @@ def test_the_activation_of_one_layer_is_selected_by_its_name() -> None:
 
 @pytest.mark.parametrize("path", ["cell", "cell.lstm_cell"])
 def test_the_activation_of_a_recurrent_layer_is_that_of_its_cell(path: str) -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     def zero(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * 0.0
 
@@ -428,10 +363,6 @@ def test_the_activation_of_a_recurrent_layer_is_that_of_its_cell(path: str) -> N
 
 
 def test_an_activation_that_is_a_layer_is_selected_as_the_activation_of_its_holder() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     dense = keras.layers.Dense(3, activation=keras.layers.LeakyReLU(name="leaky"), name="dense")
     model = keras.Sequential([keras.Input((6,)), dense])
     grads = []

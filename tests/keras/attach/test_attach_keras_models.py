@@ -28,12 +28,14 @@ from ...harness.models.models_keras import (
     trained,
 )
 
+keras: Any = pytest.importorskip("keras")
+
+xk: Any = pytest.importorskip("multigrad.keras")
+
 pytestmark = [pytest.mark.needs("keras"), pytest.mark.usefixtures("registered")]
 
 
 def test_fit_follows_attach_and_detach(mode: dict[str, Any]) -> None:
-    import multigrad.keras as xk
-
     model = plain(**mode)
     own = fit(model)  # compiled before there is a rule
     model.set_weights(WEIGHTS)
@@ -47,10 +49,6 @@ def test_fit_follows_attach_and_detach(mode: dict[str, Any]) -> None:
 
 
 def test_rules_attached_before_compile_act() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     model = plain()
     with xk.attach(model, {keras.layers.ReLU: RULE}):
         model.compile(keras.optimizers.SGD(0.25), "mse")
@@ -59,10 +57,6 @@ def test_rules_attached_before_compile_act() -> None:
 
 
 def test_steps_of_a_model_around_the_one_that_is_changed_follow() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     inner = plain()
     start = inner.get_weights()
     outer = keras.Sequential([keras.Input((6,)), inner])
@@ -77,10 +71,6 @@ def test_steps_of_a_model_around_the_one_that_is_changed_follow() -> None:
 
 
 def test_a_loaded_model_takes_rules(tmp_path: Path) -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     plain().save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
     with xk.attach(model, {"relu": RULE}):
@@ -96,8 +86,6 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def test_weights_files_and_configs_are_those_of_before(tmp_path: Path) -> None:
-    import multigrad.keras as xk
-
     def state(name: str) -> tuple[Any, ...]:
         model.save_weights(tmp_path / f"{name}.weights.h5")
         model.save(tmp_path / f"{name}.keras")
@@ -124,10 +112,6 @@ def test_weights_files_and_configs_are_those_of_before(tmp_path: Path) -> None:
 
 
 def test_handles_come_off_in_any_order() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     model = plain()
     start = model.get_weights()
     first = xk.attach(model, {"relu": RULE})
@@ -147,8 +131,6 @@ def test_handles_come_off_in_any_order() -> None:
 
 def compile_gradient(model: Any) -> Callable[[], Any]:
     """Give a compiled function of one's own: the gradient of a model's input."""
-    import keras
-
     backend, x = keras.config.backend(), keras.ops.convert_to_tensor(X)
     if backend == "torch":
         import torch
@@ -179,8 +161,6 @@ def compile_gradient(model: Any) -> Callable[[], Any]:
 
 
 def test_compiled_functions_of_ones_own_follow() -> None:
-    import multigrad.keras as xk
-
     model = plain()
     compute, other = compile_gradient(model), compile_gradient(plain())
     own, others = compute(), other()
@@ -193,10 +173,6 @@ def test_compiled_functions_of_ones_own_follow() -> None:
 
 
 def test_guided_backprop_of_a_model_of_somebody_else_is_its_formula() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     @xg.register("keras_test_guided", override=True)
     def guided(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return xg.xp.where((tin > 0) & (grad_out > 0), grad_out, 0.0)
@@ -220,10 +196,7 @@ def test_guided_backprop_of_a_model_of_somebody_else_is_its_formula() -> None:
     os.environ.get("KERAS_BACKEND") != "torch", reason="Dynamo reads Keras on torch"
 )
 def test_dynamo_reads_an_attached_model_whole(backend: Any) -> None:
-    import keras
-
     torch = pytest.importorskip("torch")
-    import multigrad.keras as xk
 
     model = plain()
     for rules in ({"relu": RULE}, {"a": NONE, "relu": RULE}):

@@ -20,6 +20,10 @@ from ...harness.models.models_keras import (
     registered,  # noqa: F401 (a fixture)
 )
 
+keras: Any = pytest.importorskip("keras")
+
+xk: Any = pytest.importorskip("multigrad.keras")
+
 pytestmark = [pytest.mark.needs("keras"), pytest.mark.usefixtures("registered")]
 
 
@@ -28,22 +32,16 @@ class Two:
 
     @staticmethod
     def add() -> Any:
-        import keras
-
         inputs = keras.Input((6,))
         return keras.Model(inputs, keras.layers.Add(name="it")([inputs, inputs]))
 
     @staticmethod
     def embedding() -> Any:
-        import keras
-
         inputs = keras.Input((6,), dtype="int32")
         return keras.Model(inputs, keras.layers.Embedding(9, 2, name="it")(inputs))
 
     @staticmethod
     def several() -> Any:
-        import keras
-
         inputs = keras.Input((6, 2))
         outputs = keras.layers.LSTM(2, return_state=True, name="it")(inputs)
         return keras.Model(inputs, outputs)
@@ -58,8 +56,6 @@ class Two:
     ],
 )
 def test_a_layer_of_several_tensors_or_none_is_refused(make: Any, x: Any, match: str) -> None:
-    import multigrad.keras as xk
-
     model = make()
     with xk.attach(model, {"it": NONE}), pytest.raises(RuleTypeError, match=match):
         model(x)
@@ -81,8 +77,6 @@ REFUSED: dict[str, tuple[dict[Any, Any], type[Exception], str]] = {
 def test_an_error_in_one_selector_changes_nothing(case: str) -> None:
     from keras.src import backend as called
 
-    import multigrad.keras as xk
-
     model, before = plain(), called.nn.relu
     rules, error, match = REFUSED[case]
     with pytest.raises(error, match=match):
@@ -92,8 +86,6 @@ def test_an_error_in_one_selector_changes_nothing(case: str) -> None:
 
 
 def test_a_second_handle_for_the_same_is_refused() -> None:
-    import multigrad.keras as xk
-
     model = plain()
     with xk.attach(model, {"relu": RULE, "c": RULE}):
         with pytest.raises(RuleValueError, match="'relu' has a rule already"):
@@ -103,10 +95,6 @@ def test_a_second_handle_for_the_same_is_refused() -> None:
 
 
 def test_functions_that_no_rule_goes_on_are_refused() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     native = {
         "torch": "torch.nn.functional:relu",
         "jax": "jax.nn:relu",
@@ -125,8 +113,6 @@ def test_functions_that_no_rule_goes_on_are_refused() -> None:
 
 
 def test_an_operation_that_is_never_called_is_an_error_that_lists_those_that_are() -> None:
-    import multigrad.keras as xk
-
     model = plain()
     with xk.attach(model, {"gelu": RULE}):
         with pytest.raises(RuleValueError, match=r"never came to operation 'gelu'.*called: .*relu"):
@@ -137,10 +123,6 @@ def test_an_operation_that_is_never_called_is_an_error_that_lists_those_that_are
 
 
 def test_layers_that_a_model_makes_later_are_not_missed() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     class Late(keras.layers.Layer):
         def build(self, input_shape: Any) -> None:
             self.inner = keras.layers.ReLU(name="inner")
@@ -167,10 +149,6 @@ def test_layers_that_a_model_makes_later_are_not_missed() -> None:
 
 
 def test_a_kernel_that_hides_an_operation_is_refused() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     inputs = keras.Input((4, 6))
     y = keras.layers.MultiHeadAttention(2, 3)(inputs, inputs)
     model = keras.Model(inputs, keras.layers.Softmax()(y))
@@ -184,10 +162,6 @@ def test_a_kernel_that_hides_an_operation_is_refused() -> None:
 @pytest.mark.parametrize("rule", ["triangular", "pass"])
 @pytest.mark.parametrize("way", ["call", "predict", "fit"])
 def test_a_rule_that_does_not_fit_is_an_error_at_the_first_call(rule: str, way: str) -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     layers = [keras.layers.Dense(units, name=f"to_{units}") for units in (4, 1)]
     model = keras.Sequential([keras.Input((6,)), *layers])
     model.compile("sgd", "mse")
@@ -205,10 +179,6 @@ def test_a_rule_that_does_not_fit_is_an_error_at_the_first_call(rule: str, way: 
 
 
 def test_a_selector_that_means_nothing_is_refused() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     model = plain()
     for rules, words in (
         ({"relu": None}, "'relu' has None instead of a rule"),
@@ -223,10 +193,6 @@ def test_a_selector_that_means_nothing_is_refused() -> None:
 
 
 def test_activations_that_no_rule_goes_on_are_refused() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     inputs = keras.Input((3, 2))
     recurrent = keras.layers.LSTM(2, recurrent_activation="tanh", name="same")(inputs)
     own = keras.layers.Dense(2, activation=lambda x: x * 2.0, name="own")(recurrent)

@@ -15,6 +15,10 @@ import multigrad as xg
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models import attribution as lrp
 
+keras: Any = pytest.importorskip("keras")
+
+xk: Any = pytest.importorskip("multigrad.keras")
+
 pytestmark = pytest.mark.needs("keras")
 RNG = np.random.default_rng(3)
 SMALL = 1e-9
@@ -25,8 +29,6 @@ FLAT = RNG.normal(size=(3, 4)).astype(np.float32)
 
 def pull(f: Any, x: Any, cotangent: Any) -> tuple[Any, Any]:
     """Give a model's outputs, and a cotangent (a function of the outputs) pulled back."""
-    import keras
-
     y, back = xg.vjp(f, keras.ops.convert_to_tensor(x))
     (grad,) = back(keras.ops.convert_to_tensor(cotangent(keras.ops.convert_to_numpy(y))))
     return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
@@ -83,10 +85,6 @@ LAYERS: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_each_layer_is_read_as_it_computes(name: str) -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     kind, options, x = LAYERS[name]
     layer = getattr(keras.layers, kind)(**options, name="it")
     model = filled(keras.Sequential([keras.Input(x.shape[1:]), layer]))
@@ -100,10 +98,6 @@ def test_each_layer_is_read_as_it_computes(name: str) -> None:
 
 
 def test_an_average_that_keras_pads_in_its_own_way_is_refused_there() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     pool = keras.layers.AveragePooling2D(2, strides=1, padding="same", name="it")
     model = keras.Sequential([keras.Input((7, 6, 4)), pool])
     _, expected = pull(model, IMAGES, lambda z: relevance(z) / z)
@@ -118,10 +112,6 @@ def test_an_average_that_keras_pads_in_its_own_way_is_refused_there() -> None:
 
 
 def test_an_addition_of_several_is_shared_out() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     inputs = keras.Input((4,))
     parts = [inputs, inputs * 3.0, inputs * 0.5]
     model = keras.Model(inputs, keras.layers.Add(name="it")(parts))
@@ -132,10 +122,6 @@ def test_an_addition_of_several_is_shared_out() -> None:
 
 
 def test_an_activation_keeps_its_own_gradient_beside_a_rule_for_its_layer() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     dense = keras.layers.Dense(3, activation="relu", name="it")
     model = filled(keras.Sequential([keras.Input((4,)), dense]))
     kernel, bias = model.get_weights()
@@ -151,8 +137,6 @@ def convolutional(normalized: bool) -> Any:
     """Give a residual model of somebody else: the same function with batch normalizations and with
     these merged by hand.
     """
-    import keras
-
     layers = keras.layers
 
     def block(x: Any, name: str) -> Any:
@@ -199,8 +183,6 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_batch_normalization_is_one_layer_with_the_convolution_before_it(name: str) -> None:
-    import multigrad.keras as xk
-
     normalized, merged = merged_pair()
     make = COMPOSITES[name]
     before = [w.copy() for w in normalized.get_weights()]
@@ -227,7 +209,6 @@ ON_TORCH = pytest.mark.skipif(
 @ON_TORCH
 @pytest.mark.parametrize("name", [*COMPOSITES, "guided_backprop", "deconvnet"])
 def test_a_composite_gives_the_heat_map_of_the_same_model_in_torch(name: str) -> None:
-    import keras
     import torch
     from torch import nn
 
@@ -261,10 +242,6 @@ def test_a_composite_gives_the_heat_map_of_the_same_model_in_torch(name: str) ->
 
 
 def test_epsilon_plus_of_a_network_is_its_formulas() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     dense = keras.layers.Dense
     layers = [
         keras.Input((4,)),
@@ -292,10 +269,6 @@ def test_epsilon_plus_of_a_network_is_its_formulas() -> None:
 
 
 def test_guided_backprop_of_a_whole_application_acts_on_each_relu() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     keras.utils.set_random_seed(0)
     model = keras.applications.MobileNet(
         input_shape=(32, 32, 3), alpha=0.25, weights=None, classes=4, classifier_activation=None
@@ -313,10 +286,6 @@ def test_guided_backprop_of_a_whole_application_acts_on_each_relu() -> None:
 
 
 def test_what_no_rule_can_read_is_refused() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     class Standardized(keras.layers.Conv2D):
         def convolution_op(self, inputs: Any, kernel: Any) -> Any:
             return super().convolution_op(inputs, kernel - keras.ops.mean(kernel))
@@ -338,10 +307,6 @@ def test_what_no_rule_can_read_is_refused() -> None:
 
 
 def test_a_name_says_more_than_a_kind() -> None:
-    import keras
-
-    import multigrad.keras as xk
-
     def build(act: str) -> Any:
         first = keras.layers.Dense(4, activation=act, name="first")
         return keras.Sequential([keras.Input((4,)), first, keras.layers.ReLU(name="act")])

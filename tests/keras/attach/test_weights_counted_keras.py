@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 PARAMS = {"width": 2.0}
 
 
 def build(*middle: Any) -> Any:
     """Give a model with layers in the middle, the weights the same each time."""
-    import keras
-
     keras.utils.set_random_seed(3)
     dense = keras.layers.Dense
     return keras.Sequential([keras.Input((4,)), dense(5, name="a"), *middle, dense(2, name="b")])
@@ -25,7 +25,6 @@ def build(*middle: Any) -> Any:
 
 def build_pair() -> tuple[Any, Any]:
     """Give a model without rules, and the same with them in layers and in an activation."""
-    import keras
 
     import multigrad.keras as xk
 
@@ -79,7 +78,6 @@ def test_the_numbers_are_state_that_a_step_hands_on() -> None:
 
 
 def test_the_numbers_are_saved_and_loaded(tmp_path: Path) -> None:
-
     _, ruled = build_pair()
     ruled.layers[1].params["width"].assign(0.25)
     ruled.save_weights(tmp_path / "ruled.weights.h5")
@@ -95,8 +93,6 @@ def test_frozen_layers_have_the_same_weights() -> None:
 
 
 def test_an_optimizer_takes_the_numbers_of_the_one_without_a_rule() -> None:
-    import keras
-
     import multigrad.keras as xk
 
     def fit(optimizer: Any) -> Any:

@@ -16,6 +16,8 @@ import multigrad as xg
 
 from ...harness.capturing import rules_in
 
+keras: Any = pytest.importorskip("keras")
+
 RULES = rules_in("rules_in_keras")
 pytestmark = pytest.mark.needs("keras")
 
@@ -36,8 +38,6 @@ def inputs(dtype: Any = np.float32) -> tuple[Any, Any]:
 
 def in_keras(function: Callable[..., Any]) -> Any:
     """What a rule gives on the tensors of Keras's own backend."""
-    import keras
-
     grad_out, tin = map(keras.ops.convert_to_tensor, inputs())
     return keras.ops.convert_to_numpy(function(None, grad_out, tin))
 
@@ -113,7 +113,6 @@ def test_show_says_that_a_rule_is_written_in_keras_ops(captured: Callable[..., x
 
 def refused() -> dict[str, Callable[..., Any]]:
     """Rules that cannot be captured, by what the error must name."""
-    import keras
     from keras import ops
 
     def branches(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -154,8 +153,6 @@ def test_what_keras_rules_may_not_do_is_said_with_its_line(
 
 
 def test_losses_and_extremes_cast_as_keras_casts() -> None:
-    import keras
-
     if keras.backend.backend() != "torch":
         pytest.skip("the dtypes are those of Keras on torch")
     torch = pytest.importorskip("torch")
@@ -185,8 +182,6 @@ def test_losses_and_extremes_cast_as_keras_casts() -> None:
 
 
 def test_losses_of_integers_are_refused() -> None:
-    import keras
-
     loss = xg.function(lambda x, y: keras.losses.huber(x, y), native=False)
     with pytest.raises(xg.TraceError, match="cast to a float first"):
         loss(np.array([[1.0]], np.float32), np.array([[1]], np.int32))
@@ -231,8 +226,6 @@ WHERE_BACKENDS_PART: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("name", WHERE_BACKENDS_PART)
 def test_where_the_backends_of_keras_part_it_is_as_the_one_in_use(name: str) -> None:
-    import keras
-
     row, arrays = WHERE_BACKENDS_PART[name]
 
     def function(*given: Any) -> Any:
@@ -248,8 +241,6 @@ def test_where_the_backends_of_keras_part_it_is_as_the_one_in_use(name: str) -> 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "bool"])
 @pytest.mark.parametrize("more", [(), (0.0, 1.0), 3])
 def test_whole_numbers_are_close_as_the_backend_says(dtype: str, more: Any) -> None:
-    import keras
-
     def close(x: Any, y: Any) -> Any:
         return keras.ops.isclose(x, *((more,) if more == 3 else (y, *more)))
 

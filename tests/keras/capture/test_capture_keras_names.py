@@ -1,5 +1,5 @@
 """Names of Keras with options, and on tensors of more axes, mean what Keras's own functions
-compute, by position and by the names of their parameters. The plain ones: `test_golden_keras.py`.
+compute, by position and by the names of their parameters. The plain ones stand below.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ...dtypes.names import compare, ways_of
+from ...golden import digests
+from ...golden.graphs import captured_texts
 
 keras: Any = pytest.importorskip("keras")
 pytestmark = pytest.mark.needs("keras")
@@ -309,3 +313,67 @@ def test_a_loss_of_keras_means_what_keras_computes(name: str, scratch: str) -> N
 
     for sample in LOSSES[name]:
         assert_means_the_same(name, getattr(losses, name), sample, scratch)
+
+
+# What Keras's names become is as the digests have it, and means what Keras computes; see
+# `tests/lowering/test_lowered_code.py` and `tests/project/test_names_of_tables.py`.
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="the digests are of Keras on torch")
+def test_every_name_of_keras_becomes_the_graph_that_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")
+    known = digests.read("graphs", "keras")
+    assert not digests.differing(known, captured_texts("keras", list(known)))
+
+
+def test_a_name_of_keras_means_what_keras_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTIGRAD_PROVE", "0")  # the comparison with Keras is here
+    ways = list(ways_of("keras", 8))
+    outcome = compare("keras", ways)
+    assert not outcome.differing
+    assert outcome.counts["equal"] > 5 * len(outcome.refused), outcome.refused
+
+
+# Functions of Keras that no row knows are captured by the trace of the backend that it runs on.
+
+
+X = np.array([[1.5, -0.25, 0.7], [0.5, 2.0, -1.1]], np.float32)
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "sparsemax": lambda x: keras.ops.sparsemax(x),
+    "trapezoid": lambda x: keras.ops.trapezoid(x, axis=0),
+    "dot_product_attention": lambda x: keras.ops.dot_product_attention(*[x[None, :, None]] * 3),
+    "relu": lambda x: keras.activations.relu(x, 0.2, 1.8, 0.6),
+    "sparse_categorical_crossentropy": lambda x: keras.losses.sparse_categorical_crossentropy(
+        np.array([0, 2]), x, from_logits=True
+    ),
+    "rgb_to_grayscale": lambda x: keras.ops.image.rgb_to_grayscale(x[None, None]),
+}
+
+
+def slope(function: Callable[[Any], Any], weights: Any, direction: Any) -> float:
+    """Return the derivative along a direction, by differences in Keras."""
+    ahead, behind = (
+        function(keras.ops.convert_to_tensor(X + h * direction)) for h in (1e-2, -1e-2)
+    )
+    return float(keras.ops.sum((ahead - behind) * weights)) / 2e-2
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str) -> None:
+    call = CALLS[name]
+    expected = keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(X)))
+    function = xg.function(call, native=False)
+    y, pull = xg.vjp(function, X)
+    np.testing.assert_allclose(y, expected, rtol=3e-6, atol=1e-6)
+    weights = np.linspace(0.5, 1.5, y.size, dtype=y.dtype).reshape(y.shape)
+    direction = np.cos(3 * X)
+    found = float((pull(weights)[0] * direction).sum())
+    np.testing.assert_allclose(found, slope(call, weights, direction), rtol=2e-2, atol=2e-3)
+    assert f"by keras's own trace of {name}" in str(xg.show(function))
+
+
+def test_what_the_backend_cannot_trace_is_refused_with_the_reason() -> None:
+    function = xg.function(lambda x: keras.ops.bincount(keras.ops.cast(x, "int32")), native=False)
+    with pytest.raises(xg.TraceError, match=r"bincount, which is not captured.*\("):
+        function(X)

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 # jax.random.uniform(jax.random.fold_in(jax.random.key(7), n), (1, 6)), n = 0, 1, 2, by jax 0.10.2.
@@ -60,8 +62,6 @@ def test_every_step_draws_anew(
 def test_kerass_seed_repeats_the_draws(
     xk: ModuleType, network: Any, step: Step, options: dict[str, Any], by_use: bool
 ) -> None:
-    import keras
-
     def run(seed: int) -> Any:
         keras.utils.set_random_seed(seed)
         if by_use:
@@ -77,8 +77,6 @@ def test_kerass_seed_repeats_the_draws(
 
 
 def test_two_layers_draw_different_numbers(xk: ModuleType) -> None:
-    import keras
-
     weights = [np.eye(6, dtype=np.float32), np.zeros(6, np.float32)]
     parts = [keras.layers.Dense(6), xk.Activation("Linear", rule="full_jam")]
     parts += [keras.layers.Dense(6), xk.Activation("Linear", rule="full_jam")]
@@ -131,8 +129,6 @@ def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
 
 
 def test_finding_shapes_counts_no_draw(xk: ModuleType, network: Any, step: Step) -> None:
-    import keras
-
     with xg.use("full_jam", key=7):
         model = network.build(xk.Activation("Linear"), "functional", run_eagerly=True)
         network.chain([model]).compute_output_spec(keras.KerasTensor((None, 8)))

@@ -16,6 +16,8 @@ import multigrad as xg
 from ..conftest import DISTINCT_MODES, WHOLE
 from ..styles import KERAS_BACKEND, RULE, STYLES, WIDTH, Trial, distance
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -53,8 +55,6 @@ def test_styles_follow_use(xk: ModuleType, trial: Trial, style: str) -> None:
 def test_styles_saved_and_loaded_train_the_same(
     xk: ModuleType, trial: Trial, style: str, tmp_path: Path
 ) -> None:
-    import keras
-
     model = trial.build(style, xk.activation("Tanh", rule="triangular"))
     for layer in find_activations(model):
         layer.params["width"].assign(WIDTH)
@@ -79,8 +79,6 @@ def find_activations(model: Any) -> list[Any]:
 def test_a_clone_and_a_model_from_its_config_train_the_same(
     xk: ModuleType, trial: Trial, style: str
 ) -> None:
-    import keras
-
     model = trial.build(style, xk.activation("Tanh", **RULE))
     again = type(model).from_config(model.get_config())
     for copy in (keras.models.clone_model(model), again):
@@ -113,8 +111,6 @@ def test_params_are_state_beside_the_weights(xk: ModuleType, trial: Trial) -> No
 
 
 def test_a_frozen_model_leaves_its_weights(xk: ModuleType, trial: Trial) -> None:
-    import keras
-
     model = trial.build("dense", xk.activation("Tanh", **RULE))
     model.layers[0].trainable = False
     model.compile(keras.optimizers.SGD(0.5), "mse")
@@ -131,8 +127,6 @@ def test_a_frozen_model_leaves_its_weights(xk: ModuleType, trial: Trial) -> None
 def test_an_activation_keeps_the_dtype_of_the_layer_that_holds_it(
     xk: ModuleType, trial: Trial, policy: str
 ) -> None:
-    import keras
-
     act = xk.activation("Tanh", **RULE)  # of its own policy, float32
     layer = keras.layers.Dense(3, activation=act, dtype=policy)
     model = keras.Sequential([keras.Input((5, 4)), layer, keras.layers.Dense(1, dtype=policy)])
@@ -146,8 +140,6 @@ def test_an_activation_keeps_the_dtype_of_the_layer_that_holds_it(
 
 
 def test_integer_inputs_are_refused_by_the_rules_name(xk: ModuleType) -> None:
-    import keras
-
     layer = xk.Activation("Tanh", rule="triangular", dtype="int32")
     with pytest.raises(xg.GradientError, match="rule 'triangular'"):
         layer(keras.ops.convert_to_tensor([1, 2, 3], "int32"))
@@ -176,8 +168,6 @@ def test_a_quantized_model_predicts_with_the_activation(
 def test_a_random_rule_in_a_recurrent_layer_draws_anew_or_says_that_it_cannot(
     xk: ModuleType, trial: Trial, unroll: bool
 ) -> None:
-    import keras
-
     act = xk.activation("Tanh", rule="noise", params={"sigma": 0.5})
     recurrent = keras.layers.SimpleRNN(6, activation=act, unroll=unroll)
     model = keras.Sequential([keras.Input((5, 4)), recurrent])

@@ -23,6 +23,8 @@ import multigrad as xg
 
 from ..conftest import WHOLE
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 KERAS_BACKEND = os.environ.get("KERAS_BACKEND", "")
 RULE: dict[str, Any] = {"rule": "triangular", "params": {"width": 2.0}}
@@ -52,8 +54,6 @@ def triangle_of_width_2(grad_out: Any, x: Any) -> Any:
 
 def build(xk: ModuleType, network: Any, case: str) -> Any:
     """Give a model that has learned a little, with the rule in one place or another."""
-    import keras
-
     if case == "activation of Dense":
         first = keras.layers.Dense(6, activation=xk.activation("Heaviside", **RULE))
         model = keras.Sequential([keras.Input((8,)), first, keras.layers.Dense(3)])
@@ -92,8 +92,6 @@ def gradient_of(model: Any, network: Any, case: str) -> Any:
 
 
 def weights_of(model: Any) -> list[Any]:
-    import keras
-
     return [keras.ops.convert_to_numpy(weight) for weight in model.trainable_weights]
 
 
@@ -318,7 +316,6 @@ def inner(xk: ModuleType) -> Any:
 @pytest.fixture
 def calling(network: Any, inner: Any) -> Any:
     """A model that calls it."""
-    import keras
 
     class Model(keras.Model):
         def call(self, inputs: Any) -> Any:

@@ -14,6 +14,10 @@ import pytest
 
 import multigrad as xg
 
+from ...data import v0_1_0 as before
+
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -109,8 +113,6 @@ def test_params_of_the_layer_come_back(xk: ModuleType, network: Any) -> None:
 
 
 def test_the_value_at_the_jump_is_saved_with_the_layer(xk: ModuleType) -> None:
-    import keras
-
     for at_zero, name in ((1, "Heaviside(at_zero=1.0)"), (None, "Heaviside")):
         for make in (xk.Activation, xk.activation):
             layer = make("Heaviside", "spikingjelly.ATan", at_zero=at_zero, name="spike")
@@ -126,8 +128,6 @@ def test_the_value_at_the_jump_is_saved_with_the_layer(xk: ModuleType) -> None:
 def test_a_saved_model_predicts_and_trains_the_same(
     xk: ModuleType, network: Any, kind: str, tmp_path: Path
 ) -> None:
-    import keras
-
     rule = xg.compose("triangular", xg.get("rectangular").with_params(a=-0.25, b=0.5))
     model = network.build(xk.Activation("Heaviside", rule=rule), kind)
     file = tmp_path / "model.keras"
@@ -141,8 +141,6 @@ def test_a_saved_model_predicts_and_trains_the_same(
 
 
 def test_a_cloned_model_keeps_the_rule(xk: ModuleType, network: Any) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     clone = keras.models.clone_model(network.build(layer))
     clone.compile(keras.optimizers.SGD(network.rate), "mse")
@@ -270,8 +268,6 @@ def change_config(file: Path, change: Any) -> Path:
 def test_a_malformed_model_file_is_refused_by_name(
     xk: ModuleType, network: Any, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    import keras
-
     model = network.build(xk.Activation("Heaviside", rule=band, name="gate"))
     model.save(tmp_path / "model.keras")
     file = change_config(tmp_path / "model.keras", lambda config: config.update(change))
@@ -283,8 +279,6 @@ def test_a_malformed_model_file_is_refused_by_name(
 def test_a_file_whose_backend_is_not_installed_loads_with_a_warning(
     xk: ModuleType, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import keras
-
     model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
     model.save(tmp_path / "model.keras")
     monkeypatch.setattr("multigrad.keras.config.load_backend", refuse_numpy)
@@ -296,3 +290,19 @@ def test_a_file_whose_backend_is_not_installed_loads_with_a_warning(
 
 def refuse_numpy(name: str) -> Any:
     raise xg.BackendNotFound(f"backend {name!r} needs it: pip install '{name}'")
+
+
+# Model files of version 0.1.0, written on TensorFlow, load and train on each Keras backend.
+
+
+@pytest.mark.parametrize("name", ["activations", "functional"])
+def test_a_model_file_predicts_and_trains_the_same(xk: ModuleType, name: str) -> None:
+    import keras
+
+    assert "window" not in xg.rules()
+    model = keras.saving.load_model(before.HERE / "keras" / f"{name}.keras", safe_mode=True)
+    assert type(model.optimizer) is type(xk.apply_to_gradients("sgd", "scale"))
+    found = before.compute_keras(model)
+    with np.load(before.HERE / "keras" / f"{keras.config.backend()}.npz") as numbers:
+        for what, array in found.items():
+            np.testing.assert_allclose(array, numbers[f"{name}/{what}"], rtol=0, atol=1e-6)

@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -94,8 +96,6 @@ def test_an_epoch_has_one_value(xk: ModuleType, network: Any) -> None:
 @pytest.fixture
 def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     """A function that tells how often a train step was traced."""
-    import keras
-
     if os.environ["KERAS_BACKEND"] == "torch":
         from torch._dynamo.utils import counters
 
@@ -129,8 +129,6 @@ def test_annealing_in_every_batch_traces_nothing_anew(
 def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
     xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", rule="triangular")
     model = network.build(layer, **usual_mode)
 
@@ -145,8 +143,6 @@ def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
 def test_an_assignment_between_two_batches_is_followed(
     xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", rule="triangular")
     model = network.build(layer, **usual_mode)
 
@@ -159,8 +155,6 @@ def test_an_assignment_between_two_batches_is_followed(
 
 
 def test_layers_are_chosen_by_name_or_as_objects(xk: ModuleType) -> None:
-    import keras
-
     first, second = (
         xk.Activation("Heaviside", rule="triangular", name=name) for name in ("first", "second")
     )
@@ -220,8 +214,6 @@ def test_what_cannot_be_annealed_is_said_before_the_first_step(
 def test_a_number_that_the_rule_does_not_take_is_refused_before_it_trains(
     xk: ModuleType, network: Any, place: str, number: float
 ) -> None:
-    import keras
-
     param = "width" if place == "layer" else "max_norm"
     model = network.build(xk.Activation("Heaviside", rule="triangular", name="gate"))
     if place == "optimizer":

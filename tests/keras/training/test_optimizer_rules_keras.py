@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +18,8 @@ from ...harness.models.linear_keras import (
     RATE,
     Ruled,
     W,
+    X,
+    Y,
     assert_close,
     clip,
     gradients,
@@ -24,6 +28,8 @@ from ...harness.models.linear_keras import (
     step,
     train,
 )
+
+keras: Any = pytest.importorskip("keras")
 
 pytestmark = pytest.mark.needs("keras")
 
@@ -48,8 +54,6 @@ def test_first_step_of_spikes_is_that_of_the_formulas_with_the_rule(
 def test_params_are_assigned_between_fits_and_batches_without_a_retrace(
     xk: ModuleType, ruled: Ruled, mode: dict[str, Any]
 ) -> None:
-    import keras
-
     calls: list[Any] = []
 
     class Count(keras.layers.Layer):
@@ -78,8 +82,6 @@ def test_params_are_assigned_between_fits_and_batches_without_a_retrace(
 
 
 def test_static_params_are_plain_and_numbers_are_variables_that_do_not_train(ruled: Ruled) -> None:
-    import keras
-
     optimizer = ruled(sgd(), "centralize", {"dim": 0})
     assert optimizer.params["dim"] == 0
     assert not optimizer.variables or "dim" not in {v.name for v in optimizer.variables}
@@ -112,19 +114,15 @@ def test_a_param_that_the_rules_python_code_looks_at_stays_a_plain_number(ruled:
     assert_close(train(linear(optimizer)), step(lambda g: 4 * g * g))
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_that_runs_as_it_is_has_plain_params(ruled: Ruled) -> None:
-    import keras
-
     def soften(ctx: Any, grad_out: Any, tin: Any, by: float = 2.0) -> Any:
         return by * keras.ops.tanh(grad_out)
 
     rule = xg.register("keras_test_soften", native=True)(soften)
-    try:
-        optimizer = ruled(sgd(), rule, {"by": 3.0})
-        assert dict(optimizer.params) == {"by": 3.0}
-        assert_close(train(linear(optimizer)), step(lambda g: 3 * np.tanh(g)))
-    finally:
-        xg.unregister("keras_test_soften")
+    optimizer = ruled(sgd(), rule, {"by": 3.0})
+    assert dict(optimizer.params) == {"by": 3.0}
+    assert_close(train(linear(optimizer)), step(lambda g: 3 * np.tanh(g)))
 
 
 def test_random_rules_draw_by_key_step_and_gradient(ruled: Ruled, mode: dict[str, Any]) -> None:
@@ -141,8 +139,6 @@ def test_random_rules_draw_by_key_step_and_gradient(ruled: Ruled, mode: dict[str
 
 
 def test_random_rules_without_a_key_follow_keras_seeds(ruled: Ruled) -> None:
-    import keras
-
     trained = []
     for seed in (1, 1, 2):
         keras.utils.set_random_seed(seed)
@@ -152,8 +148,6 @@ def test_random_rules_without_a_key_follow_keras_seeds(ruled: Ruled) -> None:
 
 
 def test_rules_that_draw_nothing_take_nothing_from_keras_seeds(ruled: Ruled) -> None:
-    import keras
-
     keras.utils.set_random_seed(1)
     expected = keras.random.uniform((3,))
     keras.utils.set_random_seed(1)
@@ -174,6 +168,7 @@ def test_applied_twice_the_last_given_rule_acts_first(ruled: Ruled) -> None:
 # --- what changes, and what is wrong --------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_is_followed_or_refused(
     ruled: Ruled, usual_mode: dict[str, Any], is_fixed: bool
 ) -> None:
@@ -183,22 +178,19 @@ def test_a_name_that_is_registered_anew_is_followed_or_refused(
     def first(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return 2.0 * grad_out
 
-    try:
-        model = linear(ruled(sgd(), name), **usual_mode)
-        assert_close(train(model), step(lambda g: 2 * g))
+    model = linear(ruled(sgd(), name), **usual_mode)
+    assert_close(train(model), step(lambda g: 2 * g))
 
-        @xg.register(name, override=True)
-        def second(ctx: Any, grad_out: Any, tin: Any) -> Any:
-            return 3.0 * grad_out
+    @xg.register(name, override=True)
+    def second(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return 3.0 * grad_out
 
-        model.layers[-1].set_weights([W, np.zeros(3)])
-        if is_fixed:
-            with pytest.raises(xg.StaleTraceError):
-                train(model)
-        else:
-            assert_close(train(model), step(lambda g: 3 * g))
-    finally:
-        xg.unregister(name)
+    model.layers[-1].set_weights([W, np.zeros(3)])
+    if is_fixed:
+        with pytest.raises(xg.StaleTraceError):
+            train(model)
+    else:
+        assert_close(train(model), step(lambda g: 3 * g))
 
 
 def test_use_of_scope_params_around_fit_acts_by_itself_on_torch(usual_mode: dict[str, Any]) -> None:
@@ -214,8 +206,6 @@ def test_use_of_scope_params_around_fit_acts_by_itself_on_torch(usual_mode: dict
 
 
 def test_stateless_apply_sees_the_rule(ruled: Ruled) -> None:
-    import keras
-
     weight = keras.Variable(np.ones(2))
     optimizer = ruled(sgd(), "scale", {"s": 4.0})
     optimizer.build([weight])
@@ -230,14 +220,10 @@ def test_stateless_apply_sees_the_rule(ruled: Ruled) -> None:
 
 
 def test_the_name_of_an_optimizer_will_do(ruled: Ruled) -> None:
-    import keras
-
     assert isinstance(ruled("adamw", "clip_norm").inner_optimizer, keras.optimizers.AdamW)
 
 
 def test_wrong_arguments_are_said_at_once(ruled: Ruled) -> None:
-    import keras
-
     with pytest.raises(xg.RuleError, match="did you mean 'clip_norm'"):
         ruled(sgd(), "clip_nrom")
     with pytest.raises(xg.RuleError, match="max_nrom"):
@@ -258,3 +244,301 @@ def test_wrong_arguments_are_said_at_once(ruled: Ruled) -> None:
         optimizer.rule = "clip_norm"
     with pytest.raises(KeyError, match=r"no param 'S'; did you mean 's'"):
         optimizer.params["S"]
+
+
+# A rule around an optimizer: the inner optimizer, loss scaling, gradients of all kinds.
+
+
+# --- what the inner optimizer does ----------------------------------------------------------------
+
+
+def test_the_rule_comes_before_clipping_and_weight_decay(ruled: Ruled) -> None:
+    model = linear(ruled(sgd(clipnorm=0.1), "scale", {"s": 1000.0}))
+    assert_close(train(model), step(lambda g: clip(1000 * g)))
+    model = linear(ruled(sgd(weight_decay=0.5), "scale", {"s": 0.0}))
+    assert_close(train(model), [W - W * 0.5 * RATE, np.zeros(3)])
+
+
+def test_the_rule_acts_on_each_gradient_that_is_accumulated(
+    ruled: Ruled, usual_mode: dict[str, Any]
+) -> None:
+    optimizer = ruled(sgd(gradient_accumulation_steps=2), "clip_norm", {"max_norm": 0.1})
+    model = linear(optimizer, **usual_mode)
+    start = [W.astype(np.float64), np.zeros(3)]
+    first, second = gradients(start, slice(0, 8)), gradients(start, slice(8, 16))
+    expected = [
+        w - RATE * (clip(a) + clip(b)) / 2 for w, a, b in zip(start, first, second, strict=True)
+    ]
+    assert_close(train(model, batch_size=8), expected)
+    assert int(optimizer.iterations) == 1
+
+
+def test_draws_differ_between_accumulated_gradients(ruled: Ruled) -> None:
+    optimizer = ruled(sgd(gradient_accumulation_steps=2), "full_jam", key=5)
+    model = linear(optimizer)
+    start = [W.astype(np.float64), np.zeros(3)]
+    total = [np.zeros_like(w) for w in start]
+    for s in range(2):
+        key = random.fold_in(random.key_from_int(5), s)
+        for n, g in enumerate(gradients(start)):
+            total[n] += g * random.uniform(random.fold_in(key, n), g.shape, np.float32) / 2
+    assert_close(train(model, epochs=2), [w - RATE * g for w, g in zip(start, total, strict=True)])
+
+
+def test_averages_are_those_of_the_inner_optimizer(
+    ruled: Ruled, usual_mode: dict[str, Any]
+) -> None:
+    optimizer = ruled(sgd(use_ema=True, ema_momentum=0.75), "clip_norm", {"max_norm": 0.1})
+    assert optimizer.use_ema
+    path = [step(clip, steps) for steps in (1, 2)]
+    expected = [0.75 * first + 0.25 * second for first, second in zip(*path, strict=True)]
+    assert_close(train(linear(optimizer, **usual_mode), epochs=2), expected)
+
+
+def test_weights_swap_with_their_averages_in_evaluation(ruled: Ruled) -> None:
+    losses = []
+    for wrap in (lambda optimizer: optimizer, lambda optimizer: ruled(optimizer, "scale")):
+        model = linear(wrap(sgd(use_ema=True, ema_momentum=0.75)))
+        history = model.fit(
+            X, Y, epochs=3, batch_size=8, shuffle=False, verbose=0, validation_data=(X, Y),
+            callbacks=[keras.callbacks.SwapEMAWeights()],
+        )  # fmt: skip
+        losses.append(history.history["val_loss"])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop", "Adagrad", "Lion", "Muon"])
+def test_scale_by_one_changes_nothing_for_any_optimizer(ruled: Ruled, name: str) -> None:
+    trained = []
+    for wrap in (lambda optimizer: optimizer, lambda optimizer: ruled(optimizer, "scale")):
+        optimizer = getattr(keras.optimizers, name)(0.01, weight_decay=0.1)
+        trained.append(train(linear(wrap(optimizer)), epochs=3))
+    assert_close(*trained, tolerance=1e-7)
+
+
+def test_rates_are_scheduled_and_set_as_before(ruled: Ruled) -> None:
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [RATE, 0.0])
+    optimizer = ruled(keras.optimizers.SGD(schedule), "clip_norm", {"max_norm": 0.1})
+    assert_close(train(linear(optimizer), epochs=3), step(clip))
+    optimizer = ruled(sgd(), "clip_norm", {"max_norm": 0.1})
+    by_epoch = keras.callbacks.LearningRateScheduler(lambda epoch: RATE if epoch == 0 else 0.0)
+    model = linear(optimizer)
+    assert_close(train(model, epochs=2, callbacks=[by_epoch]), step(clip))
+    assert float(keras.ops.convert_to_numpy(optimizer.inner_optimizer.learning_rate)) == 0.0
+    optimizer.learning_rate = RATE
+    model.layers[-1].set_weights([W, np.zeros(3)])
+    assert_close(train(model), step(clip))
+    plateau = keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=0, min_delta=100.0)
+    train(model, epochs=2, callbacks=[plateau])
+    assert float(keras.ops.convert_to_numpy(optimizer.learning_rate)) < RATE
+
+
+def test_variables_excluded_from_weight_decay_do_not_decay(ruled: Ruled) -> None:
+    optimizer = ruled(sgd(weight_decay=0.5), "scale", {"s": 0.0})
+    optimizer.exclude_from_weight_decay(var_names=["kernel"])
+    assert_close(train(linear(optimizer)), [W, np.zeros(3)])
+
+
+# --- loss scaling ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def half_precision() -> Iterator[None]:
+    keras.config.set_dtype_policy("mixed_float16")
+    yield
+    keras.config.set_dtype_policy("float32")
+
+
+def test_compile_may_scale_the_loss_around_the_rule(
+    ruled: Ruled, usual_mode: dict[str, Any], half_precision: None
+) -> None:
+    model = linear(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), **usual_mode)
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+    assert_close(train(model), step(clip), tolerance=1e-3)
+
+
+def test_given_a_loss_scale_optimizer_the_rule_sees_unscaled_gradients(
+    ruled: Ruled, mode: dict[str, Any]
+) -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(sgd(), initial_scale=1024.0)
+    optimizer = ruled(scaling, "clip_norm", {"max_norm": 0.1})
+    assert isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    assert_close(train(linear(optimizer, **mode)), step(clip))
+
+
+def test_a_fixed_loss_scale_is_undone_before_the_rule(ruled: Ruled) -> None:
+    optimizer = ruled(sgd(loss_scale_factor=1024.0), "clip_norm", {"max_norm": 0.1})
+    assert_close(train(linear(optimizer)), step(clip))
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert again.loss_scale_factor == 1024.0
+
+
+# --- gradients of other kinds ---------------------------------------------------------------------
+
+
+def test_frozen_layers_stay_and_do_not_count_as_gradients(
+    ruled: Ruled, usual_mode: dict[str, Any]
+) -> None:
+    frozen = keras.layers.Dense(4, kernel_initializer="identity", trainable=False)
+    model = linear(ruled(sgd(), "full_jam", key=7), (frozen,), **usual_mode)
+    key = random.fold_in(random.key_from_int(7), 0)
+    start = [W.astype(np.float64), np.zeros(3)]
+    expected = [
+        w - RATE * g * random.uniform(random.fold_in(key, n), g.shape, np.float32)
+        for n, (w, g) in enumerate(zip(start, gradients(start), strict=True))
+    ]
+    found = train(model)
+    assert_close(found[2:], expected)
+    np.testing.assert_array_equal(found[0], np.eye(4))
+
+
+def test_gradients_of_an_embedding_are_those_of_its_table(
+    ruled: Ruled, usual_mode: dict[str, Any]
+) -> None:
+    table = np.random.default_rng(4).normal(size=(5, 3)).astype(np.float32)
+    words = np.array([[0], [2], [2], [4]])
+    target = np.zeros((4, 1, 3), np.float32)
+    model = keras.Sequential([keras.Input((1,), dtype="int32"), keras.layers.Embedding(5, 3)])
+    model.compile(ruled(sgd(), "clip_norm", {"max_norm": 0.1}), "mse", **usual_mode)
+    model.set_weights([table])
+    model.fit(words, target, batch_size=4, shuffle=False, verbose=0)
+    gradient = np.zeros((5, 3))
+    for word in words[:, 0]:
+        gradient[word] += 2 * table[word] / 12
+    assert_close(model.get_weights(), [table - RATE * clip(gradient)])
+
+
+def test_gradients_that_are_none_stay_none(ruled: Ruled) -> None:
+    used, unused = keras.Variable(np.ones(2)), keras.Variable(np.ones(2))
+    optimizer = ruled(sgd(), "scale", {"s": 2.0})
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply([keras.ops.ones(2), None], [used, unused])
+    assert_close([v.numpy() for v in (used, unused)], [np.full(2, 0.75), np.ones(2)])
+    with pytest.raises(ValueError, match="No gradients provided"):
+        optimizer.apply([None, None], [used, unused])
+
+
+def test_what_overwrites_a_variable_is_no_gradient(ruled: Ruled) -> None:
+    scale, weight = keras.Variable(np.ones(2)), keras.Variable(np.ones(2))
+    scale.overwrite_with_gradient = True
+    optimizer = ruled(sgd(loss_scale_factor=2.0), "scale", {"s": 4.0})
+    optimizer.apply([keras.ops.ones(2) * 3, keras.ops.ones(2)], [scale, weight])
+    assert_close([v.numpy() for v in (scale, weight)], [np.full(2, 3.0), np.full(2, 0.75)])
+
+
+def test_gradients_in_other_dtypes_keep_theirs(ruled: Ruled) -> None:
+    for dtype in ("float16", "bfloat16"):
+        variable = keras.Variable(np.ones(2), dtype=dtype)
+        ruled(sgd(), "scale", {"s": 2.0}).apply([keras.ops.ones(2, dtype)], [variable])
+        values = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
+        np.testing.assert_array_equal(values, np.full(2, 0.75))
+
+
+# A rule around an optimizer is saved with the model, and goes on with the same numbers.
+
+
+# --- saving ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered() -> Iterator[str]:
+    name = "keras_test_soft_sign"
+
+    @xg.register(name)
+    def soft_sign(ctx: Any, grad_out: Any, tin: Any, bend: float = 1.0) -> Any:
+        return grad_out / (bend + abs(grad_out))
+
+    yield name
+    xg.unregister(name)
+
+
+@pytest.mark.parametrize("kind", ["by name", "composed", "random", "static"])
+def test_a_saved_model_goes_on_training_with_the_same_numbers(
+    ruled: Ruled, registered: str, kind: str, tmp_path: Path
+) -> None:
+    rule, params = {
+        "by name": (registered, {"bend": 0.5}),
+        "composed": (xg.compose(registered, xg.get("clip_norm").with_params(max_norm=0.1)), None),
+        "random": ("full_jam", None),
+        "static": ("centralize", {"dim": 0}),
+    }[kind]
+    model = linear(ruled(keras.optimizers.Adam(0.01), rule, params))
+    train(model, epochs=2)
+    if kind == "by name":
+        model.optimizer.params["bend"].assign(0.25)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    assert type(loaded.optimizer) is type(model.optimizer)
+    assert int(loaded.optimizer.iterations) == 2
+    assert_close(
+        [keras.ops.convert_to_numpy(v) for v in loaded.optimizer.variables],
+        [keras.ops.convert_to_numpy(v) for v in model.optimizer.variables],
+        tolerance=0,
+    )
+    np.testing.assert_array_equal(train(loaded, epochs=2)[0], train(model, epochs=2)[0])
+
+
+def test_a_saved_rule_goes_on_acting_where_nobody_knows_it(
+    ruled: Ruled, registered: str, tmp_path: Path
+) -> None:
+    def bend(ctx: Any, grad_out: Any, tin: Any, by: float = 2.0) -> Any:
+        return by * xg.xp.tanh(grad_out)
+
+    model = linear(ruled(ruled(sgd(), registered, {"bend": 0.5}), bend, {"by": 3.0}))
+    model.save(tmp_path / "model.keras")
+    expected = train(model, epochs=2)
+    rule = xg.get(registered)
+    xg.unregister(registered)
+    try:
+        loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+        assert_close(train(loaded, epochs=2), expected)
+        assert float(loaded.optimizer.params["by"]) == 3.0
+    finally:
+        xg.register(registered)(rule.function)
+
+
+def test_a_saved_model_under_loss_scaling_goes_on_with_the_same_numbers(
+    ruled: Ruled, tmp_path: Path
+) -> None:
+    scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01))
+    model = linear(ruled(ruled(scaling, "clip_norm", {"max_norm": 0.1}), "scale", {"s": 2.0}))
+    train(model, epochs=2)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", safe_mode=True)
+    np.testing.assert_array_equal(train(loaded, epochs=2)[0], train(model, epochs=2)[0])
+
+
+def test_numbers_assigned_after_construction_are_in_the_config(ruled: Ruled) -> None:
+    optimizer = ruled(sgd(), "clip_norm", {"max_norm": 0.5}, key=3)
+    optimizer.params["max_norm"].assign(0.25)
+    config = optimizer.get_config()
+    assert config["rule"] == "clip_norm"
+    assert config["params"]["max_norm"] == 0.25
+    assert config["key"] == [0, 3]
+    again = type(optimizer).from_config(config)
+    assert float(again.params["max_norm"]) == 0.25
+    assert again.get_config() == config
+
+
+# Keras on jax writes a SavedModel with TensorFlow.
+EXPORTED_WITH = "torch" if os.environ.get("KERAS_BACKEND") == "torch" else "tensorflow"
+
+
+@pytest.mark.needs(EXPORTED_WITH)
+def test_a_trained_model_is_exported_beside_its_optimizer(ruled: Ruled, tmp_path: Path) -> None:
+    model = linear(ruled(sgd(momentum=0.5), "clip_norm"))
+    train(model)
+    kind = "torch" if os.environ["KERAS_BACKEND"] == "torch" else "tf_saved_model"
+    path = tmp_path / ("model.pt2" if kind == "torch" else "model")
+    model.export(path, format=kind, verbose=False)
+    assert path.exists()
+
+
+def test_all_variables_are_set_at_once(ruled: Ruled) -> None:
+    first, second = (linear(ruled(keras.optimizers.Adam(0.01), "scale")) for _ in range(2))
+    train(first, epochs=2)
+    second.set_weights(first.get_weights())
+    second.optimizer.build(second.trainable_variables)
+    values = [keras.ops.convert_to_numpy(v) for v in first.optimizer.variables]
+    second.optimizer.set_weights(values)
+    assert_close(train(second), train(first), tolerance=0)

@@ -12,16 +12,16 @@ import pytest
 
 import multigrad as xg
 
+tf: Any = pytest.importorskip("tensorflow")
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = [pytest.mark.needs("keras"), pytest.mark.needs("tensorflow")]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_layer_with_params_runs_again_under_its_own_rule(xk: ModuleType, compiled: bool) -> None:
-    import keras
-
     if keras.config.backend() != "tensorflow":
         pytest.skip("tf.recompute_grad is TensorFlow's")
-    import tensorflow as tf
 
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     values = np.linspace(-1.5, 1.5, 7, dtype=np.float32)
@@ -51,8 +51,6 @@ ON_TENSORFLOW = pytest.mark.skipif(
 
 
 def rematerialized(xk: ModuleType, rule: Any = None) -> Any:
-    import keras
-
     keras.utils.set_random_seed(3)
     with keras.RematScope(mode="full"):
         layers = [
@@ -66,8 +64,6 @@ def rematerialized(xk: ModuleType, rule: Any = None) -> Any:
 
 
 def gradient_after(model: Any, change: Any) -> Any:
-    import tensorflow as tf
-
     x = tf.constant(np.cos(np.arange(8.0, dtype=np.float32)).reshape(2, 4) + 0.5)
     with tf.GradientTape() as tape:
         tape.watch(x)

@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -126,8 +128,6 @@ def test_validation_before_another_rule_does_not_fix_it(xk: ModuleType, network:
 def test_a_model_built_under_one_rule_trains_under_another(
     xk: ModuleType, network: Any, kind: str
 ) -> None:
-    import keras
-
     with xg.use("rectangular"):
         model = network.build(xk.Activation("Heaviside"), kind)
         # What `fit` does before its first step: the whole model is called without data.
@@ -213,8 +213,6 @@ def test_params_that_are_part_of_the_rules_code_are_followed_too(
 def test_a_rule_assigned_by_a_callback_within_fit_acts(
     xk: ModuleType, network: Any, usual_mode: dict[str, Any]
 ) -> None:
-    import keras
-
     rules = ("triangular", None, "rectangular")
     layer = xk.Activation("Heaviside", rule="full_jam")
     model = network.build(layer, **usual_mode)
@@ -332,7 +330,6 @@ def needs_tensorflow_graphs() -> None:
 
 def make_attacked_model(xk: ModuleType) -> Any:
     """Give a model whose test_step reports a gradient: that of the loss by the inputs."""
-    import keras
     import tensorflow as tf
 
     class Attacked(keras.Sequential):

@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -21,8 +23,6 @@ def make_width() -> Any:
 
 
 def number(variable: Any) -> float:
-    import keras
-
     return float(keras.ops.convert_to_numpy(variable.value))
 
 
@@ -60,8 +60,6 @@ def test_fit_with_a_schedule_is_fit_with_its_numbers(xk: ModuleType, network: An
 
 
 def test_a_step_of_ones_own_callback_acts_too(xk: ModuleType, network: Any) -> None:
-    import keras
-
     width = make_width()
     stepped, annealed = build(network, xk, width), build(network, xk, make_width())
     step = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: width.step())
@@ -81,8 +79,6 @@ def test_a_layer_whose_rule_has_it_bound_follows_it(xk: ModuleType, network: Any
 
 
 def test_a_file_has_the_schedule_and_its_step(xk: ModuleType, network: Any, tmp_path: Path) -> None:
-    import keras
-
     width = make_width()
     model = build(network, xk, width)
     width.step(4)
@@ -121,8 +117,6 @@ def test_a_number_assigned_ends_the_schedule(xk: ModuleType, network: Any) -> No
 
 
 def test_an_optimizers_rule_follows_a_schedule(xk: ModuleType, network: Any) -> None:
-    import keras
-
     norm = xg.schedule.linear(1.0, 0.5, steps=10)
     optimizer = xk.apply_to_gradients(keras.optimizers.SGD(0.1), "clip_norm", {"max_norm": norm})
     model = build(network, xk, 2.0)

@@ -50,6 +50,7 @@ def test_a_layer_with_a_rule_of_its_own_trains_on_under_any_use(
     assert keras.config.backend() == "torch" or counted.calls == 0
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_registered_anew_between_two_fits_leaves_a_step_of_others_valid(
     xk: ModuleType, network: Any
 ) -> None:
@@ -59,15 +60,12 @@ def test_a_rule_registered_anew_between_two_fits_leaves_a_step_of_others_valid(
             return grad_out * number
 
     model = network.build(xk.Activation("Heaviside"))
-    try:
-        for number in (1.0, 2.0):  # a notebook's cell is run twice
-            register(number)
-            with xg.use("test of another cell", scope="params"):
-                pass
-            with xg.use("triangular"):
-                network.check(model, network.surrogates["triangular"])
-    finally:
-        xg.unregister("test of another cell")
+    for number in (1.0, 2.0):  # a notebook's cell is run twice
+        register(number)
+        with xg.use("test of another cell", scope="params"):
+            pass
+        with xg.use("triangular"):
+            network.check(model, network.surrogates["triangular"])
 
 
 def test_a_function_that_holds_an_activation_is_followed_or_refused(

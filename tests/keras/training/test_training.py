@@ -15,6 +15,8 @@ import multigrad as xg
 
 from ..conftest import KINDS, MODES
 
+keras: Any = pytest.importorskip("keras")
+
 pytestmark = pytest.mark.needs("keras")
 
 
@@ -90,8 +92,6 @@ def test_a_composed_rule_applies_its_parts_in_series(xk: ModuleType, network: An
 def test_mixed_precision_trains_in_the_compute_dtype(
     xk: ModuleType, network: Any, policy: str, tolerance: float
 ) -> None:
-    import keras
-
     layer = xk.Activation("Heaviside", rule="triangular", dtype=policy)
     outputs = layer(np.ones((2, 2), np.float32))
     assert keras.backend.standardize_dtype(outputs.dtype) == layer.compute_dtype
@@ -106,8 +106,6 @@ def test_mixed_precision_trains_in_the_compute_dtype(
 @pytest.fixture
 def float64() -> Iterator[None]:
     """Losses and optimizers take Keras's default dtype; JAX has 64 bits only on request."""
-    import keras
-
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
     with ExitStack() as stack:
@@ -121,8 +119,6 @@ def float64() -> Iterator[None]:
 
 @pytest.mark.usefixtures("float64")
 def test_float64_trains_in_float64(xk: ModuleType, network: Any) -> None:
-    import keras
-
     layer = xk.Activation("Tanh", rule="triangular", dtype="float64")
     outputs = keras.ops.convert_to_numpy(layer(network.x.astype(np.float64)))
     np.testing.assert_allclose(outputs, np.tanh(network.x.astype(np.float64)), rtol=1e-15)
@@ -135,8 +131,6 @@ def test_float64_trains_in_float64(xk: ModuleType, network: Any) -> None:
 
 
 def test_unknown_dimensions_train(xk: ModuleType, network: Any, usual_mode: dict[str, Any]) -> None:
-    import keras
-
     inputs = keras.Input((None, 8))
     first, last = keras.layers.Dense(6), keras.layers.Dense(3)
     hidden = xk.Activation("Heaviside", rule="triangular")(first(inputs))
@@ -152,8 +146,6 @@ def test_unknown_dimensions_train(xk: ModuleType, network: Any, usual_mode: dict
 
 
 def test_a_mask_passes_through(xk: ModuleType) -> None:
-    import keras
-
     tokens = keras.Input((None,))
     embedded = keras.layers.Embedding(5, 4, mask_zero=True)(tokens)
     pooled = keras.layers.GlobalAveragePooling1D()(xk.Activation("ReLU", "triangular")(embedded))
@@ -176,8 +168,6 @@ def test_several_steps_fused_into_one_graph_use_the_rule(xk: ModuleType, network
 
 @pytest.mark.parametrize("shape", [(), (0, 4), (5,), (2, 3, 4)])
 def test_any_shape_goes_through(xk: ModuleType, shape: tuple[int, ...]) -> None:
-    import keras
-
     x = np.linspace(-1, 1, int(np.prod(shape))).reshape(shape).astype(np.float32)
     layer = xk.Activation("Heaviside", rule="triangular")
     y = keras.ops.convert_to_numpy(layer(keras.ops.convert_to_tensor(x)))

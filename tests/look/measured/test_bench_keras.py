@@ -10,12 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from ...written.hosts_and_guests import every_host
+from .test_bench import invoke_bench
 
 BENCH = str(Path(__file__).parents[3] / "tools" / "bench")
 pytestmark = pytest.mark.needs("typer", "rich")
@@ -43,16 +43,6 @@ grad = x.T @ (grad_out * np.maximum(1 - np.abs(pre), 0))
 np.testing.assert_allclose(weights - model.get_weights()[0], grad, rtol=1e-5, atol=1e-6)
 assert np.abs(grad).max() > 0.01
 """
-
-
-def invoke_bench(*words: object) -> Any:
-    """Run the command in this process."""
-    from typer.testing import CliRunner
-
-    from bench.command import app
-
-    with patch.dict(os.environ, COLUMNS="120"):
-        return CliRunner().invoke(app, list(map(str, words)))
 
 
 def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -20,6 +20,8 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+
 Tensor: TypeAlias = Any
 pytestmark = pytest.mark.needs("torch")
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -29,8 +31,6 @@ EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 
 @cache
 def samples(count: int = 4097) -> tuple[Tensor, Tensor]:
     """Return each edge value with each other one, and some drawn, in float32."""
-    import torch
-
     edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
     values = torch.tensor(np.concatenate([edges, np.nextafter(edges, np.float32(0))]))
     drawn = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
@@ -40,8 +40,6 @@ def samples(count: int = 4097) -> tuple[Tensor, Tensor]:
 
 def run(rule: Any, x: Tensor, grad: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
     """Return output and gradient."""
-    import torch
-
     own = x.clone().requires_grad_()
     y = xg.activation("Heaviside", rule, **options)(own)
     return y.detach(), torch.autograd.grad(y, own, grad)[0]
@@ -64,8 +62,6 @@ def fusable(device: Any) -> list[str]:
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:
-    import torch
-
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     same = (found == expected) & (torch.signbit(found) == torch.signbit(expected))
     same |= found.isnan() & expected.isnan()
@@ -81,8 +77,6 @@ def reduces(rule: str) -> bool:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_are_those_of_plain_code(dtype: str, device: Any) -> None:
-    import torch
-
     # In the interpreter all by vectors: of what is left torch's sigmoid takes another exp.
     count = 4096 if IS_INTERPRETED else 4117
     x, grad = (each.to(device, getattr(torch, dtype)) for each in samples(count))
@@ -95,8 +89,6 @@ def test_bits_are_those_of_plain_code(dtype: str, device: Any) -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bits_are_those_of_float32_rounded_once(dtype: str, device: Any) -> None:
-    import torch
-
     kind = getattr(torch, dtype)
     x, grad = (each.to(device, kind) for each in samples())
     for rule in ("triangular", "rectangular", "arctan", "fast_sigmoid"):
@@ -130,8 +122,6 @@ def every_op(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_op_gives_the_bits_of_numpy(dtype: str, device: Any) -> None:
-    import torch
-
     x, y = (each.to(device, getattr(torch, dtype)) for each in samples())
     near = torch.arange(-600, 600, device=device, dtype=x.dtype) / 4
     big = 2.0 ** torch.arange(20, 60, device=device, dtype=x.dtype)
@@ -165,8 +155,6 @@ def test_masks_of_every_length_are_packed(count: int, device: Any) -> None:
 def test_a_gpu_divides_by_a_number_as_torch_does_there(
     language: str, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     if language == "C" and device.type == "cpu":
         pytest.skip("of Triton: on a processor torch divides")
     monkeypatch.delenv("MULTIGRAD_WITHOUT", raising=False)
@@ -179,8 +167,6 @@ def test_a_gpu_divides_by_a_number_as_torch_does_there(
 
 
 def test_kernels_are_compared_in_whatever_mode_the_call_is(device: Any) -> None:
-    import torch
-
     from multigrad_torch.attach.fusing import fused
 
     native = xg.lower("triangular", "torch", forward="Heaviside")
@@ -196,8 +182,6 @@ def test_kernels_are_compared_in_whatever_mode_the_call_is(device: Any) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 def test_a_cuda_graph_records_kernels_and_plain_code(device: Any) -> None:
-    import torch
-
     x, grad = (each.to(device) for each in samples())
     stream = torch.cuda.Stream()
     for rule in (xg.get("triangular").copy(name="recorded"), xg.get("triangular")):
@@ -222,8 +206,6 @@ def test_without_triton_plain_code_runs_and_one_warning_says_why(
     module: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from types import SimpleNamespace
-
-    import torch
 
     from multigrad_torch.attach.fusing import fused, in_triton
 

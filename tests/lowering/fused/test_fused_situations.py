@@ -21,6 +21,8 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+torch: Any = pytest.importorskip("torch")
+
 Tensor: TypeAlias = Any
 pytestmark = [
     pytest.mark.needs("torch"),
@@ -42,14 +44,10 @@ def of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
-    import torch
-
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def gradient(act: Any, x: Tensor, grad: Tensor | None = None) -> list[Tensor]:
-    import torch
-
     y = act(x.requires_grad_())
     grad = drawn(*y.shape, seed=1).to(y.dtype) if grad is None else grad
     return [y.detach(), *torch.autograd.grad(y, x, grad)]
@@ -57,8 +55,6 @@ def gradient(act: Any, x: Tensor, grad: Tensor | None = None) -> list[Tensor]:
 
 def bits(found: Any) -> Any:
     """Return what is equal where tensors are the same bit for bit, NaN aside, or errors alike."""
-    import torch
-
     if isinstance(found, Exception):
         return type(found), str(found)[:60]
     if isinstance(found, list | tuple):
@@ -136,7 +132,6 @@ def test_tensors_of_every_make_get_the_results_of_plain_code(subtests: pytest.Su
 
 def changes() -> dict[str, Callable[[Tensor, Tensor], Any]]:
     """Return what may be done to an input and its output before backward."""
-    import torch
 
     def swap_for_fewer(x: Tensor, y: Tensor) -> None:
         x.data = torch.zeros(3)
@@ -162,8 +157,6 @@ def changes() -> dict[str, Callable[[Tensor, Tensor], Any]]:
 def test_what_changes_between_forward_and_backward_is_seen_as_in_plain_code(
     subtests: pytest.Subtests,
 ) -> None:
-    import torch
-
     def run(act: Any, change: Any) -> Any:
         x = drawn(300).requires_grad_()
         y = act(x)
@@ -176,7 +169,6 @@ def test_what_changes_between_forward_and_backward_is_seen_as_in_plain_code(
 
 
 def modes() -> dict[str, Callable[[Any], Any]]:
-    import torch
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils.checkpoint import checkpoint
     from torch.utils.flop_counter import FlopCounterMode
@@ -291,8 +283,6 @@ def test_modes_transforms_and_threads_get_the_results_of_plain_code(
 
 @pytest.mark.parametrize("asked", [(True, False), (False, True), (True, True), (False, False)])
 def test_only_the_inputs_that_are_asked_for_get_gradients(asked: tuple[bool, bool]) -> None:
-    import torch
-
     def forward(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return xp.maximum(x, y) * y, xp.abs(x - y)
 
@@ -314,8 +304,6 @@ def test_only_the_inputs_that_are_asked_for_get_gradients(asked: tuple[bool, boo
 
 
 def test_limits_that_are_nan_come_through() -> None:
-    import torch
-
     found = []
     for fused in (True, False):
         limited = xg.function(
@@ -346,8 +334,6 @@ def test_kernels_keep_what_is_asked_for_with_masks_as_bits(way: Any) -> None:
 
 
 def test_estimators_and_converted_classes_are_told_to_be_fused_and_stay_so() -> None:
-    import torch
-
     class Windowed(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:

@@ -16,6 +16,8 @@ from multigrad import xp
 
 from .test_fused import IS_INTERPRETED, assert_same_bits, compiling, needs_functions_of_torch
 
+torch: Any = pytest.importorskip("torch")
+
 Tensor: TypeAlias = Any
 pytestmark = [pytest.mark.needs("torch"), compiling]
 EDGES = [0.0, np.inf, np.nan, 1e-45, 1e-40, 1.1754944e-38, 0.25, 0.5, 1.0, 2.0, 3.0, 7.0, 3e38]
@@ -30,8 +32,6 @@ LENGTHS = [4096] if IS_INTERPRETED else [*range(1, 41), 1023, 5000, 100_001]
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
     """Three threads, among which torch shares more than 32,768 elements."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -47,8 +47,6 @@ def samples(dtype: str, count: int) -> tuple[Tensor, Tensor]:
     """Return numbers of several sizes, with each edge value and each other one where there is room
     for them; each length has others.
     """
-    import torch
-
     edges = np.array([*EDGES, *[-each for each in EDGES]])
     draws = np.random.default_rng(count)
     x, y = draws.standard_normal((2, count)) * np.exp(3 * draws.standard_normal((2, count)))
@@ -61,8 +59,6 @@ def samples(dtype: str, count: int) -> tuple[Tensor, Tensor]:
 
 def results(function: Any, x: Tensor, y: Tensor) -> list[Tensor]:
     """Return outputs and gradients."""
-    import torch
-
     x, y = x.clone().requires_grad_(), y.clone().requires_grad_()
     outputs = function(x, y)
     return [*outputs, *torch.autograd.grad(outputs, (x, y), [y.detach()] * len(outputs))]
@@ -79,8 +75,6 @@ def assert_bits(forward: Any, backward: Any, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_exponents_that_are_params_give_the_bits_of_plain_code(dtype: str) -> None:
-    import torch
-
     needs_functions_of_torch()
     acts = [xg.activation("Heaviside", power, fused=each) for each in (True, False)]
     for count in LENGTHS:
@@ -126,8 +120,6 @@ def test_the_last_elements_of_a_share_are_those_of_plain_code(dtype: str) -> Non
 
 @pytest.mark.skipif(IS_INTERPRETED, reason="of C: rows of few columns")
 def test_rows_and_columns_end_where_they_do_in_plain_code() -> None:
-    import torch
-
     needs_functions_of_torch()
 
     def forward(x: Tensor, w: Tensor) -> Tensor:
@@ -145,8 +137,6 @@ def test_rows_and_columns_end_where_they_do_in_plain_code() -> None:
 
 
 def test_a_power_of_tensors_of_several_shapes_runs_as_plain_code() -> None:
-    import torch
-
     needs_functions_of_torch()
     function = xg.function(
         lambda x, w: xp.pow(x, w) * 2.0, lambda g, x, w: (g * xp.pow(x, w), None), fused=True
@@ -162,8 +152,6 @@ def test_a_power_of_tensors_of_several_shapes_runs_as_plain_code() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_powers_in_16_bits_are_those_of_float32_rounded_once(dtype: str) -> None:
-    import torch
-
     needs_functions_of_torch()
     kind = getattr(torch, dtype)
     x, grad = (each.to(kind) for each in samples("float32", 4096))
@@ -180,8 +168,6 @@ def test_powers_in_16_bits_are_those_of_float32_rounded_once(dtype: str) -> None
 
 def test_a_function_that_plain_code_mends_is_the_mended_one() -> None:
     """Torch's log1p before 2.9, which is infinite from 1e38 on."""
-    import torch
-
     function = xg.function(lambda x: xp.log1p(x) * 2.0, lambda g, x: g * x * 2.0, fused=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # there is no kernel then

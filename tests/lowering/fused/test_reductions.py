@@ -17,6 +17,8 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+torch: Any = pytest.importorskip("torch")
+
 Tensor: TypeAlias = Any
 pytestmark = pytest.mark.needs("torch")
 DTYPES = ["float32", "float64", "bfloat16", "float16"]
@@ -34,23 +36,17 @@ def place(device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw(*shape: int, seed: int = 0, dtype: str = "float32") -> Tensor:
-    import torch
-
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     return drawn.to(Place.device, getattr(torch, dtype)).requires_grad_()
 
 
 def number(value: float, *shape: int, dtype: str = "float32") -> Tensor:
-    import torch
-
     kind = getattr(torch, dtype)
     return torch.full(shape, value, dtype=kind, device=Place.device).requires_grad_()
 
 
 def run(f: Callable[..., Any], *inputs: Tensor) -> list[Tensor]:
     """Return outputs, and gradients for cotangents that are drawn."""
-    import torch
-
     outputs = f(*inputs)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     cotangents = [draw(*y.shape, seed=7 + i).detach().to(y.dtype) for i, y in enumerate(outputs)]
@@ -70,8 +66,6 @@ def is_bits(found: Tensor, expected: Tensor) -> bool:
 
 def assert_near(found: Tensor, expected: Any, scale: float = 1.0) -> None:
     """Compare with float64: 4 roundings of the largest number that it comes from."""
-    import torch
-
     expected = np.asarray(expected)
     assert tuple(found.shape) == expected.shape
     most = 4 * torch.finfo(found.dtype).eps * max(scale, float(np.abs(expected).max()))
@@ -275,8 +269,6 @@ def test_sums_of_sums_over_rows_columns_and_all_give_numpys_numbers(shape: tuple
 
 
 def test_the_number_of_threads_changes_no_bit() -> None:
-    import torch
-
     before = torch.get_num_threads()
     cases = [
         (xg.estimators.lsq, draw(200_003), number(0.1)),
@@ -301,8 +293,6 @@ def test_the_number_of_threads_changes_no_bit() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_of_many_numbers_are_as_exact_as_their_sum_rounded(dtype: str) -> None:
-    import torch
-
     x = (torch.rand(300_001, dtype=getattr(torch, dtype)) + 0.1).to(Place.device)
     total = run(both(EXTREMES)[0], x.requires_grad_())[4]
     exact = math.fsum(x.detach().double().tolist())
@@ -311,8 +301,6 @@ def test_sums_of_many_numbers_are_as_exact_as_their_sum_rounded(dtype: str) -> N
 
 @pytest.mark.parametrize("edge", [math.nan, -math.inf, 0.0, 1e-45, 3e38])
 def test_edge_values_come_through_as_in_plain_code_or_in_float64(edge: float) -> None:
-    import torch
-
     fused, plain = both(EXTREMES)
     rows = both(SOFTMAX)
     for shape, place in (((7,), 6), ((3, 4), 5), ((2, 1100), 1099), ((1,), 0)):
@@ -376,7 +364,6 @@ def test_a_column_times_a_number_has_the_axes_of_both() -> None:
 
 
 def test_of_nothing_is_what_plain_code_says() -> None:
-
     mean = (lambda x: xp.mean(x) * 1.0, lambda g, x: g * x)
     fused, plain = both(mean)
     empty = number(0.0, 0, 3)
@@ -405,8 +392,6 @@ def test_a_changed_number_and_another_size_reach_the_kernels() -> None:
 
 
 def test_backward_is_differentiated_again_as_plain_code_is() -> None:
-    import torch
-
     for function, inputs in (
         (xg.estimators.lsq, (draw(12), number(0.3))),
         (NORM, (draw(3, 5), draw(5, seed=1))),
@@ -434,7 +419,6 @@ def test_gradients_that_nobody_asks_for_change_no_other() -> None:
 
 
 def test_other_shapes_and_dtypes_run_as_plain_code_that_says_why() -> None:
-
     x = draw(4, 6)
     cases = [
         ("several shapes", x, draw(3, 1, 1)),
@@ -470,7 +454,6 @@ def test_what_no_kernel_reduces_is_named() -> None:
 
 
 def test_transforms_and_checkpoints_take_plain_code_and_autocast_what_else_runs() -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     fused, plain = both(SOFTMAX)

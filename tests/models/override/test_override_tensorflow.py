@@ -36,10 +36,6 @@ def through_a_function(x):
     return TRACED(x)
 
 
-def through_a_compiled_one(x):
-    return COMPILED(x)
-
-
 def in_a_loop(x):
     for _ in tf.range(1):
         x = tf.nn.relu(x) * WEIGHTS
@@ -52,22 +48,16 @@ def in_a_while_loop(x):
     return tf.reduce_sum(loop[1])
 
 
-def in_a_branch(x):
-    return tf.cond(x[0] < 0, lambda: plain(x), lambda: 0.0)
-
-
-def mapped(x):
-    return tf.reduce_sum(tf.map_fn(tf.nn.relu, x) * WEIGHTS)
-
-
-def of_a_raw_op(x):
-    return tf.reduce_sum(tf.raw_ops.Relu(features=x) * VARIABLE)
-
-
 PLACES = [
-    plain, through_a_function, through_a_compiled_one, in_a_loop, in_a_while_loop, in_a_branch,
-    mapped, of_a_raw_op,
-]  # fmt: skip
+    plain,
+    through_a_function,
+    pytest.param(lambda x: COMPILED(x), id="through a compiled one"),
+    in_a_loop,
+    in_a_while_loop,
+    pytest.param(lambda x: tf.cond(x[0] < 0, lambda: plain(x), lambda: 0.0), id="in a branch"),
+    pytest.param(lambda x: tf.reduce_sum(tf.map_fn(tf.nn.relu, x) * WEIGHTS), id="mapped"),
+    pytest.param(lambda x: tf.reduce_sum(tf.raw_ops.Relu(features=x) * VARIABLE), id="of a raw op"),
+]
 
 
 def gradient(function: Callable[..., Any], x: Any = X) -> Any:

@@ -196,6 +196,7 @@ def test_a_rule_that_is_not_captured_runs_as_it_is_in_the_guest(host: str) -> No
 
 
 @every_pair
+@pytest.mark.usefixtures("registry_as_found")
 def test_what_a_native_rule_writes_to_is_its_own(host: str, guest: str) -> None:
     @xg.register(f"overwriting_{host}_{guest}", native=True)
     def overwriting(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
@@ -204,23 +205,20 @@ def test_what_a_native_rule_writes_to_is_its_own(host: str, guest: str) -> None:
             grad_out += 1
         return grad_out + tin
 
-    try:
-        x, cotangent = data()
-        seen: list[Tensor] = []
-        f = bridged(guest, "Linear", overwriting)
+    x, cotangent = data()
+    seen: list[Tensor] = []
+    f = bridged(guest, "Linear", overwriting)
 
-        def noted(tin: Tensor) -> Tensor:
-            seen.append(tin)
-            return f(tin)
+    def noted(tin: Tensor) -> Tensor:
+        seen.append(tin)
+        return f(tin)
 
-        BACKENDS[host].vjp(noted, x, cotangent)
-        if host != "jax":  # there it is a tracer
-            np.testing.assert_array_equal(BACKENDS[host].numpy(seen[0]), x)
-        given = BACKENDS[host].array(x)
-        np.testing.assert_array_equal(BACKENDS[host].numpy(f(given)), x)
-        np.testing.assert_array_equal(BACKENDS[host].numpy(given), x)
-    finally:
-        xg.unregister(f"overwriting_{host}_{guest}")
+    BACKENDS[host].vjp(noted, x, cotangent)
+    if host != "jax":  # there it is a tracer
+        np.testing.assert_array_equal(BACKENDS[host].numpy(seen[0]), x)
+    given = BACKENDS[host].array(x)
+    np.testing.assert_array_equal(BACKENDS[host].numpy(f(given)), x)
+    np.testing.assert_array_equal(BACKENDS[host].numpy(given), x)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -357,31 +355,27 @@ def test_integers_are_refused_under_a_rule(host: str, guest: str) -> None:
 
 @every_pair
 @both_modes
+@pytest.mark.usefixtures("registry_as_found")
 def test_an_error_in_the_guest_keeps_its_words(host: str, guest: str, compiled: bool) -> None:
     @xg.register(f"failing_{host}_{guest}", native=True)
     def failing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         raise ValueError("out of cheese")
 
-    try:
-        with pytest.raises(Exception, match="out of cheese") as caught:
-            pull(host, bridged(guest, "ReLU", failing), *data(), compiled)
-        assert f"failing_{host}_{guest}" in str(caught.value)
-        assert f"failed in {guest}" in str(caught.value)
-    finally:
-        xg.unregister(f"failing_{host}_{guest}")
+    with pytest.raises(Exception, match="out of cheese") as caught:
+        pull(host, bridged(guest, "ReLU", failing), *data(), compiled)
+    assert f"failing_{host}_{guest}" in str(caught.value)
+    assert f"failed in {guest}" in str(caught.value)
 
 
 @every_pair
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_gradient_of_another_shape_is_refused(host: str, guest: str) -> None:
     @xg.register(f"reducing_{host}_{guest}", native=True)
     def reducing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return grad_out[:1]
 
-    try:
-        with pytest.raises(GradientError, match="returned shape"):
-            pull(host, bridged(guest, "ReLU", reducing), *data(), compiled=False)
-    finally:
-        xg.unregister(f"reducing_{host}_{guest}")
+    with pytest.raises(GradientError, match="returned shape"):
+        pull(host, bridged(guest, "ReLU", reducing), *data(), compiled=False)
 
 
 @every_host

@@ -11,6 +11,15 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.compat.hook import attach_param_hooks
+
+from ...harness.models.surrogates import triangle
+from .test_hooks_by_themselves import chain, gradients
+
+torch: Any = pytest.importorskip("torch")
+
+checkpoint: Any = pytest.importorskip("torch.utils.checkpoint").checkpoint
+nn = torch.nn
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -20,122 +29,48 @@ Array: TypeAlias = np.ndarray[Any, Any]
 X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
 
 
-def triangle(x: Array, width: float = 1.0) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(x.dtype)
-
-
 def leaf(x: Array = X) -> Tensor:
-    import torch
-
     return torch.tensor(x, requires_grad=True)
-
-
-def attach(model: Any) -> Any:
-    from multigrad.compat.hook import attach_param_hooks
-
-    return attach_param_hooks(model)
 
 
 @pytest.fixture
 def model() -> Any:
-    """Two layers of one weight each, 2 and 3: d/dw of w1 w0 x is 3 and 2 at x = 1."""
-    import torch
-    from torch import nn
-
-    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
-    with torch.no_grad():
-        model[0].weight.fill_(2.0)
-        model[1].weight.fill_(3.0)
-    return model
-
-
-def gradients(model: Any, outside: bool = False, **use: Any) -> list[float | None]:
-    """Run forward under `use`, and backward there too or after it."""
-    import torch
-
-    model.zero_grad(set_to_none=True)
-    with xg.use(**use) if use else nullcontext():
-        loss = model(torch.ones(1)).sum()
-        if not outside:
-            loss.backward()
-    if outside:
-        loss.backward()
-    return [None if p.grad is None else p.grad.item() for p in model.parameters()]
-
-
-@pytest.mark.parametrize("outside", [False, True])
-@pytest.mark.parametrize("scope", ["params", "all", ("activations", "params")])
-def test_rule_acts_on_parameter_gradients_wherever_backward_runs(
-    model: Any, outside: bool, scope: Any
-) -> None:
-    attach(model)
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": scope}
-    assert gradients(model, outside, **use) == [30.0, 20.0]
-    assert gradients(model) == [3.0, 2.0]
+    return chain()
 
 
 def test_scope_activations_does_not_reach_parameters(model: Any) -> None:
-    attach(model)
+    attach_param_hooks(model)
     assert gradients(model, rule="scale", params={"s": 10.0}, scope="activations") == [3.0, 2.0]
 
 
 def test_scope_all_needs_hooks_and_removed_hooks_do_nothing(model: Any) -> None:
     use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
     assert gradients(model, **use) == [3.0, 2.0]
-    hooks = attach(model)
+    hooks = attach_param_hooks(model)
     assert gradients(model, **use) == [30.0, 20.0]
     hooks.remove()
     hooks.remove()
     assert gradients(model, **use) == [3.0, 2.0]
-    with attach(model):
+    with attach_param_hooks(model):
         assert gradients(model, **use) == [30.0, 20.0]
     assert gradients(model, **use) == [3.0, 2.0]
 
 
 def test_hooks_attached_twice_act_once(model: Any) -> None:
     use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
-    first, second = attach(model), attach(model[0])
+    first, second = attach_param_hooks(model), attach_param_hooks(model[0])
     assert gradients(model, **use) == [30.0, 20.0]
     second.remove()
     assert gradients(model, **use) == [30.0, 20.0]
     first.remove()
-    third = attach(model)
+    third = attach_param_hooks(model)
     assert gradients(model, **use) == [30.0, 20.0]
     third.remove()
     assert gradients(model, **{**use, "scope": "all"}) == [3.0, 2.0]
 
 
-def test_frozen_parameter_is_skipped(model: Any) -> None:
-    model[0].weight.requires_grad_(False)
-    attach(model)
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
-    assert gradients(model, **use) == [None, 20.0]
-
-
-def test_shared_parameter_is_transformed_once(model: Any) -> None:
-    model[1].weight = model[0].weight
-    attach(model)
-    use = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
-    assert gradients(model, **use) == [40.0]  # d/dw of w^2 is 4, at once
-
-
-def test_each_modules_own_last_forward_decides(model: Any) -> None:
-    import torch
-
-    attach(model)
-    with xg.use("scale", {"s": 10.0}, "params"):
-        hidden = model[0](torch.ones(1))
-    with xg.use("scale", {"s": 100.0}, "params"):
-        loss = model[1](hidden).sum()
-    with xg.use("scale", {"s": 7.0}, "params"):
-        loss.backward()
-    assert [p.grad.item() for p in model.parameters()] == [30.0, 200.0]
-
-
 def test_rule_around_backward_alone_acts_where_forward_had_none(model: Any) -> None:
-    import torch
-
-    attach(model)
+    attach_param_hooks(model)
     loss = model(torch.ones(1)).sum()
     with xg.use("scale", {"s": 10.0}, "params"):
         loss.backward()
@@ -145,60 +80,24 @@ def test_rule_around_backward_alone_acts_where_forward_had_none(model: Any) -> N
 def test_gradient_of_a_parameter_used_outside_of_its_module_follows_the_rule_in_force(
     model: Any,
 ) -> None:
-    attach(model)
+    attach_param_hooks(model)
     with xg.use("scale", {"s": 10.0}, "params"):
         (model[0].weight * 2.0).sum().backward()
     assert model[0].weight.grad.item() == 20.0
 
 
-def test_random_rule_on_parameters_draws_once_per_parameter_and_repeats_by_key(model: Any) -> None:
-    attach(model)
-    use = {"rule": "full_jam", "scope": "params", "key": 7}
-    first = gradients(model, **use)
-    assert first == gradients(model, **use)
-    assert first != gradients(model, rule="full_jam", scope="params", key=8)
-    # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7,
-    # 1).
-    np.testing.assert_allclose(first, [3 * 0.6751335859298706, 2 * 0.8673704862594604], rtol=1e-6)
-
-
 def test_model_with_hooks_is_copied_and_the_copy_is_trained(model: Any) -> None:
     import copy
 
-    hooks = attach(model)
+    hooks = attach_param_hooks(model)
     use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
     gradients(model, **use)
     twin = copy.deepcopy(model)
     hooks.remove()
     assert gradients(model, **use) == [3.0, 2.0]
     assert gradients(twin, **use) == [3.0, 2.0]
-    attach(twin)
+    attach_param_hooks(twin)
     assert gradients(twin, **use) == [30.0, 20.0]
-
-
-def test_compiled_model_with_hooks_follows_the_rule(model: Any) -> None:
-    import torch
-
-    torch._dynamo.reset()
-    attach(model)
-    compiled = torch.compile(model, backend="aot_eager")
-    for s in (10.0, 20.0, 10.0):
-        use = {"rule": "scale", "params": {"s": s}, "scope": "params"}
-        assert gradients(compiled, **use) == [3.0 * s, 2.0 * s]
-        assert gradients(compiled, outside=True, **use) == [3.0 * s, 2.0 * s]
-    assert gradients(compiled) == [3.0, 2.0]
-
-
-def test_evaluation_between_forward_and_backward_does_not_count_as_a_forward(model: Any) -> None:
-    import torch
-
-    attach(model)
-    with xg.use("scale", {"s": 10.0}, "params"):
-        loss = model(torch.ones(1)).sum()
-    with torch.no_grad():
-        model(torch.ones(1))
-    loss.backward()
-    assert [p.grad.item() for p in model.parameters()] == [30.0, 20.0]
 
 
 # --- torch.utils.checkpoint, whose backward runs forward again ------------------------------------
@@ -236,8 +135,6 @@ def with_use_at_the_beginning(act: Callable[[Tensor], Tensor], x: Tensor) -> Ten
 def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(
     reentrant: bool, rule: str | None, later: str | None, region: Callable[..., Tensor]
 ) -> None:
-    from torch.utils.checkpoint import checkpoint
-
     act = xg.Activation("SiLU") if later else xg.activation("SiLU")
 
     def grad(run: Callable[[Tensor], Tensor]) -> Array:
@@ -258,8 +155,6 @@ def test_checkpoint_runs_again_under_the_rule_of_its_first_forward(
 def test_nested_checkpoints_run_again_under_the_rule_of_their_first_forward(
     outer: bool, inner: bool
 ) -> None:
-    from torch.utils.checkpoint import checkpoint
-
     act = xg.activation("Heaviside")
 
     def nested(x: Tensor) -> Tensor:
@@ -273,8 +168,6 @@ def test_nested_checkpoints_run_again_under_the_rule_of_their_first_forward(
 
 
 def test_checkpoint_runs_again_on_another_thread_under_its_rule() -> None:
-    from torch.utils.checkpoint import checkpoint
-
     act = xg.Activation("Heaviside")
     x = leaf()
     with xg.use("triangular"):
@@ -287,9 +180,6 @@ def test_checkpoint_runs_again_on_another_thread_under_its_rule() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_repeated_backward_through_a_checkpoint_repeats_its_draws(reentrant: bool) -> None:
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     act = xg.activation("Linear")
     x = leaf()
     with xg.use("full_jam", key=5):
@@ -306,9 +196,6 @@ def test_repeated_backward_through_a_checkpoint_repeats_its_draws(reentrant: boo
 
 
 def test_draws_without_a_key_are_repeated_by_checkpoints_own_seed() -> None:
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     act = xg.activation("Linear")
     for reentrant in (False, True):
         grads = []
@@ -324,9 +211,6 @@ def test_draws_without_a_key_are_repeated_by_checkpoints_own_seed() -> None:
 
 
 def test_checkpoint_in_compiled_code_keeps_the_rule() -> None:
-    import torch
-    from torch.utils.checkpoint import checkpoint
-
     torch._dynamo.reset()
     act = xg.activation("Heaviside")
     f = torch.compile(

@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
+
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -24,14 +28,20 @@ TEN = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
 
 @pytest.fixture
 def model() -> Any:
-    """Two layers of one weight each, 2 and 3: d/dw of w1 w0 x is 3 and 2 at x = 1."""
     return chain()
 
 
-def chain() -> Any:
-    import torch
-    from torch import nn
+@pytest.fixture(params=[False, True], ids=["by itself", "asked"])
+def hooked(request: pytest.FixtureRequest) -> Any:
+    """A model whose hooks were asked for, or not."""
+    model = chain()
+    if request.param:
+        attach_param_hooks(model)
+    return model
 
+
+def chain() -> Any:
+    """Two layers of one weight each, 2 and 3: d/dw of w1 w0 x is 3 and 2 at x = 1."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     with torch.no_grad():
         model[0].weight.fill_(2.0)
@@ -40,8 +50,6 @@ def chain() -> Any:
 
 
 def forward(model: Any) -> Tensor:
-    import torch
-
     return model(torch.ones(1)).sum()
 
 
@@ -65,10 +73,10 @@ def count_hooks(model: Any) -> int:
 
 
 @pytest.mark.parametrize("scope", ["params", ("activations", "params"), ("all", "params")])
-def test_naming_params_is_enough(model: Any, scope: Any) -> None:
-    assert gradients(model, **{**TEN, "scope": scope}) == [30.0, 20.0]
-    assert gradients(model) == [3.0, 2.0]
-    assert gradients(model, **{**TEN, "params": {"s": 7.0}, "scope": scope}) == [21.0, 14.0]
+def test_naming_params_is_enough(hooked: Any, scope: Any) -> None:
+    assert gradients(hooked, **{**TEN, "scope": scope}) == [30.0, 20.0]
+    assert gradients(hooked) == [3.0, 2.0]
+    assert gradients(hooked, **{**TEN, "params": {"s": 7.0}, "scope": scope}) == [21.0, 14.0]
 
 
 @pytest.mark.parametrize("scope", ["all", "activations"])
@@ -77,19 +85,17 @@ def test_other_scopes_attach_nothing(model: Any, scope: str) -> None:
     assert count_hooks(model) == 0
 
 
-def test_backward_may_run_after_the_with(model: Any) -> None:
+def test_backward_may_run_after_the_with(hooked: Any) -> None:
     with xg.use(**TEN):
-        loss = forward(model)
-    assert backward(model, loss) == [30.0, 20.0]
+        loss = forward(hooked)
+    assert backward(hooked, loss) == [30.0, 20.0]
     with xg.use(**TEN):
-        loss = forward(model)
+        loss = forward(hooked)
     with xg.use("scale", {"s": 7.0}, scope="params"):
-        assert backward(model, loss) == [30.0, 20.0]
+        assert backward(hooked, loss) == [30.0, 20.0]
 
 
 def test_scope_all_acts_on_hooks_that_were_asked_for_and_on_no_others(model: Any) -> None:
-    from multigrad.compat.hook import attach_param_hooks
-
     gradients(model, **TEN)
     assert gradients(model, **{**TEN, "scope": "all"}) == [3.0, 2.0]
     with attach_param_hooks(model[0]):
@@ -109,8 +115,6 @@ def test_innermost_rule_wins_where_an_outer_use_named_params(model: Any) -> None
 
 
 def test_hooks_never_double(model: Any) -> None:
-    from multigrad.compat.hook import attach_param_hooks
-
     gradients(model, **TEN)
     before = count_hooks(model)
     for _ in range(3):
@@ -122,8 +126,6 @@ def test_hooks_never_double(model: Any) -> None:
 
 
 def test_hooks_are_removed(model: Any) -> None:
-    from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
-
     gradients(model, **TEN)
     remove_param_hooks(model)
     remove_param_hooks(model)
@@ -140,37 +142,31 @@ def test_hooks_are_removed(model: Any) -> None:
     assert count_hooks(model) == 0
 
 
-def test_frozen_parameters_are_skipped_until_they_train(model: Any) -> None:
-    model[0].weight.requires_grad_(False)
-    assert gradients(model, **TEN) == [None, 20.0]
-    model[0].weight.requires_grad_(True)
-    assert gradients(model, **TEN) == [30.0, 20.0]
-    model[0].weight.requires_grad_(False)
-    assert gradients(model, **TEN) == [None, 20.0]
-    model[0].weight.requires_grad_(True)
-    assert gradients(model, **TEN) == [30.0, 20.0]
+def test_frozen_parameters_are_skipped_until_they_train(hooked: Any) -> None:
+    hooked[0].weight.requires_grad_(False)
+    assert gradients(hooked, **TEN) == [None, 20.0]
+    hooked[0].weight.requires_grad_(True)
+    assert gradients(hooked, **TEN) == [30.0, 20.0]
+    hooked[0].weight.requires_grad_(False)
+    assert gradients(hooked, **TEN) == [None, 20.0]
+    hooked[0].weight.requires_grad_(True)
+    assert gradients(hooked, **TEN) == [30.0, 20.0]
 
 
 def test_new_parameters_are_picked_up(model: Any) -> None:
-    import torch
-    from torch import nn
-
     gradients(model, **TEN)
     model[0].weight = nn.Parameter(torch.full((1, 1), 5.0))
     assert gradients(model, **TEN) == [30.0, 50.0]
     assert gradients(model) == [3.0, 5.0]
 
 
-def test_a_shared_parameter_is_transformed_once(model: Any) -> None:
-    model[1].weight = model[0].weight
-    assert gradients(model, **TEN) == [40.0]
-    assert gradients(model) == [4.0]
+def test_a_shared_parameter_is_transformed_once(hooked: Any) -> None:
+    hooked[1].weight = hooked[0].weight
+    assert gradients(hooked, **TEN) == [40.0]
+    assert gradients(hooked) == [4.0]
 
 
 def test_lists_of_parameters_belong_to_the_module_that_holds_them() -> None:
-    import torch
-    from torch import nn
-
     class Polynomial(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -188,9 +184,6 @@ def test_lists_of_parameters_belong_to_the_module_that_holds_them() -> None:
 
 @pytest.mark.parametrize("name", ["LSTM", "MultiheadAttention", "TransformerEncoderLayer"])
 def test_all_parameters_of_torchs_larger_modules_are_reached(name: str) -> None:
-    import torch
-    from torch import nn
-
     x = torch.linspace(-1.0, 1.0, 24).reshape(3, 2, 4)
     model, arguments = {
         "LSTM": (nn.LSTM(4, 3), (x,)),
@@ -212,23 +205,22 @@ def test_all_parameters_of_torchs_larger_modules_are_reached(name: str) -> None:
         np.testing.assert_allclose(ours, 10 * own, rtol=1e-4, atol=1e-4)
 
 
-def test_each_modules_own_last_forward_decides(model: Any) -> None:
-    import torch
-
+def test_each_modules_own_last_forward_decides(hooked: Any) -> None:
     with xg.use(**TEN):
-        hidden = model[0](torch.ones(1))
+        hidden = hooked[0](torch.ones(1))
     with xg.use("scale", {"s": 100.0}, "params"):
-        loss = model[1](hidden).sum()
-    assert backward(model, loss) == [30.0, 200.0]
+        loss = hooked[1](hidden).sum()
+    assert backward(hooked, loss) == [30.0, 200.0]
 
 
-def test_random_rule_repeats_by_its_key(model: Any) -> None:
+def test_random_rule_repeats_by_its_key(hooked: Any) -> None:
     use = {"rule": "full_jam", "scope": "params", "key": 7}
     # Backward reaches the last layer first: it draws from fold_in(7, 0), the other from fold_in(7,
     # 1).
     expected = [3 * 0.6751335859298706, 2 * 0.8673704862594604]
     for _ in range(2):
-        np.testing.assert_allclose(gradients(model, **use), expected, rtol=1e-6)
+        np.testing.assert_allclose(gradients(hooked, **use), expected, rtol=1e-6)
+    assert gradients(hooked, **{**use, "key": 8}) != gradients(hooked, **use)
 
 
 def test_a_thread_without_use_is_not_affected(model: Any) -> None:
@@ -310,19 +302,16 @@ def test_copies_and_pickles_of_a_hooked_model_train(model: Any) -> None:
     assert gradients(model, **TEN) == [30.0, 20.0]
 
 
-def test_evaluation_between_forward_and_backward_does_not_count(model: Any) -> None:
-    import torch
-
+def test_evaluation_between_forward_and_backward_does_not_count(hooked: Any) -> None:
     with xg.use(**TEN):
-        loss = forward(model)
+        loss = forward(hooked)
     with torch.no_grad():
-        forward(model)
-    assert backward(model, loss) == [30.0, 20.0]
+        forward(hooked)
+    assert backward(hooked, loss) == [30.0, 20.0]
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_modules_keep_their_rule(model: Any, reentrant: bool) -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     for _ in range(2):
@@ -334,8 +323,6 @@ def test_checkpointed_modules_keep_their_rule(model: Any, reentrant: bool) -> No
 
 
 def test_functional_calls_with_a_models_own_parameters_are_reached(model: Any) -> None:
-    import torch
-
     own = dict(model.named_parameters())
     with xg.use(**TEN):
         loss = torch.func.functional_call(model, own, torch.ones(1)).sum()
@@ -356,25 +343,19 @@ def test_replicas_that_hold_no_parameters_of_their_own_are_untouched(model: Any)
 
 
 def compiled(what: Any) -> Any:
-    import torch
-
     return torch.compile(what, backend="aot_eager")
 
 
 @pytest.fixture
 def fresh_compiler() -> None:
-    import torch
-
     torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("before", [False, True])
 def test_compiled_modules_follow_the_rule_also_those_compiled_before(
-    model: Any, before: bool, fresh_compiler: None
+    hooked: Any, before: bool, fresh_compiler: None
 ) -> None:
-    from multigrad.compat.hook import remove_param_hooks
-
-    module = compiled(model)
+    module = compiled(hooked)
     if before:
         assert gradients(module) == [3.0, 2.0]
     with warnings.catch_warnings():
@@ -391,8 +372,6 @@ def test_compiled_modules_follow_the_rule_also_those_compiled_before(
 
 
 def test_functions_compiled_inside_of_use_follow_the_rule(model: Any, fresh_compiler: None) -> None:
-    import torch
-
     run = compiled(lambda x: model(x).sum())
     for s in (10.0, 7.0):
         with xg.use("scale", {"s": s}, scope="params"):
@@ -402,8 +381,6 @@ def test_functions_compiled_inside_of_use_follow_the_rule(model: Any, fresh_comp
 
 
 def test_use_may_stand_inside_of_what_is_compiled(model: Any, fresh_compiler: None) -> None:
-    import torch
-
     def run(x: Tensor) -> Tensor:
         with xg.use(**TEN):
             return model(x).sum()
@@ -414,10 +391,6 @@ def test_use_may_stand_inside_of_what_is_compiled(model: Any, fresh_compiler: No
 
 
 def test_a_model_with_hooks_is_compiled_with_them(model: Any, fresh_compiler: None) -> None:
-    import torch
-
-    from multigrad.compat.hook import attach_param_hooks
-
     attach_param_hooks(model)
     run = compiled(lambda x: model(x).sum())
     assert backward(model, run(torch.ones(1))) == [3.0, 2.0]

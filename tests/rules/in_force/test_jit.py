@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,48 +14,13 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.models.surrogates import triangle
+from ...harness.traced import OPTIONS, Traced, X
+
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
-X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
-OPTIONS: dict[str, dict[str, Any]] = {
-    "torch": {"backend": "aot_eager", "fullgraph": True},
-    "jax": {},
-    "tensorflow": {},
-}
 compiling = pytest.mark.backends("torch", "jax", "tensorflow")
-
-
-def triangle(x: Array, width: float) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x) / width).astype(np.float32)
-
-
-class Traced:
-    """A function under `xg.jit` that counts its traces, and its gradient."""
-
-    def __init__(self, backend: Any, fn: Callable[..., Tensor], **options: Any) -> None:
-        self.backend = backend
-        self.traces = 0
-        options = OPTIONS[backend.name] | options
-        if backend.name == "torch":
-            import torch
-            from torch._dynamo.testing import CompileCounterWithBackend
-
-            torch._dynamo.reset()
-            self._graphs = options["backend"] = CompileCounterWithBackend(options["backend"])
-
-        def counted(*args: Any, **kwargs: Any) -> Tensor:
-            if backend.name != "torch":  # there, Dynamo counts
-                self.traces += 1
-            return fn(*args, **kwargs)
-
-        self.fn = xg.jit(counted, **options)
-
-    def gradient(self, x: Array = X) -> Array:
-        _, grad = self.backend.vjp(self.fn, x, np.ones_like(x))
-        if self.backend.name == "torch":
-            self.traces = self._graphs.frame_count
-        return grad
 
 
 @pytest.fixture
@@ -109,6 +74,7 @@ def test_twelve_rules_are_twelve_traces_and_then_cache_hits(backend: Any) -> Non
 
 
 @compiling
+@pytest.mark.usefixtures("registry_as_found")
 def test_redefined_rule_of_use_and_of_a_layer_is_followed(backend: Any) -> None:
     def define(factor: float, **options: Any) -> None:
         @xg.register("test redefined", **options)
@@ -116,19 +82,16 @@ def test_redefined_rule_of_use_and_of_a_layer_is_followed(backend: Any) -> None:
             return factor * grad_out
 
     define(2.0)
-    try:
-        own = xg.activation("Linear", rule="test redefined")
-        act = xg.activation("Linear")
-        traced = Traced(backend, lambda x: own(act(x)))
-        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 2.0))
-        with xg.use("test redefined"):
-            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 4.0))
-        define(3.0, override=True)
-        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
-        with xg.use("test redefined"):
-            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 9.0))
-    finally:
-        xg.unregister("test redefined")
+    own = xg.activation("Linear", rule="test redefined")
+    act = xg.activation("Linear")
+    traced = Traced(backend, lambda x: own(act(x)))
+    np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 2.0))
+    with xg.use("test redefined"):
+        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 4.0))
+    define(3.0, override=True)
+    np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 3.0))
+    with xg.use("test redefined"):
+        np.testing.assert_array_equal(traced.gradient(), np.full_like(X, 9.0))
 
 
 @compiling
@@ -207,19 +170,17 @@ def test_rule_that_looks_at_a_number_retraces_for_it_alone(backend: Any, branchi
 
 
 @compiling
+@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_follows_its_params(backend: Any) -> None:
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
         return grad_out * factor
 
-    try:
-        traced = Traced(backend, xg.activation("ReLU"))
-        for factor in (2.0, 3.0, 2.0):
-            with xg.use(rule, {"factor": factor}):
-                np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor))
-        assert traced.traces == 2
-    finally:
-        xg.unregister("test as it is")
+    traced = Traced(backend, xg.activation("ReLU"))
+    for factor in (2.0, 3.0, 2.0):
+        with xg.use(rule, {"factor": factor}):
+            np.testing.assert_array_equal(traced.gradient(), np.full_like(X, factor))
+    assert traced.traces == 2
 
 
 @compiling

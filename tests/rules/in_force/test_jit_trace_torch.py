@@ -10,6 +10,8 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+
 pytestmark = [
     pytest.mark.needs("torch"),
     pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning"),
@@ -29,8 +31,6 @@ def native() -> Any:
 
 
 def slope(f: Any) -> Any:
-    import torch
-
     x = torch.tensor([-2.0, 0.5], requires_grad=True)
     f(x).sum().backward()
     return x.grad.numpy()
@@ -38,8 +38,6 @@ def slope(f: Any) -> Any:
 
 @pytest.mark.parametrize("as_module", [False, True])
 def test_the_rule_that_a_trace_keeps_is_named(as_module: bool, native: Any) -> None:
-    import torch
-
     for rule, kept in (("triangular", [0.0, 0.5]), ("tripled as it is", [3.0, 3.0])):
         act = xg.Activation("Heaviside") if as_module else xg.activation("Heaviside")
         x = torch.ones(2)
@@ -51,8 +49,6 @@ def test_the_rule_that_a_trace_keeps_is_named(as_module: bool, native: Any) -> N
 
 @pytest.mark.parametrize("forward", ["ReLU", "Heaviside"])
 def test_a_trace_that_no_rule_will_reach_says_so(forward: str) -> None:
-    import torch
-
     with pytest.warns(torch.jit.TracerWarning, match="whatever is in force where the trace runs"):
         traced = torch.jit.trace(xg.Activation(forward), torch.ones(2))
     with xg.use("straight_through"):
@@ -60,8 +56,6 @@ def test_a_trace_that_no_rule_will_reach_says_so(forward: str) -> None:
 
 
 def test_code_that_nobody_traces_is_not_warned_of() -> None:
-    import torch
-
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with xg.use("triangular"):

@@ -12,6 +12,10 @@ import pytest
 import multigrad as xg
 from multigrad.graph import random
 
+jax: Any = pytest.importorskip("jax")
+optax: Any = pytest.importorskip("optax")
+jnp = jax.numpy
+
 pytestmark = pytest.mark.needs("jax", "optax")
 
 Tensor: TypeAlias = Any
@@ -31,8 +35,6 @@ def apply_rule(*args: Any, **kwargs: Any) -> Any:
 
 def updates(transformation: Any, grads: Any = G, steps: int = 1, jitted: bool = False) -> list[Any]:
     """Give what the transformation makes of the same gradients, step by step."""
-    import jax
-
     update = jax.jit(transformation.update) if jitted else transformation.update
     state, found = transformation.init(grads), []
     for _ in range(steps):
@@ -42,8 +44,6 @@ def updates(transformation: Any, grads: Any = G, steps: int = 1, jitted: bool = 
 
 
 def assert_equal(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    import jax
-
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     for ours, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(
@@ -53,8 +53,6 @@ def assert_equal(found: Any, expected: Any, tolerance: float = 1e-6) -> None:
 
 @pytest.mark.parametrize("jitted", [False, True])
 def test_numbers_are_those_of_optaxs_own_transformations(jitted: bool) -> None:
-    import optax
-
     # clip_norm is per leaf, as clipping by the norm of a block of one leaf is.
     root = {"w": np.sqrt(4.0), "b": np.sqrt(2.0)}
     for rule, params, theirs in [
@@ -78,8 +76,6 @@ def test_numbers_are_those_of_optaxs_own_transformations(jitted: bool) -> None:
 
 
 def test_none_empty_and_nested_trees_keep_their_structure() -> None:
-    import jax.numpy as jnp
-
     tree = {"a": [jnp.ones(2), None, (jnp.ones(1),)], "b": {}, "c": None}
     (found,) = updates(apply_rule("scale", {"s": 2.0}), tree)
     assert_equal(found, {"a": [jnp.full(2, 2.0), None, (jnp.full(1, 2.0),)], "b": {}, "c": None})
@@ -87,9 +83,6 @@ def test_none_empty_and_nested_trees_keep_their_structure() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_leaves_keep_their_dtype_also_under_a_schedule(dtype: str) -> None:
-    import jax.numpy as jnp
-    import optax
-
     grads = {"w": jnp.ones(3, dtype), "v": jnp.ones(3, "float32")}
     schedule = optax.linear_schedule(2.0, 4.0, 2)
     for found in updates(apply_rule("scale", {"s": schedule}), grads, steps=2, jitted=True):
@@ -98,9 +91,6 @@ def test_leaves_keep_their_dtype_also_under_a_schedule(dtype: str) -> None:
 
 
 def test_schedules_follow_the_count_without_a_retrace() -> None:
-    import jax
-    import optax
-
     traces = []
     optimizer = optax.chain(
         apply_rule("clip_norm", {"max_norm": optax.linear_schedule(1.0, 0.0, 4)}), optax.sgd(1.0)
@@ -121,8 +111,6 @@ def test_schedules_follow_the_count_without_a_retrace() -> None:
 
 
 def test_random_rules_draw_by_key_count_and_leaf() -> None:
-    import jax
-
     for key in (7, (0, 7), jax.random.key(7)):
         for jitted in (False, True):
             found = updates(apply_rule("full_jam", key=key), steps=3, jitted=jitted)
@@ -136,9 +124,6 @@ def test_random_rules_draw_by_key_count_and_leaf() -> None:
 
 
 def test_scan_and_vmap_run_over_the_state() -> None:
-    import jax
-    import jax.numpy as jnp
-
     transformation = apply_rule("full_jam", key=7)
     expected = updates(transformation, steps=3)
     state = transformation.init(G)
@@ -161,8 +146,6 @@ def test_scan_and_vmap_run_over_the_state() -> None:
 
 
 def test_gradients_pass_through_an_update() -> None:
-    import jax
-
     transformation = apply_rule("gradient_reversal", {"alpha": 3.0})
     state = transformation.init(G["b"])
     found = jax.grad(lambda g: transformation.update(g, state)[0].sum())(G["b"])
@@ -170,16 +153,12 @@ def test_gradients_pass_through_an_update() -> None:
 
 
 def test_masked_leaves_are_left_alone() -> None:
-    import optax
-
     transformation = optax.masked(apply_rule("scale", {"s": 2.0}), {"w": True, "b": False})
     (found,) = updates(transformation, jitted=True)
     assert_equal(found, {"w": 2 * G["w"], "b": G["b"]})
 
 
 def test_groups_of_leaves_have_rules_of_their_own() -> None:
-    import optax
-
     rules = {"weights": apply_rule("scale", {"s": 2.0}), "biases": apply_rule("scale", {"s": 3.0})}
     transformation = optax.partition(rules, {"w": "weights", "b": "biases"})
     (found,) = updates(transformation, jitted=True)
@@ -187,10 +166,6 @@ def test_groups_of_leaves_have_rules_of_their_own() -> None:
 
 
 def test_hyperparameters_are_injected() -> None:
-    import jax
-    import jax.numpy as jnp
-    import optax
-
     def scaled(s: Any) -> Any:
         return apply_rule("scale", {"s": s})
 
@@ -204,8 +179,6 @@ def test_hyperparameters_are_injected() -> None:
 
 
 def test_without_a_rule_the_one_in_force_for_params_acts() -> None:
-    import jax
-
     transformation = apply_rule()
     state, update = transformation.init(G), jax.jit(transformation.update)
     for jitted in (transformation.update, update):
@@ -219,6 +192,7 @@ def test_without_a_rule_the_one_in_force_for_params_acts() -> None:
         assert_equal(updates(apply_rule(key=7))[0], updates(apply_rule("full_jam", key=7))[0])
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_is_followed() -> None:
     name = "optax_test_times"
 
@@ -226,25 +200,20 @@ def test_a_name_that_is_registered_anew_is_followed() -> None:
     def first(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return 2.0 * grad_out
 
-    try:
-        import jax
+    import jax
 
-        transformation = apply_rule(name)
-        state, update = transformation.init(G), jax.jit(transformation.update)
-        assert_equal(update(G, state)[0], {name: 2 * g for name, g in G.items()})
+    transformation = apply_rule(name)
+    state, update = transformation.init(G), jax.jit(transformation.update)
+    assert_equal(update(G, state)[0], {name: 2 * g for name, g in G.items()})
 
-        @xg.register(name, override=True)
-        def second(ctx: Any, grad_out: Any, tin: Any) -> Any:
-            return 3.0 * grad_out
+    @xg.register(name, override=True)
+    def second(ctx: Any, grad_out: Any, tin: Any) -> Any:
+        return 3.0 * grad_out
 
-        assert_equal(update(G, state)[0], {name: 3 * g for name, g in G.items()})
-    finally:
-        xg.unregister(name)
+    assert_equal(update(G, state)[0], {name: 3 * g for name, g in G.items()})
 
 
 def test_wrong_arguments_are_said_at_once() -> None:
-    import optax
-
     with pytest.raises(xg.RuleError, match="did you mean 'clip_norm'"):
         apply_rule("clip_nrom")
     with pytest.raises(xg.RuleError, match="max_nrom"):

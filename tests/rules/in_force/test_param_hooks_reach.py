@@ -9,6 +9,11 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.compat.hook import attach_param_hooks
+
+torch: Any = pytest.importorskip("torch")
+F = torch.nn.functional
+nn = torch.nn
 
 pytestmark = pytest.mark.needs("torch")
 
@@ -18,9 +23,6 @@ TEN = {"rule": "scale", "params": {"s": 10.0}, "scope": "params"}
 
 def borrowing() -> Any:
     """Return a module that computes w0 * w1 * s * x without calling the layers of w0 and w1."""
-    import torch
-    import torch.nn.functional as F
-    from torch import nn
 
     class Borrowing(nn.Module):
         def __init__(self) -> None:
@@ -43,8 +45,6 @@ SLOPES = [6.0, 15.0, 10.0]  # of scale, near and far at x = 1
 
 
 def loss_of(model: Any) -> Tensor:
-    import torch
-
     return model(torch.ones(1)).sum()
 
 
@@ -67,8 +67,6 @@ def test_parameters_of_layers_that_are_never_called_are_reached() -> None:
 
 
 def test_a_layers_own_forward_counts_where_it_came_last() -> None:
-    import torch
-
     model = borrowing()
     with xg.use(**TEN):
         loss_of(model)
@@ -80,8 +78,6 @@ def test_a_layers_own_forward_counts_where_it_came_last() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_the_rule_is_that_of_the_forward_that_backward_belongs_to(asked: bool) -> None:
-    from multigrad.compat.hook import attach_param_hooks
-
     model = borrowing()
     if asked:
         attach_param_hooks(model)
@@ -96,9 +92,6 @@ def test_the_rule_is_that_of_the_forward_that_backward_belongs_to(asked: bool) -
 
 
 def test_parameters_made_in_the_first_forward_are_reached() -> None:
-    import torch
-    from torch import nn
-
     class Late(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if not hasattr(self, "weight"):
@@ -114,9 +107,6 @@ def test_parameters_made_in_the_first_forward_are_reached() -> None:
 
 
 def test_a_forward_that_fails_leaves_hooks_in_order() -> None:
-    import torch
-    from torch import nn
-
     model = borrowing()
     failing = nn.Sequential(model, nn.Linear(3, 3))
     with xg.use(**TEN):
@@ -126,8 +116,6 @@ def test_a_forward_that_fails_leaves_hooks_in_order() -> None:
 
 
 def test_tensors_that_stand_for_parameters_are_reached_where_they_are_leaves() -> None:
-    import torch
-
     model = borrowing()
     others = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
     with xg.use(**TEN):
@@ -136,8 +124,6 @@ def test_tensors_that_stand_for_parameters_are_reached_where_they_are_leaves() -
 
 
 def test_gradients_of_torch_func_with_respect_to_parameters_are_refused() -> None:
-    import torch
-
     model = borrowing()
     values = {name: p.detach() for name, p in model.named_parameters()}
 
@@ -161,8 +147,6 @@ def test_gradients_of_torch_func_with_respect_to_parameters_are_refused() -> Non
 
 
 def embedding() -> Any:
-    import torch
-
     model = torch.nn.Embedding(5, 2, sparse=True)
     return model, torch.tensor([1, 1, 3])
 
@@ -201,10 +185,6 @@ def test_rules_that_zeros_count_for_refuse_sparse_gradients() -> None:
 
 @pytest.mark.parametrize("wanted", ["clip_norm", "scale"])
 def test_a_grad_scaler_that_is_given_is_taken_out_of_what_rules_see(wanted: str) -> None:
-    import torch
-
-    from multigrad.compat.hook import attach_param_hooks
-
     def step(scaler: Any) -> list[Tensor]:
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 3)
@@ -226,10 +206,6 @@ def test_a_grad_scaler_that_is_given_is_taken_out_of_what_rules_see(wanted: str)
 
 
 def test_a_scaled_gradient_that_overflows_stays_so_for_the_scaler_to_see() -> None:
-    import torch
-
-    from multigrad.compat.hook import attach_param_hooks
-
     def bounded(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return grad_out.clamp(-1.0, 1.0)
 
@@ -241,8 +217,6 @@ def test_a_scaled_gradient_that_overflows_stays_so_for_the_scaler_to_see() -> No
 
 
 def test_autocast_to_float16_without_a_scaler_is_warned_of() -> None:
-    import torch
-
     model = torch.nn.Linear(2, 1)
     for dtype in (torch.float16, torch.bfloat16):
         with torch.autocast("cpu", dtype), xg.use("clip_norm", scope="params"):

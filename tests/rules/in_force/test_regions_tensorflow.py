@@ -57,17 +57,15 @@ def test_a_schedule_that_is_stepped_before_backward_acts_at_the_next_forward(
 
 
 @pytest.mark.parametrize("way", [by_activation, by_override])
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(way: Any) -> None:
     def times(factor: float) -> None:
         xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)
 
     times(10.0)
-    try:
-        function, x = tf.recompute_grad(way("replaced")), tf.constant([0.5])
-        assert gradient_after(function, lambda: times(3.0), x).numpy() == [10.0]
-        assert gradient_after(function, list, x).numpy() == [3.0]
-    finally:
-        xg.unregister("replaced")
+    function, x = tf.recompute_grad(way("replaced")), tf.constant([0.5])
+    assert gradient_after(function, lambda: times(3.0), x).numpy() == [10.0]
+    assert gradient_after(function, list, x).numpy() == [3.0]
 
 
 @pytest.mark.parametrize("rule", [None, "triangular", MOVING])

@@ -11,6 +11,9 @@ import pytest
 
 import multigrad as xg
 
+torch: Any = pytest.importorskip("torch")
+nn = torch.nn
+
 pytestmark = pytest.mark.needs("torch")
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
@@ -26,16 +29,12 @@ def width() -> Any:
 
 
 def network(width: Any) -> Any:
-    from torch import nn
-
     return nn.Sequential(
         nn.Linear(4, 4), xg.Activation("Heaviside", "triangular", {"width": width})
     )
 
 
 def test_a_checkpoint_brings_a_modules_schedule_back(width: Any) -> None:
-    import torch
-
     model, file = network(width), io.BytesIO()
     width.step(3)
     torch.save(model.state_dict(), file)
@@ -67,8 +66,6 @@ def test_a_copy_of_a_model_counts_by_itself(width: Any) -> None:
 def test_a_region_runs_again_under_the_number_of_its_forward(
     reentrant: bool, own: bool, width: Any
 ) -> None:
-    import torch
-
     act = xg.activation("Heaviside", *(("triangular", {"width": width}) if own else ()))
     x = torch.tensor(X, requires_grad=True)
     with xg.use("triangular", {"width": width}):
@@ -79,8 +76,6 @@ def test_a_region_runs_again_under_the_number_of_its_forward(
 
 
 def test_hooks_on_params_take_the_number_of_the_forward() -> None:
-    import torch
-
     norm = xg.schedule.linear(1.0, 0.1, steps=9)
     layer, x = torch.nn.Linear(4, 1), 100.0 * torch.tensor(X)
     with xg.use("clip_norm", {"max_norm": norm}, scope="params"):
@@ -93,9 +88,6 @@ def test_hooks_on_params_take_the_number_of_the_forward() -> None:
 
 
 def test_rules_put_on_what_exists_follow_a_schedule(width: Any) -> None:
-    import torch
-    from torch import nn
-
     rule = xg.get("triangular").with_params(width=width)
     model = nn.Sequential(nn.ReLU())
     xg.attach(model, {nn.ReLU: rule})
@@ -109,7 +101,5 @@ def test_rules_put_on_what_exists_follow_a_schedule(width: Any) -> None:
 
 
 def test_a_tensor_that_asks_for_a_gradient_is_refused() -> None:
-    import torch
-
     with pytest.raises(xg.RuleError, match="detach"):
         xg.activation("Heaviside", "triangular", {"width": torch.tensor(2.0, requires_grad=True)})

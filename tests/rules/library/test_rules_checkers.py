@@ -1,8 +1,8 @@
 """The frameworks' own gradient checkers on lowered rules: first and second order, in float64.
 
 A rule that is the true derivative of its forward must pass; a surrogate must not. A surrogate's
-backward is a function of (grad_out, tin) like any other, and its own derivative must be right: that
-is the second order.
+backward is a function of (grad_out, tin) like any other, with a key where it draws, and its own
+derivative must be right: that is the second order.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ from multigrad.testing.oracles import FORWARDS, LIBRARY
 # Of both signs, and away from the kinks and edges of every rule and activation.
 X = np.array([[-1.7, -0.3, 0.2], [0.8, 2.3, -0.9]])
 TRUE = [*((None, forward) for forward in FORWARDS), ("d(Linear)", "Linear"), ("d(ReLU)", "ReLU")]
-DETERMINISTIC = [
-    name for name in LIBRARY if name not in ("full_jam", "noise", "positive_jam", "rectangular_jam")
-]
+RANDOM = ("full_jam", "noise", "positive_jam", "rectangular_jam")
+KEY = (3, 4)
 each_true_pair = pytest.mark.parametrize(("rule", "forward"), TRUE)
-each_rule = pytest.mark.parametrize("rule", DETERMINISTIC)
+each_rule = pytest.mark.parametrize("rule", LIBRARY)
+
+
+def lower(rule: str, backend: str) -> Callable[[Any], Any]:
+    """Return a rule under Tanh, a random one with its numbers and a key."""
+    f = xg.lower(rule, backend, forward="Tanh")
+    call = f.apply if backend == "torch" else f
+    if rule not in RANDOM:
+        return call
+    params = xg.get(rule).params
+    values = [float(params[name]) for name in sorted(params)]
+    key = np.array(KEY, np.uint32) if backend == "jax" else KEY
+    return lambda x: call(x, *values, key)
 
 
 @each_true_pair
@@ -51,7 +62,7 @@ def test_torch_gradcheck_refuses_a_surrogate() -> None:
 def test_torch_differentiates_the_backward_of_every_rule(rule: str) -> None:
     import torch
 
-    f = xg.lower(rule, "torch", forward="Tanh").apply
+    f = lower(rule, "torch")
 
     def backward(x: Any, g: Any) -> Any:
         (grad_in,) = torch.autograd.grad(f(x), x, g, create_graph=True)
@@ -88,7 +99,7 @@ def test_jax_differentiates_the_backward_of_every_rule(rule: str) -> None:
     import jax
     from jax.test_util import check_grads
 
-    f = xg.lower(rule, "jax", forward="Tanh")
+    f = lower(rule, "jax")
 
     def backward(x: Any, g: Any) -> Any:
         return jax.vjp(f, x)[1](g)[0]
@@ -122,7 +133,7 @@ def test_tensorflow_compute_gradient_disagrees_with_a_surrogate() -> None:
 def test_tensorflow_differentiates_the_backward_of_every_rule(rule: str) -> None:
     import tensorflow as tf
 
-    f = xg.lower(rule, "tensorflow", forward="Tanh")
+    f = lower(rule, "tensorflow")
 
     def backward(x: Any, g: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -136,7 +147,7 @@ def test_tensorflow_differentiates_the_backward_of_every_rule(rule: str) -> None
 # --- what is kept between forward and backward ----------------------------------------------------
 
 INPUT_KEPT = ("arctan", "fast_sigmoid", "triangular")
-MASK_KEPT = ("d(ReLU)", "positive_jam", "rectangular")
+MASK_KEPT = ("d(ReLU)", "positive_jam", "rectangular", "rectangular_jam")
 NOTHING_KEPT = (
     "clip_norm",
     "centralize",

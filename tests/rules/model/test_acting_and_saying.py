@@ -11,6 +11,8 @@ import pytest
 import multigrad as xg
 from multigrad import GradientError, TraceError
 
+from ...harness.torch_class import torch_class
+
 LOG = logging.getLogger(__name__)
 X = np.array([-1.0, 2.0], np.float32)
 
@@ -81,14 +83,9 @@ def test_the_errors_of_a_capture_form_no_circle() -> None:
 def test_a_gradients_node_bears_the_name_of_the_class() -> None:
     import torch
 
-    class Doubled(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            return 2 * grad
+    @torch_class(lambda ctx, grad: 2 * grad)
+    def Doubled(ctx: Any, x: Any) -> Any:
+        return x * 1
 
     x = torch.ones(3, requires_grad=True)
     y = xg.from_autograd_function(Doubled)(x)  # before torch 2.13 its node ends with it

@@ -262,15 +262,13 @@ def test_a_loaded_rule_works_wherever_rules_do() -> None:
     assert np.linalg.norm(grads["w"]) == pytest.approx(1)
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_a_loaded_rule_is_registered_only_when_asked_for() -> None:
     loaded = xg.from_dict({**xg.get("triangular").to_dict(), "name": "tent"})
     assert "tent" not in xg.rules()
     xg.register("tent")(loaded)
-    try:
-        assert xg.get("tent")(None, G, X).tobytes() == loaded(None, G, X).tobytes()
-        assert xg.get("tent").to_dict()["name"] == "tent"
-    finally:
-        xg.unregister("tent")
+    assert xg.get("tent")(None, G, X).tobytes() == loaded(None, G, X).tobytes()
+    assert xg.get("tent").to_dict()["name"] == "tent"
 
 
 def test_loaded_rules_pickle_by_their_data(mine: Any) -> None:
@@ -296,12 +294,10 @@ def test_draws_go_on_counting_in_a_composed_rule(mine: Any) -> None:
     )
 
 
+@pytest.mark.usefixtures("registry_as_found")
 def test_the_promise_of_first_order_is_saved() -> None:
     rule = xg.register("promised", first_order=True)(xg.get("clip_norm").function)
-    try:
-        assert xg.from_dict(rule.to_dict()).first_order is True
-    finally:
-        xg.unregister("promised")
+    assert xg.from_dict(rule.to_dict()).first_order is True
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow")

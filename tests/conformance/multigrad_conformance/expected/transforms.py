@@ -40,14 +40,6 @@ def scale(g: Exact, x: Exact, draws: Draws, s: float = 1.0) -> Exact:
     return s * g
 
 
-def reversal(g: Exact, x: Exact, draws: Draws, alpha: float = 1.0) -> Exact:
-    return -alpha * g
-
-
-def quantization_noise(g: Exact, x: Exact, draws: Draws, factor: float = 0.5) -> Exact:
-    return (1.0 - factor) * g
-
-
 def sign(g: Exact, x: Exact, draws: Draws) -> Exact:
     return g.apply(np.sign, 0)
 
@@ -119,10 +111,6 @@ def clamp_with_grad(g: Exact, x: Exact, draws: Draws, low: float = 0.0, high: fl
     return rounded(g, np.where(np.sign(g.value) * beyond >= 0, g.value, 0.0))
 
 
-def sign_jam(g: Exact, x: Exact, draws: Draws) -> Exact:
-    return draws.uniform() * g.apply(np.sign, 0)
-
-
 def noisy_threshold(g: Exact, x: Exact, draws: Draws, t: float = 0.0, sigma: float = 0.1) -> Exact:
     return where(x >= t, g, 0.0) + sigma * draws.normal()
 
@@ -156,8 +144,8 @@ TRANSFORMS: dict[str, Callable[..., Exact]] = {
     "tensorflow.stop_gradient": stop,
     "optax.set_to_zero": stop,
     "optax.scale": renamed(scale, step_size="s"),
-    "pytorch_revgrad.RevGrad": reversal,
-    "quantization_noise": quantization_noise,
+    "pytorch_revgrad.RevGrad": lambda g, x, draws, alpha=1.0: -alpha * g,
+    "quantization_noise": lambda g, x, draws, factor=0.5: (1.0 - factor) * g,
     "sign": sign,
     "optax.scale_by_sign": sign,
     "clip_value": clip_value,
@@ -175,7 +163,7 @@ TRANSFORMS: dict[str, Callable[..., Exact]] = {
     "larq.MagnitudeAwareSign": renamed(magnitude_aware, clip_value="clip"),
     "dorefa_weights": dorefa_weights,
     "clamp_with_grad": clamp_with_grad,
-    "sign_jam": sign_jam,
+    "sign_jam": lambda g, x, draws: draws.uniform() * g.apply(np.sign, 0),
     "noisy_threshold": noisy_threshold,
     "zennit.ReLUGuidedBackprop": guided,
     "captum.GuidedBackprop": guided,

@@ -1,0 +1,56 @@
+"""A function that is compiled, how often it was traced, and its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import multigrad as xg
+
+X = np.linspace(-2.0, 2.0, 9, dtype=np.float32)
+OPTIONS: dict[str, dict[str, Any]] = {
+    "torch": {"backend": "aot_eager", "fullgraph": True},
+    "jax": {},
+    "tensorflow": {},
+}
+
+
+class Traced:
+    """A function under `xg.jit`, or compiled by its framework alone, which counts its traces."""
+
+    def __init__(
+        self, backend: Any, fn: Callable[..., Any], is_ours: bool = True, **options: Any
+    ) -> None:
+        self.backend = backend
+        self.traces = 0
+        options = OPTIONS[backend.name] | options
+        if backend.name == "torch":
+            import torch
+            from torch._dynamo.testing import CompileCounterWithBackend
+
+            torch._dynamo.reset()
+            self._graphs = options["backend"] = CompileCounterWithBackend(options["backend"])
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if backend.name != "torch":  # there, Dynamo counts
+                self.traces += 1
+            return fn(*args, **kwargs)
+
+        self.fn = xg.jit(counted, **options) if is_ours else self._compiled(counted, options)
+
+    def _compiled(self, fn: Callable[..., Any], options: dict[str, Any]) -> Any:
+        if self.backend.name == "torch":
+            import torch
+
+            return torch.compile(fn, **options)
+        import jax
+
+        return jax.jit(fn)
+
+    def gradient(self, x: Any = X) -> Any:
+        _, grad = self.backend.vjp(self.fn, x, np.ones_like(x))
+        if self.backend.name == "torch":
+            self.traces = self._graphs.frame_count
+        return grad
