@@ -256,7 +256,7 @@ def _function_of(forward: Any, name: str) -> Function:
     if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
         refuse_bound(forward, name)
     if isinstance(forward, Function):
-        if not (forward._completes or has_defaults(forward)):
+        if not (forward._is_incomplete(()) or has_defaults(forward)):
             return forward
         # With its defaults: a forward is called with one tensor.
         return make_function(calling(forward))
