@@ -20,12 +20,12 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models, versions
-from .attach import attach, attach_function, bridge, host, isolate, many, modes, rehearse, vjp
+from .attach import attach, attach_function, host, rehearse, vjp
 from .compile import compile
 from .dialect import table
-from .distributed import ranks
+from .distributed import collectives
 from .importers import custom_gradients
-from .kernels import bits, ops, random
+from .kernels import ops, random
 
 __all__ = ["backend"]
 
@@ -34,28 +34,28 @@ backend = Backend(
     name="jax",
     tensors=Tensors(
         types=(jax.Array, jax.core.Tracer),
-        dtype=bridge.dtype,
-        to_numpy=bridge.to_numpy,
-        from_numpy=bridge.from_numpy,
+        dtype=host.dtype,
+        to_numpy=host.to_numpy,
+        from_numpy=host.from_numpy,
         numbers_widen=True,
-        is_traced=bridge.is_traced,
-        weak=bridge.weak,
-        weak_types=WeakTypes(bridge.is_weak, versions.weaken, bridge.find_weak),
-        precision=bridge.precision,
+        is_traced=host.is_traced,
+        weak=host.weak,
+        weak_types=WeakTypes(host.is_weak, versions.weaken, host.find_weak),
+        precision=host.precision,
     ),
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
         scan=ops.scan,
-        bits=(bits.pack, bits.unpack),
+        bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
         render=attach.render,
         finish=attach.finish,
         call=attach.call,
         attach=attach_function.attach_function,
-        many=many.many,
+        many=vjp.many,
         vjp=vjp.vjp,
         vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,
@@ -66,7 +66,7 @@ backend = Backend(
         joins_loops=True,
         transposes=True,
         keeps_float_derivatives=True,
-        isolate=isolate.isolate,
+        isolate=rehearse.isolate,
         rehearse=rehearse.rehearse,
     ),
     draws=Draws(
@@ -85,8 +85,8 @@ backend = Backend(
         on_move=compile.on_move,
     ),
     interop=Interop(
-        lend=bridge.lend,
-        borrow=bridge.borrow,
+        lend=host.lend,
+        borrow=host.borrow,
         outside=host.outside,
         bridge=host.bridge,
     ),
@@ -101,13 +101,13 @@ backend = Backend(
         leaves=models.leaves,
     ),
     modes=Modes(
-        jvp=modes.jvp,
-        checkpoints={"jax.checkpoint": modes.checkpointed},
-        mapped=modes.mapped,
-        whole=modes.whole,
-        lacks=modes.LACKS,
+        jvp=vjp.jvp,
+        checkpoints={"jax.checkpoint": vjp.checkpointed},
+        mapped=vjp.mapped,
+        whole=vjp.whole,
+        lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=ranks.group),
+    ranks=Ranks(group=collectives.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

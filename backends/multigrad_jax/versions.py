@@ -110,10 +110,3 @@ def xlogy_of_nan(x: Any, y: Any) -> Any:
 MENDED = jax.__version_info__ >= (0, 10, 2)
 floor_divide: Any = jnp.floor_divide if MENDED else floor_divide_by_zero
 xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
-
-__all__ = [
-    "CUSTOM_VJP3", "PRIMALS", "VJP_KINDS", "axes_of_shard_map", "core", "custom_vjp_of_values",
-    "distributed", "floor_divide", "folding_constants",
-    "primal_of", "set_everywhere", "static_of", "take_current_trace", "takes_symbolic_zeros",
-    "traced_of", "xlogy",
-]  # fmt: skip

@@ -5,6 +5,7 @@ gives, in numbers of jax's, of NumPy's or of a graph's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from .versions import core
@@ -18,16 +19,12 @@ INLINED = {
 }
 
 
-def number_of(literal: Any) -> Any:
-    return literal.val
-
-
 def walk(
     jaxpr: Any,
     consts: Sequence[Any],
     arguments: Sequence[Any],
     compute: Callable[[Any, list[Any]], Sequence[Any]],
-    literal: Callable[[Any], Any] = number_of,
+    literal: Callable[[Any], Any] = attrgetter("val"),
     *,
     last: Mapping[int, Sequence[Any]] | None = None,
     values: dict[Any, Any] | None = None,

@@ -19,12 +19,12 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models
-from .attach import attach, bridge, host, many, modes, vjp
+from .attach import attach, host, vjp
 from .compile import compile, regions
 from .dialect import table
-from .distributed import ranks, replicas
+from .distributed import replicas
 from .importers import custom_gradient
-from .kernels import bits, ops, random
+from .kernels import ops, random
 
 __all__ = ["backend"]
 
@@ -33,29 +33,29 @@ backend = Backend(
     name="tensorflow",
     tensors=Tensors(
         types=(tf.Tensor, tf.Variable),
-        dtype=bridge.dtype,
-        to_numpy=bridge.to_numpy,
-        from_numpy=bridge.from_numpy,
-        constant=bridge.constant,
-        is_traced=bridge.is_traced,
-        weak=bridge.weak,
-        read_number=bridge.read_number,
-        write_number=bridge.write_number,
-        keep=bridge.keep,
+        dtype=host.dtype,
+        to_numpy=host.to_numpy,
+        from_numpy=host.from_numpy,
+        constant=host.constant,
+        is_traced=host.is_traced,
+        weak=host.weak,
+        read_number=host.read_number,
+        write_number=host.write_number,
+        keep=host.keep,
     ),
     kernels=Kernels(
         rows=ops.OPS,
         unsupported=ops.UNSUPPORTED,
         while_loop=ops.while_loop,
         scan=ops.scan,
-        bits=(bits.pack, bits.unpack),
+        bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
         render=attach.render,
         finish=attach.finish,
         call=attach.call,
         attach=attach.attach_function,
-        many=many.many,
+        many=vjp.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         note_use=vjp.note_use,
@@ -85,8 +85,8 @@ backend = Backend(
         recall=regions.recall,
     ),
     interop=Interop(
-        lend=bridge.lend,
-        borrow=bridge.borrow,
+        lend=host.lend,
+        borrow=host.borrow,
         bridge=host.bridge,
     ),
     imports=Imports(
@@ -98,13 +98,13 @@ backend = Backend(
         kept_by_call=models.kept_by_call,
     ),
     modes=Modes(
-        jvp=modes.jvp,
-        checkpoints={"tf.recompute_grad": modes.checkpointed},
-        mapped=modes.mapped,
+        jvp=vjp.jvp,
+        checkpoints={"tf.recompute_grad": vjp.checkpointed},
+        mapped=vjp.mapped,
         whole=tf.function,
-        lacks=modes.LACKS,
+        lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=ranks.group),
+    ranks=Ranks(group=replicas.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

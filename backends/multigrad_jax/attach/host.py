@@ -8,6 +8,7 @@ from the inputs again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,9 +20,76 @@ from multigrad.backend import Guest, Kind, Pull, SharedBuffer, kind_of, make_zer
 
 from ..kernels.random import place_like
 from ..versions import take_current_trace
-from . import bridge as transfer
 from .attach import make_strong
 from .attach_function import is_eager
+from .vjp import forbid_derivative
+
+WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default
+
+
+def to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    """Return the values of an array; bfloat16 keeps its dtype (ml_dtypes)."""
+    return np.asarray(x)
+
+
+def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
+    """Return a NumPy array as jax's; 64 bits need `precision`."""
+    return jnp.asarray(x)
+
+
+def precision(dtype: str) -> AbstractContextManager[Any]:
+    """Return the mode that keeps a dtype: jax makes 32 bits of 64 by default."""
+    return jax.enable_x64(True) if dtype in WIDE else nullcontext()
+
+
+def is_traced(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
+def dtype(name: str) -> Any:
+    return jnp.dtype(name)
+
+
+def is_weak(value: Any) -> bool:
+    return getattr(value, "weak_type", False)
+
+
+def find_weak(run: Callable[..., Any], arrays: Sequence[Any]) -> Sequence[bool]:
+    """Return which results of a function are weak, () where jax cannot tell."""
+    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=is_weak(x)) for x in arrays]
+    try:
+        return [*map(is_weak, jax.eval_shape(run, *given))]
+    except Exception:  # noqa: BLE001 (it is the user's code, which looks at values)
+        return ()
+
+
+def weak(value: Any, dtype: Any) -> Any:
+    """Return a scalar that does not promote the tensor it meets."""
+    if isinstance(value, bool | int | float) or is_weak(value):
+        return value
+    return value.astype(dtype)
+
+
+def lend(x: jax.Array) -> SharedBuffer:
+    """Return an array for other frameworks to read, in place where it lies on the CPU."""
+    device = next(iter(x.devices()))
+    exporter = x if device.platform == "cpu" and len(x.devices()) == 1 else None
+    return SharedBuffer(x.dtype.name, x.shape, partial(np.asarray, x), exporter)
+
+
+def borrow(lent: SharedBuffer, own: bool = False) -> jax.Array:
+    """Return what another framework lent as an array, of its own dtype whatever the mode."""
+    if lent.dtype in WIDE:
+        with jax.enable_x64(True):
+            return _borrow(lent, own)
+    return _borrow(lent, own)
+
+
+def _borrow(lent: SharedBuffer, own: bool) -> jax.Array:
+    if own or lent.exporter is None:
+        return jnp.array(lent.array(), copy=own)
+    return jax.dlpack.from_dlpack(lent.exporter)
+
 
 Tensor: TypeAlias = Any
 
@@ -35,8 +103,8 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return the outputs."""
     if is_at_hand(tensors):
-        outputs = guest.run([transfer.lend(x) for x in tensors])
-        return tuple(place(transfer.borrow(y, guest.owns), tensors) for y in outputs)
+        outputs = guest.run([lend(x) for x in tensors])
+        return tuple(place(borrow(y, guest.owns), tensors) for y in outputs)
     kinds = guest.infer([kind_of(x) for x in tensors])
     return call_back(guest, guest.run, tensors, kinds)
 
@@ -54,8 +122,8 @@ class Kept:
 def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
     """Return the outputs, and what backward needs."""
     if is_at_hand(tensors):
-        lent, pull = guest.record([transfer.lend(x) for x in tensors])
-        outputs = tuple(place(transfer.borrow(y, guest.owns), tensors) for y in lent)
+        lent, pull = guest.record([lend(x) for x in tensors])
+        outputs = tuple(place(borrow(y, guest.owns), tensors) for y in lent)
         return outputs, (Kept(pull, tensors), ())
     return apply(guest, *tensors), (None, tensors)  # under another derivative: it is asked too
 
@@ -72,13 +140,13 @@ def pull_back(
         for i, c in enumerate(cotangents)
     ]
     if kept is not None and is_at_hand([c for c in given if c is not None]):
-        lent = kept.pull([None if c is None else transfer.lend(c) for c in given])
+        lent = kept.pull([None if c is None else lend(c) for c in given])
         return tuple(
-            None if g is None else jax.device_put(transfer.borrow(g, guest.owns), where)
+            None if g is None else jax.device_put(borrow(g, guest.owns), where)
             for g, where in zip(lent, kept.places, strict=True)
         )
     kinds = [kind_of(x) for x in tensors] if kept is None else kept.kinds
-    once = refuse_derivative(guest)
+    once = forbid_derivative(str(guest.refusal()))
     tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
     carried = [once(c) for c in given if c is not None]
 
@@ -108,10 +176,10 @@ def call_back(
     kinds: Sequence[Kind],
 ) -> tuple[Tensor, ...]:
     """Stage a call of a function of what is lent."""
-    types = tuple(jax.ShapeDtypeStruct(shape, transfer.dtype(dtype)) for shape, dtype in kinds)
+    types = tuple(jax.ShapeDtypeStruct(shape, dtype(kind)) for shape, kind in kinds)
 
     def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
-        return tuple(y.array() for y in function([transfer.lend(x) for x in arrays]))
+        return tuple(y.array() for y in function([lend(x) for x in arrays]))
 
     method = "broadcast_all" if getattr(guest, "is_batched", False) else "sequential"
     return tuple(jax.pure_callback(call, types, *tensors, vmap_method=method))
@@ -120,20 +188,6 @@ def call_back(
 def _zeros(kind: Kind) -> SharedBuffer:
     shape, dtype = kind
     return make_zeros(tuple(n or 0 for n in shape), dtype)
-
-
-def refuse_derivative(guest: Guest) -> Callable[[Tensor], Tensor]:
-    """Return the identity, which raises where a derivative of it is taken."""
-
-    @jax.custom_jvp
-    def once(x: Tensor) -> Tensor:
-        return x
-
-    @once.defjvp
-    def refuse(primals: Any, tangents: Any) -> Any:
-        raise guest.refusal()
-
-    return once
 
 
 def is_at_hand(tensors: Sequence[Tensor]) -> bool:

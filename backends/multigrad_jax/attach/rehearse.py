@@ -1,4 +1,5 @@
-"""A function that a proof runs several times: traced once, then computed in NumPy.
+"""Code that runs for a proof: a function that it runs several times is traced once, then computed
+in NumPy.
 
 To run it op by op compiles a kernel for each of its primitives and shapes, some 25 ms each, and as
 a whole takes XLA seconds. A primitive stands here where NumPy's numbers are XLA's but for rounding;
@@ -7,9 +8,13 @@ any other one jax computes itself.
 
 from __future__ import annotations
 
+import contextvars
 import math
 import operator
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -18,9 +23,86 @@ import numpy as np
 
 from multigrad.graph.ops.arrays.loops import limited
 
+from ..distributed import manual_axes
 from ..versions import core, folding_constants
 from ..walk import INLINED, opened
 from .attach import rehearsing
+
+# --- at once, whatever is traced, mapped or transformed around it ---------------------------------
+# What people turn on to find their own errors says nothing about a proof's edge values.
+STRICT = ("debug_nans", "debug_infs", "log_compiles")
+UNBOUND = re.compile(r"unbound axis name: (\w+)")
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return what a function returns, computed at once under jax's defaults, on one shard.
+
+    What it exchanges over mapped axes is exchanged over axes of one shard. In a `shard_map` it runs
+    on a thread of its own: jax has no way out of the axes around it.
+    """
+    names = manual_axes.mapped()
+    run = partial(run_at_once, run)
+    if names:
+        return on_own_thread(lambda: on_one_shard(run, names))
+    return on_one_shard(run)
+
+
+def run_at_once(run: Callable[[], Any]) -> Any:
+    with ExitStack() as stack:
+        stack.enter_context(jax.ensure_compile_time_eval())
+        stack.enter_context(jax.transfer_guard("allow"))
+        for name in STRICT:
+            option = getattr(jax, name, None)
+            if option is not None and getattr(jax.config, f"jax_{name}", False):
+                stack.enter_context(option(False))
+        return run()
+
+
+def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
+    """Run a function where axes of one shard have these names, and those that it asks for."""
+    while True:
+        try:
+            return with_axes(run, names)
+        except NameError as error:
+            missing = UNBOUND.search(str(error))
+            if missing is None or missing[1] in names:
+                raise
+            names = (*names, missing[1])
+
+
+def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
+    """Run a function mapped over axes of these names; it meets no value that is mapped."""
+    found: list[Any] = []
+
+    def mapped(_: int) -> int:
+        found[:] = [run()]
+        return 0
+
+    for name in names:
+        mapped = jax.vmap(mapped, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
+    mapped(0)
+    return found[0]
+
+
+def on_own_thread(run: Callable[[], Any]) -> Any:
+    """Run a function where nothing of jax is around it."""
+    found: list[Any] = []
+    context = contextvars.copy_context()
+
+    def target() -> None:
+        try:
+            found.extend((context.run(run), None))
+        except BaseException as error:  # noqa: BLE001 (it is raised where it was asked for)
+            found.extend((None, error))
+
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+    result, error = found
+    if error is not None:
+        raise error
+    return result
+
 
 Array = Any
 Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
@@ -122,6 +204,10 @@ def step_of(equation: Any) -> Step:
     dtypes = [variable.aval.dtype for variable in equation.outvars]
     if isinstance(compute, np.ufunc):  # as most are, whatever their params say
         return lambda operands: (np.asarray(compute(*operands), dtypes[0]),)
+    if name in PASSED:
+        function, word = PASSED[name]
+        return lambda operands: (np.asarray(function(*operands, params[word]), dtypes[0]),)
+    given = {word: params[word] for word in words_of(compute) if word in params}
 
     def by_jax(operands: Sequence[Array]) -> list[Array]:
         found = equation.primitive.bind(*operands, **params)
@@ -129,7 +215,7 @@ def step_of(equation: Any) -> Step:
 
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         try:
-            found = compute(*operands, **params)  # type: ignore[misc]
+            found = compute(*operands, **given)  # type: ignore[misc]
         except Refused:
             return by_jax(operands)
         if several:
@@ -137,6 +223,13 @@ def step_of(equation: Any) -> Step:
         return (np.asarray(found, dtypes[0]),)
 
     return by_jax if compute is None else by_numpy
+
+
+def words_of(function: Any) -> tuple[str, ...]:
+    """Return which params a function takes; the others say how jax is to compute it."""
+    code = getattr(function, "__code__", None)
+    first = code.co_argcount if code else 0
+    return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
 
 
 class Refused(Exception):
@@ -186,19 +279,10 @@ CONTROL = {"cond": cond, "scan": scan, "while": while_}
 # --- primitives -----------------------------------------------------------------------------------
 
 
-def plain(function: Callable[..., Array]) -> Compute:
-    """Return a function of NumPy as a primitive, whose parameters say how jax is to compute it."""
-
-    def compute(*arrays: Array, **params: Any) -> Array:
-        return function(*arrays)
-
-    return compute
-
-
 def of_floats(function: Callable[..., Array]) -> Compute:
     """The same, of floats alone: of integers, XLA's differ at the ends."""
 
-    def compute(*arrays: Array, **params: Any) -> Array:
+    def compute(*arrays: Array) -> Array:
         if not is_float(arrays[0]):
             raise Refused
         return function(*arrays)
@@ -223,7 +307,7 @@ def minimum(a: Array, b: Array) -> Array:
     return np.minimum(wide(a), wide(b))
 
 
-def sign(x: Array, **params: Any) -> Array:
+def sign(x: Array) -> Array:
     return np.where((x == 0) | np.isnan(x), x, np.sign(x))
 
 
@@ -248,7 +332,7 @@ def erfc(x: Array) -> Array:
     return special.erfc(wide(x))
 
 
-def integer_pow(x: Array, *, y: int, **params: Any) -> Array:
+def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
         raise Refused
     result = np.ones_like(x)
@@ -259,19 +343,19 @@ def integer_pow(x: Array, *, y: int, **params: Any) -> Array:
     return x.dtype.type(1) / result if y < 0 else result
 
 
-def round_(x: Array, *, rounding_method: Any, **params: Any) -> Array:
+def round_(x: Array, *, rounding_method: Any) -> Array:
     if rounding_method != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Refused
     return np.round(x)
 
 
-def select(which: Array, *cases: Array, **params: Any) -> Array:
+def select(which: Array, *cases: Array) -> Array:
     if which.dtype != bool or len(cases) != 2:
         raise Refused
     return np.where(which, cases[1], cases[0])
 
 
-def convert(x: Array, *, new_dtype: Any, **params: Any) -> Array:
+def convert(x: Array, *, new_dtype: Any) -> Array:
     """XLA's integers end at the ends of their range, NumPy's do not."""
     new = np.dtype(new_dtype)
     if is_float(x) and new.kind in "iu":
@@ -279,7 +363,7 @@ def convert(x: Array, *, new_dtype: Any, **params: Any) -> Array:
     return x.astype(new)
 
 
-def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any, **params: Any) -> Array:
+def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Array:
     if any(not isinstance(n, int) for n in shape):
         raise Refused
     ones = [1] * len(shape)
@@ -290,57 +374,39 @@ def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any, **param
     return result
 
 
-def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None, **params: Any) -> Array:
+def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None) -> Array:
     if dimensions is not None:
         raise Refused
     return x.reshape(new_sizes)
 
 
-def squeeze(x: Array, *, dimensions: Any, **params: Any) -> Array:
-    return np.squeeze(x, tuple(dimensions))
-
-
-def expand_dims(x: Array, *, dimensions: Any, **params: Any) -> Array:
-    return np.expand_dims(x, tuple(dimensions))
-
-
-def transpose(x: Array, *, permutation: Any, **params: Any) -> Array:
-    return x.transpose(permutation)
-
-
-def concatenate(*arrays: Array, dimension: int, **params: Any) -> Array:
+def concatenate(*arrays: Array, dimension: int) -> Array:
     return np.concatenate(arrays, dimension)
 
 
-def stack(*arrays: Array, axis: int, **params: Any) -> Array:
+def stack(*arrays: Array, axis: int) -> Array:
     return np.stack(arrays, axis)
 
 
-def tile(x: Array, *, reps: Any, **params: Any) -> Array:
-    return np.tile(x, reps)
-
-
-def cumsum(x: Array, *, axis: int, reverse: bool, **params: Any) -> Array:
+def cumsum(x: Array, *, axis: int, reverse: bool) -> Array:
     x = wide(np.flip(x, axis) if reverse else x)
     sums = np.cumsum(x, axis, dtype=x.dtype)
     sums = sums + sums.dtype.type(0)  # XLA begins with 0: a sum of -0 is 0
     return np.flip(sums, axis) if reverse else sums
 
 
-def slice_(
-    x: Array, *, start_indices: Any, limit_indices: Any, strides: Any, **params: Any
-) -> Array:
+def slice_(x: Array, *, start_indices: Any, limit_indices: Any, strides: Any) -> Array:
     steps = strides or (1,) * x.ndim
     return x[tuple(map(slice, start_indices, limit_indices, steps))]
 
 
-def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any, **params: Any) -> Array:
+def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any) -> Array:
     lengths = zip(starts, slice_sizes, x.shape, strict=True)
     first = [(min(max(int(start), 0), whole - n), n) for start, n, whole in lengths]
     return x[tuple(slice(start, start + n) for start, n in first)]
 
 
-def pad(x: Array, value: Array, *, padding_config: Any, **params: Any) -> Array:
+def pad(x: Array, value: Array, *, padding_config: Any) -> Array:
     if any(min(each) < 0 for each in padding_config):
         raise Refused
     rows = [
@@ -352,21 +418,17 @@ def pad(x: Array, value: Array, *, padding_config: Any, **params: Any) -> Array:
     return full
 
 
-def split(x: Array, *, sizes: Any, axis: int, **params: Any) -> list[Array]:
+def split(x: Array, *, sizes: Any, axis: int) -> list[Array]:
     return np.split(x, np.cumsum(sizes)[:-1], axis)
 
 
-def iota(*, dtype: Any, shape: Any, dimension: int, **params: Any) -> Array:
+def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
     ones = [n if i == dimension else 1 for i, n in enumerate(shape)]
     return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
 
 
-def rev(x: Array, *, dimensions: Any, **params: Any) -> Array:
-    return np.flip(x, tuple(dimensions))
-
-
 def dot_general(
-    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any, **params: Any
+    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
 ) -> Array:
     """Sums of products; integers wrap around as wide as the result."""
     (left, right), (left_batch, right_batch) = dimension_numbers
@@ -391,14 +453,14 @@ def dot_general(
 
 
 def reduced(function: Callable[..., Array]) -> Compute:
-    def compute(x: Array, *, axes: Any, **params: Any) -> Array:
+    def compute(x: Array, *, axes: Any) -> Array:
         return function(wide(x), axis=tuple(axes))
 
     return compute
 
 
 def extreme(function: Callable[..., Array]) -> Compute:
-    def compute(x: Array, *, axes: Any, **params: Any) -> Array:
+    def compute(x: Array, *, axes: Any) -> Array:
         if not x.size:
             raise Refused
         return function(x, axis=tuple(axes))
@@ -406,7 +468,7 @@ def extreme(function: Callable[..., Array]) -> Compute:
     return compute
 
 
-def summed(x: Array, *, axes: Any, **params: Any) -> Array:
+def summed(x: Array, *, axes: Any) -> Array:
     kind = None if is_float(x) else x.dtype
     total = np.sum(wide(x), axis=tuple(axes), dtype=kind)
     return total + total.dtype.type(0)
@@ -416,14 +478,20 @@ def clamp(low: Array, x: Array, high: Array) -> Array:
     return np.minimum(np.maximum(x, low), high)
 
 
+# Those that take one param, behind their array.
+PASSED: dict[str, tuple[Compute, str]] = {
+    "rev": (np.flip, "dimensions"), "squeeze": (np.squeeze, "dimensions"),
+    "tile": (np.tile, "reps"),
+    "transpose": (np.transpose, "permutation"),
+}  # fmt: skip
 PRIMITIVES: dict[str, Compute] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract,
     "mul": np.multiply, "div": of_floats(np.true_divide), "neg": np.negative,
-    "max": plain(maximum), "min": plain(minimum), "abs": np.abs, "sign": sign,
+    "max": maximum, "min": minimum, "abs": np.abs, "sign": sign,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log1p": np.log1p, "tanh": np.tanh, "logistic": plain(logistic),
-    "rsqrt": plain(rsqrt), "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
-    "rem": of_floats(np.fmod), "erf": plain(erf), "erfc": plain(erfc),
+    "log1p": np.log1p, "tanh": np.tanh, "logistic": logistic,
+    "rsqrt": rsqrt, "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
+    "rem": of_floats(np.fmod), "erf": erf, "erfc": erfc,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
@@ -433,13 +501,12 @@ PRIMITIVES: dict[str, Compute] = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less,
     "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
-    "not": np.invert, "select_n": select, "clamp": plain(clamp),
-    "convert_element_type": convert, "copy": plain(np.copy), "copy_p": plain(np.copy),
-    "broadcast_in_dim": broadcast_in_dim, "reshape": reshape, "squeeze": squeeze,
-    "expand_dims": expand_dims, "transpose": transpose, "concatenate": concatenate,
-    "stack": stack, "tile": tile, "cumsum": cumsum,
+    "not": np.invert, "select_n": select, "clamp": clamp,
+    "convert_element_type": convert, "copy": np.copy, "copy_p": np.copy,
+    "broadcast_in_dim": broadcast_in_dim, "reshape": reshape,
+    "concatenate": concatenate, "stack": stack, "cumsum": cumsum,
     "slice": slice_, "dynamic_slice": dynamic_slice, "pad": pad, "split": split, "iota": iota,
-    "rev": rev, "dot_general": dot_general, "reduce_sum": summed, "reduce_prod": reduced(np.prod),
+    "dot_general": dot_general, "reduce_sum": summed, "reduce_prod": reduced(np.prod),
     "reduce_max": extreme(np.max), "reduce_min": extreme(np.min),
     "reduce_and": extreme(np.all), "reduce_or": extreme(np.any),
 }  # fmt: skip

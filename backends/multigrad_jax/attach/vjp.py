@@ -1,16 +1,27 @@
-"""`xg.vjp` on jax."""
+"""`xg.vjp` on jax, and the other ways in which it runs a custom gradient: forward mode,
+checkpoints, a rule on many gradients.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from multigrad.errors import GradientError
 
-Tensor = Any
+if TYPE_CHECKING:
+    from multigrad.backend import Graph
+import numpy as np
+
+from multigrad.backend.finding.values import run_on_tensors_alone
+
+Tensor: TypeAlias = Any
+Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 
 
 def vjp(
@@ -72,16 +83,107 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 def _cotangent(given: Any, output: Tensor) -> Any:
     """Return a cotangent as jax takes it: zeros of no bytes for integers."""
     if not jnp.issubdtype(output.dtype, jnp.inexact):
-        import numpy as np
-
         return np.zeros(output.shape, jax.dtypes.float0)
     return jnp.zeros_like(output) if given is None else jnp.asarray(given, output.dtype)
 
 
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, jax.Array)
+
+
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
     """Return that a trace, whose tracers are its own, may be one of a derivative."""
-    return is_still_there if isinstance(tensor, jax.core.Tracer) else None
+    return (lambda: True) if isinstance(tensor, jax.core.Tracer) else None
 
 
-def is_still_there() -> bool:
-    return True
+# --- many gradients at once, outside of autodiff --------------------------------------------------
+
+
+def many(
+    graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
+) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
+    """Return a rule on gradients in one compiled call; see `Autodiff.many`."""
+    rule = emit(graph)
+
+    def act(gradients: list[Tensor], values: tuple[Any, ...]) -> list[Tensor]:
+        return [rule(gradient, *values) for gradient in gradients]
+
+    compiled = jax.jit(act)
+
+    def run(gradients: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor] | None:
+        if any(isinstance(each, Tracer) for each in gradients):
+            return None  # it is compiled with what is around it
+        if len({frozenset(each.devices()) for each in gradients}) > 1:
+            return None
+        return compiled(list(gradients), tuple(values))
+
+    return run
+
+
+# --- the other ways in which a custom gradient runs -----------------------------------------------
+
+
+# Whether `xg.jvp` runs what is called: a `custom_vjp` has no forward mode (jax 0.10).
+PUSHING: ContextVar[bool] = ContextVar("multigrad_jax_pushing", default=False)
+# Why there is none of the others.
+LACKS = {
+    "autocast": "JAX has no autocast",
+    "kept": "what is kept are the arrays that fwd returns, of which jit drops those that are not "
+    "read",
+}
+
+
+def jvp(
+    run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return what a function of arrays gives, and its tangents.
+
+    Raises:
+        NotImplementedError: there is a `jax.custom_vjp` in it, which has none.
+    """
+    given = [_tangent(t, x) for t, x in zip(tangents, inputs, strict=True)]
+    token = PUSHING.set(True)
+    try:
+        outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), tuple(given))
+    except TypeError as error:
+        if "custom_vjp" in str(error):
+            raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
+        raise
+    finally:
+        PUSHING.reset(token)
+    return list(outputs), list(found)
+
+
+def _tangent(given: Any, x: Tensor) -> Any:
+    """Return a tangent as jax takes it: zeros of no bytes for integers."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return np.zeros(x.shape, jax.dtypes.float0)
+    return jnp.zeros_like(x) if given is None else given
+
+
+def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, of examples, which lie along the first axis of each array."""
+
+    def of_each(own: Sequence[Tensor]) -> list[Any]:
+        return run_on_tensors_alone(jax.vmap, run, own, is_tensor)
+
+    return vjp(of_each, inputs)
+
+
+def whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of arrays and of what is fixed as one program of XLA's."""
+
+    def call(*args: Any) -> Any:
+        fixed = [i for i, x in enumerate(args) if not any(map(is_tensor, jax.tree.leaves(x)))]
+        return jax.jit(function, static_argnums=fixed)(*args)
+
+    return call
+
+
+def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
+    """As `vjp` does, under `jax.checkpoint`."""
+
+    def recomputed(own: Sequence[Tensor]) -> list[Any]:
+        return run_on_tensors_alone(jax.checkpoint, run, own, is_tensor)
+
+    return vjp(recomputed, inputs)

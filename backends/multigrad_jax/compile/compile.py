@@ -260,7 +260,10 @@ class _Compiled(compilers.Run):
         return _in_force(active)
 
     def call(self, rules: Any, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:
-        first, second = map(_as_leaves, compilers.hide(rules))
+        first, second = (
+            (each.values, None if each.key is None else random.key_words(each.key), each.count)
+            for each in compilers.hide(rules)
+        )
         hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
         on_read(None)  # in a trace around this one, what is hidden here may be constant
         with FRAME("xg.jit"), MOVED(self.word):
@@ -304,12 +307,6 @@ def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
     end = len(parameters) - any(p.kind is p.VAR_KEYWORD for p in parameters)
     hidden = inspect.Parameter("multigrad_hidden", inspect.Parameter.KEYWORD_ONLY)
     return inspect.Signature([*parameters[:end], hidden, *parameters[end:]])
-
-
-def _as_leaves(hidden: Any) -> tuple[Any, Any, Any]:
-    """Return the numbers, the key as an array and the count."""
-    key = None if hidden.key is None else random.key_words(hidden.key)
-    return hidden.values, key, hidden.count
 
 
 @contextmanager

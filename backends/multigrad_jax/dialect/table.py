@@ -1,21 +1,23 @@
 """JAX's dialect: which function of jax.numpy, jax.nn, jax.lax and jax.scipy.special means which op.
 
 None of them offers a protocol, so that stand-ins reach a rule's copy of itself
-(`multigrad/capture/copies/substitute.py`). Where no stand-in is seen, the rule's jaxpr is imported
-(`import_jaxpr.py`).
+(`multigrad/capture/copies/substitute.py`). Where no stand-in is seen, the rule's jaxpr is imported.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy import special
 
 from multigrad.capture.code.binding import handlers
 from multigrad.capture.code.table import Dialect, Habits, register_dialect
@@ -23,6 +25,7 @@ from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
 from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.types.oracle import StandInCall, TypeOracle
 from multigrad.capture.values import indexing
 from multigrad.capture.values.attributes import (
     INDICES,
@@ -38,12 +41,11 @@ from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.trace.trace import NeedsConcrete, Value
 from multigrad.trace.xp import all as xp
 
-from ..importers import custom_gradients, equinox
+from ..importers import custom_gradients
 from ..importers.jaxprs.jaxpr import import_function, own_trace
 from ..versions import PRIMALS
-from . import collectives
-from .families import ALIASES, arrays, elementwise, places, slopes
-from .types import TYPES
+from . import families
+from .families import ALIASES
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -146,35 +148,23 @@ class Place:
             raise TypeError("x.at[...].set in the mode 'promise_in_bounds'; leave the mode out")
         return held(x, indexing.assigned(x, self.index, values, outside))
 
-    def add(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.add, values, **options)
+    def _put(self, compute: Handler, values: Any, **options: Any) -> Tensor:
+        return self._updated(compute, values, **options)
 
-    def subtract(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.subtract, values, **options)
-
-    def multiply(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.multiply, values, **options)
-
-    mul = multiply
-
-    def divide(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.divide, values, **options)
-
-    def power(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.pow, values, **options)
-
-    def min(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.minimum, values, **options)
-
-    def max(self, values: Any, **options: Any) -> Tensor:
-        return self._updated(xp.maximum, values, **options)
+    add = partialmethod(_put, xp.add)
+    subtract = partialmethod(_put, xp.subtract)
+    multiply = mul = partialmethod(_put, xp.multiply)
+    divide = partialmethod(_put, xp.divide)
+    power = partialmethod(_put, xp.pow)
+    min = partialmethod(_put, xp.minimum)
+    max = partialmethod(_put, xp.maximum)
 
     def apply(self, ufunc: Handler, **options: Any) -> Tensor:
         return self._updated(ufunc, **options)
 
     def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
         outside = _outside(options)[0]
-        fill = places.filling(self.value, fill_value) if outside == "inside" else None
+        fill = families.filling(self.value, fill_value) if outside == "inside" else None
         return indexing.picked(self.value, self.index, outside, fill)
 
 
@@ -269,7 +259,7 @@ HIDDEN: dict[Any, Handler] = {
     jnp.finfo: finfo,
     jnp.issubdtype: issubdtype,
     jax.lax.cond: cond,
-    **collectives.HIDDEN,
+    **families.HIDDEN,
 }
 
 DRAWS = (
@@ -287,20 +277,22 @@ REFUSED: dict[Any, str] = {
     },
     **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
     **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
-    **collectives.REFUSED,
+    **families.REFUSED,
 }
 
-AS_FUNCTIONS = "astype cumprod cumsum max mean min prod ptp repeat round squeeze std sum var"
+AS_FUNCTIONS = """
+    argmax argmin argsort astype cumprod cumsum max mean min prod ptp repeat round squeeze std sum
+    take var
+"""
 METHODS: dict[str, Handler] = {
     **handlers(
         {
-            arrays: "dot; ravel: ravel flatten; sort",
-            elementwise: "floor_divide: __floordiv__",
-            slopes: "absolute: __abs__; clip",
+            families: """
+                absolute: __abs__; clip; dot; floor_divide: __floordiv__; ravel: ravel flatten; sort
+            """
         }
     ),
     **{name: ALIASES[getattr(jnp, name)] for name in AS_FUNCTIONS.split()},
-    **places.METHODS,
 }
 
 
@@ -335,6 +327,100 @@ def describe(value: Any) -> tuple[str, bool] | None:
     return "", isinstance(value, nnx.Param)
 
 
+# --- which dtype jax gives a call: its abstract value, and whether it is weak ---------------------
+def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
+    """Trace calls, all at once where each takes what it is given: nothing is compiled."""
+    try:
+        return _trace(calls, mode)
+    except Exception:  # noqa: BLE001 (one of them does not)
+        return [_alone(call, mode) for call in calls]
+
+
+def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
+    try:
+        return _trace([call], mode)[0]
+    except Exception:  # noqa: BLE001 (jax refuses such operands: there is no answer)
+        return None
+
+
+def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
+    wide = [mode[0] or _is_double(call) for call in calls]  # float64 is asked where that is on
+    groups = {
+        is_wide: iter(
+            _trace_in([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)
+        )
+        for is_wide in set(wide)
+    }
+    return [next(groups[is_wide]) for is_wide in wide]
+
+
+def _is_double(call: StandInCall) -> bool:
+    dtypes: list[str] = []
+    call.arguments(lambda dtype, *of: dtypes.append(dtype))
+    return "float64" in dtypes
+
+
+def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
+    given: list[Any] = []
+
+    def note(*of: Any) -> None:
+        given.append(tiny(*of))
+
+    def call_all(*tensors: Any) -> list[Any]:
+        rest = iter(tensors)
+        return [call.run(lambda *of: next(rest)) for call in calls]
+
+    with jax.enable_x64(is_wide), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of operands that nobody wrote
+        for call in calls:
+            call.arguments(note)
+        return list(jax.eval_shape(call_all, *given))
+
+
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, weak_type=is_weak)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (np.dtype(x.dtype).name, bool(x.weak_type)) if hasattr(x, "weak_type") else None
+
+
+def mode() -> tuple[bool, Any]:
+    return jax.config.jax_enable_x64, jax.config.jax_numpy_dtype_promotion
+
+
+NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
+
+
+def canonical(dtype: str, mode: tuple[bool, Any]) -> str:
+    """Captures compute constants in 64 bits."""
+    return dtype if mode[0] else NARROW.get(dtype, dtype)
+
+
+# Those that compute in float32 by themselves.
+WIDE = frozenset(
+    {jax.nn.dot_product_attention, jnp.round, jnp.around, jnp.nanstd, jnp.nanvar, jnp.std, jnp.var}
+)
+
+
+# Those that compute among integers before they divide, or look at a condition.
+AT_ONCE = frozenset({jax.nn.softmax, special.softmax, jnp.where})
+
+
+def casts_first(function: Any) -> bool:
+    """Return whether a function promotes its operands before it computes."""
+    return function not in AT_ONCE
+
+
+def is_wide(function: Any) -> bool:
+    return function in WIDE
+
+
+TYPES = TypeOracle(
+    tiny, run, read, mode, canonical=canonical, is_wide=is_wide, casts_first=casts_first
+)
+
+
 register_dialect(
     "jax",
     Dialect(
@@ -348,7 +434,7 @@ register_dialect(
             inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
         ),
         hidden=HIDDEN,
-        companions={"equinox": equinox.predicates},
+        companions={"equinox": custom_gradients.predicates},
         mutable=False,
         protocol=False,
         refused=REFUSED,

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from multigrad.backend import rows_of
+from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
-from ..kernels import random_parts
+from ..kernels import random
+from ..versions import distributed
 from . import manual_axes
 
 Tensor: TypeAlias = Any
@@ -44,9 +46,6 @@ def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
 def refuse_own_process(x: Tensor) -> None:
     """Raise for an array at hand that belongs to one process of several: all shards are asked for,
     and the others have no part in it.
-
-    Raises:
-        GradientError: it is one.
     """
     if isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or jax.process_count() == 1:
         return
@@ -159,11 +158,7 @@ def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
 
 
 def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:
-    """Raise for a value that is known to be the same on shards that are to have parts of one.
-
-    Raises:
-        RuleValueError: it is.
-    """
+    """Raise for a value that is known to be the same on shards that are to have parts of one."""
     shared = shared_over(x, axes)
     if shared:
         raise RuleValueError(
@@ -193,7 +188,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
     axes = [() if names is None else axes_of(like, names or None) for names in split]
     if not any(axes):
         return key
-    shape, start = like.shape, random_parts.wide(0)
+    shape, start = like.shape, random.wide(0)
     numbers = [jax.lax.axis_size(names) for names in axes] + [1] * (len(shape) - len(axes))
     whole = tuple(length * number for length, number in zip(shape, numbers, strict=True))
     strides = core.strides(whole)
@@ -202,7 +197,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
             refuse_shared("parts are drawn of", like, names)
             index = jax.lax.axis_index(names).astype(jnp.uint32)
             step = shape[axis] * strides[axis]
-            start = random_parts.add(start, random_parts.multiply(index, step, numbers[axis]))
+            start = random.add(start, random.multiply(index, step, numbers[axis]))
     return core.PlacedKey(key, start, whole)
 
 
@@ -222,3 +217,42 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 
 
 OPS = rows_of(globals())
+
+
+# --- the processes of `jax.distributed`: what the debug check MULTIGRAD_CHECK_RANKS compares by ---
+KEYS = "multigrad/"  # how ours begin
+SECONDS = 100.0  # after so many jax (0.10) takes a process for dead that says nothing, by default
+MISSING = "NOT_FOUND"
+
+
+def group() -> Group | None:
+    """Return the processes of `jax.distributed.initialize`; None: it was not called, or there is
+    one, or another thread than the main one asks.
+    """
+    state = distributed.global_state
+    if state.client is None or (state.num_processes or 1) < 2:
+        return None
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return make_group(state.client, state.process_id, state.num_processes)
+
+
+@functools.lru_cache(1)
+def make_group(client: Any, rank: int, size: int) -> Group:
+    """Return the processes that share a coordination service."""
+
+    def put(key: str, text: str) -> None:
+        client.key_value_set(KEYS + key, text)
+
+    def look(key: str) -> str | None:
+        try:
+            return client.key_value_try_get(KEYS + key)
+        except jax.errors.JaxRuntimeError as error:
+            if MISSING in str(error):
+                return None
+            raise
+
+    def drop(key: str) -> None:
+        client.key_value_delete(KEYS + key)
+
+    return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: SECONDS)

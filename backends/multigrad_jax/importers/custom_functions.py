@@ -1,5 +1,5 @@
-"""A call of one of jax's custom functions: its arguments as jax sees them, and how its rules are
-run.
+"""jax's custom functions as recipes: the arguments of a call as jax sees them, and how the rules
+are run, on symbolic values.
 """
 
 from __future__ import annotations
@@ -13,27 +13,33 @@ from typing import Any, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 from multigrad.capture.code.readings import plain_function
 from multigrad.capture.code.table import contents
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError
-from multigrad.functions.calls.arguments import positional_names, signature_of
-from multigrad.functions.calls.recipe import kind_name
+from multigrad.functions.calls.arguments import Layout, positional_names, signature_of
+from multigrad.functions.calls.recipe import Pushed, Recorded, kind_name
 from multigrad.functions.recipes.recapture import are_close
 from multigrad.functions.recipes.record import CodeRecipe
-from multigrad.functions.recipes.tangents import outputs_of
+from multigrad.functions.recipes.tangents import as_outputs, make_tangent, outputs_of
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
+from multigrad.graph.ir.graph import Graph, Node, walk
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import unmarked
+from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.data import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
+from multigrad.trace.axes import known_shape
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Trace, Value
 
-from ..versions import primal_of, static_of
+from ..versions import primal_of, static_of, takes_symbolic_zeros
 
+Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
 # Functions whose rules this thread is recording: there, such a function is what it computes.
 _recorded = threading.local()
@@ -52,7 +58,6 @@ class CustomRecipe(CodeRecipe):
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The function's own signature."""
         return signature_of(primal_of(self.function))
 
     @property
@@ -62,7 +67,6 @@ class CustomRecipe(CodeRecipe):
         return tuple(names[i] for i in static_of(self.function) if -len(names) <= i < len(names))
 
     def dialect(self) -> str:
-        """Return the library that it is written in."""
         return jax.__name__
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -174,7 +178,6 @@ def recording(function: Any, given: tuple[Any, ...] | None = None) -> Iterator[N
 
 
 def is_recorded(function: Any) -> bool:
-    """Return whether the rules of a function are being recorded."""
     return any(function is each for each, _ in getattr(_recorded, "functions", ()))
 
 
@@ -235,11 +238,7 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
-    """Return a rule's result where it is a pair.
-
-    Raises:
-        GradientError: it is not.
-    """
+    """Return a rule's result where it is a pair."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
             f"function {name!r}: its rule returned a {kind_name(result)}; expected a pair of {what}"
@@ -269,3 +268,202 @@ def has_tangent(value: Any) -> bool:
     if isinstance(value, Value):
         return value.node.type.kind == "tensor" and is_float(value.node.type)
     return hasattr(value, "dtype") and bool(jnp.issubdtype(value.dtype, jnp.inexact))
+
+
+# --- `jax.custom_jvp` -----------------------------------------------------------------------------
+# The rule is linear in the tangents, so that its transpose is its VJP with respect to them.
+PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) makes of `defjvps(...)`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JvpRecipe(CustomRecipe):
+    """A `jax.custom_jvp` function."""
+
+    @property
+    def gives_tangents(self) -> bool:
+        return True
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function.jvp,)
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        function = self.function
+        arguments = resolve(function, args, kwargs)
+        leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
+        tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
+        call = call_in(trace, function, arguments)
+        nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
+        jvps = closed_over(function.jvp, PER_ARGUMENT)
+        if jvps is None:
+            result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
+            outputs, changes = split_pair(self.name, "the outputs and their tangents", result)
+            check_forward(call, function, arguments, outputs)
+            found = flatten(changes)
+        else:
+            outputs = call(primal_of(function), *arguments.primals)
+            kept = as_outputs(outputs)
+            found = _add_up(call, jvps, kept, arguments.primals, nested)
+
+        def pull(upstream: Any) -> tuple[Any, ...]:
+            seeds = [
+                (change.node, cotangent)
+                for change, cotangent in zip(found, flatten(upstream), strict=True)
+                if isinstance(change, Value) and is_float(change.node.type)
+            ]
+            gradients = self._transpose(trace, seeds, leaves, tangents)
+            return arguments.arrange(optree.tree_unflatten(tree, gradients))
+
+        pairs = zip(leaves, tangents, strict=True)
+        moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
+        return Recorded(outputs, pull, push=lambda: Pushed(moved, found, is_first=True))
+
+    def _transpose(
+        self,
+        trace: Trace,
+        seeds: Sequence[tuple[Node, Value]],
+        leaves: Sequence[Any],
+        tangents: Sequence[Value | None],
+    ) -> list[Value | None]:
+        """Return the gradient of each primal: the cotangent of its tangent.
+
+        Raises:
+            GradientError: the rule is not linear in the tangents.
+        """
+        primals = {
+            tangent.node: leaf.node
+            for tangent, leaf in zip(tangents, leaves, strict=True)
+            if tangent is not None
+        }
+        cotangents = accumulate_all(trace, seeds, tuple(primals))
+        gradients = dict(zip(primals, cotangents, strict=True))
+        nodes = tuple(value.node for value in cotangents if value is not None)
+        if any(depends(node, set(primals)) for node in nodes):
+            raise GradientError(
+                f"function {self.name!r}: its rule is not linear in the tangents, so that it has "
+                "no gradient; only sums of tangents and products with what does not depend on "
+                "them are"
+            )
+        # Their shapes alone are read, which are those of the primals.
+        graph = substitute(Graph(self.name, (), nodes, {}), primals)
+        plain = dict(zip(nodes, graph.outputs, strict=True))
+        return [
+            None
+            if tangent is None or (gradient := gradients[tangent.node]) is None
+            else trace.value(plain[gradient.node])
+            for tangent in tangents
+        ]
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        arguments = resolve(self.function, args, kwargs)
+        leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
+        floats = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
+
+        def call(*given: Tensor) -> Any:
+            whole = list(leaves)
+            for i, value in zip(floats, given, strict=True):
+                whole[i] = value
+            return self.function(*arguments.merge(optree.tree_unflatten(tree, whole)))
+
+        outputs, pullback = jax.vjp(call, *(leaves[i] for i in floats))
+
+        def pull(upstream: Any) -> tuple[Any, ...]:
+            gradients: list[Any] = [None] * len(leaves)
+            for i, gradient in zip(floats, pullback(upstream), strict=True):
+                gradients[i] = gradient
+            return arguments.arrange(optree.tree_unflatten(tree, gradients))
+
+        return Recorded(outputs, pull)
+
+
+def _add_up(
+    call: Call, jvps: Sequence[Any], outputs: Any, primals: Sequence[Any], tangents: Sequence[Any]
+) -> list[Any]:
+    """Return the tangents of the outputs: the sum over the arguments that have a rule."""
+    total: list[Any] = [None] * len(flatten(outputs))
+    for jvp, tangent in zip(jvps, tangents, strict=False):
+        if jvp is None:
+            continue
+        shares = flatten(call(jvp, tangent, outputs, *primals))
+        total = [
+            share if known is None else known + share
+            for known, share in zip(total, shares, strict=True)
+        ]
+    return total
+
+
+def depends(node: Node, sources: set[Node]) -> bool:
+    """Return whether a node depends on one of the sources by more than its shape."""
+    found = set(sources)
+    for each in walk((node,)):
+        shape_only = each.op.shape_only
+        if any(o in found for i, o in enumerate(each.operands) if i not in shape_only):
+            found.add(each)
+    return node in found
+
+
+# --- `jax.custom_vjp` -----------------------------------------------------------------------------
+REFUSAL = (
+    "{} has no gradient for its argument {!r}, which is in nondiff_argnums. Take it from there and "
+    "let the backward return a gradient for it, or stop the gradient of what is given for it"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VjpRecipe(CustomRecipe):
+    """A `jax.custom_vjp` function."""
+
+    def functions(self) -> tuple[Any, ...]:
+        return (self.function.fwd, self.function.bwd)
+
+    def refused(self, layout: Layout) -> Mapping[str, str]:
+        """Refuse derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there."""
+        own = [x for x in layout.tensors if x.path.partition("[")[0] in self.fixed_names]
+        return {leaf.name: REFUSAL.format(self.subject, leaf.path) for leaf in own}
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        given = resolve(self.function, args, kwargs)
+        call = call_in(trace, self.function, given)
+        recorded = self._run(call, args, kwargs)
+        check_forward(call, self.function, given, recorded.outputs)
+        return recorded
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return self._run(call_plainly, args, kwargs)
+
+    def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        function, name = self.function, self.name
+        arguments = resolve(function, args, kwargs)
+        given = arguments.primals
+        if takes_symbolic_zeros(function):
+            given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
+        result = call(function.fwd, *arguments.merge(given))
+        outputs, residuals = split_pair(name, "the outputs and the residuals", result)
+
+        def pull(upstream: Any) -> tuple[Any, ...]:
+            found = call(function.bwd, *arguments.fixed, residuals, upstream)
+            count = len(arguments.positions)
+            if not isinstance(found, tuple | list) or len(found) != count:
+                shown = (
+                    f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
+                )
+                raise GradientError(
+                    f"function {name!r}: its backward returned {shown} for {count} arguments; "
+                    "expected a tuple with one cotangent for each, None where there is none"
+                )
+            return arguments.arrange(found)
+
+        return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
+
+
+def _as_primal(value: Any) -> CustomVJPPrimal:
+    """Return an argument as a forward gets it that asks for symbolic zeros; each float counts as
+    perturbed.
+    """
+    return CustomVJPPrimal(value, has_tangent(value))
+
+
+def _zero_of(output: Value) -> SymbolicZero:
+    """Return what a backward that asks for symbolic zeros gets for an output without a cotangent;
+    its shape is known where it is to be.
+    """
+    return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

@@ -1,4 +1,4 @@
-"""JAX's rows of the array family: op to callable."""
+"""JAX's rows of the families of arrays and convolutions: op to callable."""
 
 from __future__ import annotations
 
@@ -7,17 +7,55 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.products import as_matrix
 
-from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import is_staged_out
+from . import linalg, ordering, random, shapes
+from .elementwise import accumulated, is_staged_out
 
 Tensor = Any
+Ints = tuple[int, ...]
 Axis = int | tuple[int, ...] | None
+
+
+def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
+    first = x.ndim - len(sizes)
+    for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
+        count = (x.shape[first + i] - dilation * (size - 1) - 1) // stride + 1
+        places = stride * jnp.arange(count)[:, None] + dilation * jnp.arange(size)
+        x = jnp.moveaxis(jnp.take(x, places, first + i), first + i + 1, -1)
+    return x
+
+
+def unwindows(x: Tensor, like: Tensor, **attrs: Any) -> Tensor:
+    values = accumulated(x)
+    shape = jax.ShapeDtypeStruct(like.shape, values.dtype)
+    (sums,) = jax.linear_transpose(lambda given: windows(given, **attrs), shape)(values)
+    return sums.astype(x.dtype)
+
+
+def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
+    return lax.conv_general_dilated(
+        x, w, strides, "VALID", rhs_dilation=dilations, feature_group_count=groups
+    )
+
+
+def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
+    given, kernels = accumulated(cotangent), accumulated(w)
+    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
+    (result,) = jax.linear_transpose(lambda x: conv(x, kernels, **attrs), shape)(given)
+    return result.astype(cotangent.dtype)
+
+
+def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
+    seen, given = accumulated(x), accumulated(cotangent)
+    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
+    (result,) = jax.linear_transpose(lambda w: conv(seen, w, **attrs), shape)(given)
+    return result.astype(cotangent.dtype)
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
@@ -156,8 +194,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
     **ordering.OPS,
-    **convolutions.OPS,
-    **indices.OPS,
     **linalg.OPS,
     **shapes.OPS,
 }

@@ -6,6 +6,7 @@ A loop that values end is `lax.while_loop`; see `multigrad/graph/ops/arrays/loop
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -112,3 +113,17 @@ def turn_of(body: Function, lengths: tuple[int | None, ...]) -> Function:
         return (new, others), tuple(map(jnp.asarray, found[len(carry) :]))
 
     return turn
+
+
+# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return the bits of a mask."""
+    return jnp.packbits(mask)
+
+
+def unpack(bits: Tensor, like: Tensor) -> Tensor:
+    """Return the mask that was packed, of the shape of an array."""
+    flat = jnp.unpackbits(bits, count=math.prod(like.shape))
+    return flat.reshape(like.shape).astype(bool)

@@ -1,4 +1,8 @@
-"""JAX's rows of the shape family, each function named as its op."""
+"""JAX's rows of the families of shapes and places, each function named as its op.
+
+Its integers are int32 unless int64 is switched on. What lies outside cannot raise: it is NaN where
+it is taken, as `jnp.take` has it, and dropped where it is put.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,71 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import rows_of
+from multigrad.backend import lifted, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
 from .elementwise import accumulated
+from .ordering import order, positions
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
+
+
+@lifted
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take_along_axis(x, none_from_end(indices, x.shape[axis]), axis)
+
+
+def none_from_end(indices: Tensor, length: int) -> Tensor:
+    """Indices that none is counted from the end of: a negative one lies outside."""
+    return jnp.where(indices < 0, length, indices)
+
+
+def rows(indices: Tensor, axis: int) -> Any:
+    """The index of each element, but by `indices` along an axis."""
+    places = list(jnp.indices(indices.shape, sparse=True))
+    places[axis] = indices
+    return tuple(places)
+
+
+@lifted
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    values = accumulated(x)
+    sums = jnp.zeros(like.shape, values.dtype)
+    return sums.at[rows(none_from_end(indices, like.shape[axis]), axis)].add(values).astype(x.dtype)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    return jnp.take(x, none_from_end(indices, x.shape[axis]), axis)
+
+
+def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        return take_nearest(x, indices, axis=axis)
+    return jnp.take(x, none_from_end(indices, x.shape[axis]), axis, mode="fill", fill_value=0)
+
+
+def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    if not x.shape[axis]:
+        before, after = x.shape[: axis % x.ndim], x.shape[axis % x.ndim + 1 :]
+        return jnp.zeros((*before, *indices.shape, *after), x.dtype)
+    return jnp.take(x, indices, axis, mode="clip")
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    axis = axis % like.ndim
+    first = tuple(range(indices.ndim))
+    values = jnp.moveaxis(accumulated(x), tuple(axis + i for i in first), first)
+    shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
+    sums = jnp.zeros(shape, values.dtype).at[none_from_end(indices, shape[0])].add(values)
+    return jnp.moveaxis(sums, 0, axis).astype(x.dtype)
+
+
+@lifted
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    last = jnp.full(like.shape, -1, indices.dtype)
+    return last.at[rows(indices, axis)].max(positions(indices, axis))
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -160,5 +221,9 @@ OPS = {
     ops.MOVEAXIS: jnp.moveaxis,
     ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
     ops.REPEAT: jnp.repeat,
+    ops.UNTAKE_INSIDE: untake_at,
+    ops.ARGMAX: lifted(jnp.argmax),
+    ops.ARGMIN: lifted(jnp.argmin),
+    ops.ARGSORT: lifted(order),
 }
 NAMES = "swapaxes; moveaxis; flip; roll; tril; triu"

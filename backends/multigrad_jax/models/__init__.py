@@ -19,15 +19,11 @@ leaves = tree.tree_leaves
 def container(obj: Any) -> Parts | None:
     """Return how an object of a class that is registered with `jax.tree_util` is taken apart."""
     structure = split_once(obj)[1]
-    return None if tree.treedef_is_leaf(structure) else (split_once, put_together)
+    return None if tree.treedef_is_leaf(structure) else (split_once, tree.tree_unflatten)
 
 
 def split_once(obj: Any) -> tuple[list[Any], Any]:
     return tree.tree_flatten(obj, is_leaf=lambda part: part is not obj)
-
-
-def put_together(structure: Any, parts: Any) -> Any:
-    return tree.tree_unflatten(structure, parts)
 
 
 def is_operation(selector: Any) -> bool:

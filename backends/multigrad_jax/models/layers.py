@@ -20,9 +20,7 @@ from jax.extend import core
 from multigrad.errors import RuleValueError
 
 from ..walk import bind, called, jaxprs_of, walk, within
-from .inlined import Inlined, outline
-from .jaxpr import is_float
-from .operations import OWN_DERIVATIVE, find, name_of
+from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outline
 
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
 AFFINE = ("add", "sub", "mul", "div")
@@ -54,6 +52,13 @@ class Plan:
     steps: list[tuple[Any, Any]] = field(default_factory=list)
     normalizing: list[tuple[Any, Any]] = field(default_factory=list)
     divisor: float | None = None
+
+    @property
+    def axis(self) -> int:
+        """The axis of the channels in a product's result."""
+        if self.kind == "convolution":
+            return self.equation.params["dimension_numbers"].out_spec[1]
+        return self.equation.outvars[0].aval.ndim - 1 if self.at == 0 else 0
 
 
 def flatten(closed: Any) -> Any:
@@ -182,11 +187,12 @@ class Layers:
             return None
         (at,) = given
         if equation.primitive.name == "dot_general":
-            plan, axis = Plan("linear", equation, at), channels_of_product(equation, at)
+            plan = Plan("linear", equation, at)
+            if not has_columns(equation, at):
+                return plan
         else:
-            plan, axis = Plan("convolution", equation, at), channels_of_convolution(equation)
-        if axis is not None:
-            self._follow(plan, axis)
+            plan = Plan("convolution", equation, at)
+        self._follow(plan, plan.axis)
         return plan
 
     def _follow(self, plan: Plan, axis: int) -> None:
@@ -295,8 +301,8 @@ def live(jaxpr: Any) -> list[Any]:
 
 
 # --- where the channels lie -----------------------------------------------------------------------
-def channels_of_product(equation: Any, at: int) -> int | None:
-    """Return the axis of a product's result that are the columns of its weight, None for several.
+def has_columns(equation: Any, at: int) -> bool:
+    """Return whether the columns of a product's weight lie along one axis.
 
     Raises:
         RuleValueError: each example has a weight of its own.
@@ -307,14 +313,7 @@ def channels_of_product(equation: Any, at: int) -> int | None:
             "a product with an own weight for each part of its input is no linear layer that a "
             "rule reads: write it as a convolution with groups, or as several layers"
         )
-    weight = equation.invars[1 - at].aval
-    if weight.ndim - len(contracted[1 - at]) != 1:
-        return None
-    return equation.outvars[0].aval.ndim - 1 if at == 0 else 0
-
-
-def channels_of_convolution(equation: Any) -> int:
-    return equation.params["dimension_numbers"].out_spec[1]
+    return equation.invars[1 - at].aval.ndim - len(contracted[1 - at]) == 1
 
 
 def moved_axis(equation: Any, axis: int) -> int | None:

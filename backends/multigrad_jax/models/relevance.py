@@ -31,11 +31,7 @@ def reads_layers(rules: Any) -> bool:
 
 
 def composite_of(rules: Any) -> Composite:
-    """Return the composite that rules by kinds of layers are.
-
-    Raises:
-        RuleTypeError: a selector is no kind.
-    """
+    """Return the composite that rules by kinds of layers are."""
     if isinstance(rules, Mapping):
         flat = dict(parts_of(rules))
         odd = next((part for part in flat if part not in KINDS), None)
@@ -150,7 +146,7 @@ class Relevance:
         """Return a product with all that is done to its channels, each with its rule."""
         merges = self.composite.canonize and bool(plan.normalizing) and rule is not None
         normalizing: Any = self.composite.rule("batch_normalization")
-        axis = own_axis(plan)
+        axis = plan.axis
         given = list(operands)
         if rule is not None:
             given[plan.at] = jax.lax.stop_gradient(operands[plan.at])
@@ -259,11 +255,7 @@ class Relevance:
 
 
 def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
-    """Return a rule on a kind of layers, as a Function of the layer's tensors and what it computed.
-
-    Raises:
-        RuleTypeError: it has no meaning there.
-    """
+    """Return a rule on a kind of layers as a Function of a layer's tensors and what it computed."""
     if is_layer_rule(rule):
         function = rule.over(kind, **attributes)
         # A model's weights may be NumPy's arrays.
@@ -272,30 +264,15 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
 
 
 def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
-    """Return what a layer computed, with the gradient of a rule that reads no weights.
-
-    Raises:
-        GradientError: the layer changes the shape.
-    """
+    """Return what a layer computed, with the gradient of a rule that reads no weights."""
     check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
     return over(rule)(x, out)
 
 
 def refuse_weights(rule: Any, kind: str) -> None:
-    """Refuse a rule that reads weights, for a layer that has none.
-
-    Raises:
-        RuleTypeError: it is one.
-    """
+    """Refuse a rule that reads weights, for a layer that has none."""
     if is_layer_rule(rule):
         raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {kind} has not")
-
-
-def own_axis(plan: Plan) -> int:
-    """Return the axis of the channels in a product's result."""
-    if plan.kind == "convolution":
-        return plan.equation.params["dimension_numbers"].out_spec[1]
-    return plan.equation.outvars[0].aval.ndim - 1 if plan.at == 0 else 0
 
 
 def inverse(order: Sequence[int]) -> list[int]:

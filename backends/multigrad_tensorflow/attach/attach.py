@@ -192,11 +192,7 @@ def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[A
 def run_forward_in_reverse_mode(
     forward: Callable[..., Any], *inputs_and_name: Any, params: Sequence[Any] = ()
 ) -> Any:
-    """Run forward under a rule that has no forward mode.
-
-    Raises:
-        GradientError: a ForwardAccumulator asks for a tangent.
-    """
+    """Run forward under a rule that has no forward mode."""
     *inputs, name = inputs_and_name
     if pack_tangents(inputs).tangents:
         raise GradientError(
@@ -318,7 +314,11 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     on this thread, as in the forward of `tf.recompute_grad`.
     """
     ALONE.set(True)  # the context is a copy, of the proof's own
-    if tf.executing_eagerly() and not tf.distribute.has_strategy() and not _is_stopped():
+    if (
+        tf.executing_eagerly()
+        and not tf.distribute.has_strategy()
+        and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
+    ):
         return run()
     results: list[Any] = []
     failures: list[BaseException] = []
@@ -335,8 +335,3 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     if failures:
         raise failures[0]
     return results[0]
-
-
-def _is_stopped() -> bool:
-    """Return whether no tape of this thread records."""
-    return bool(pywrap_tfe.TFE_Py_TapeSetIsStopped())

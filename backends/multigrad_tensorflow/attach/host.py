@@ -7,20 +7,158 @@ over; XLA has no such callback.
 
 from __future__ import annotations
 
+import ctypes
+import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
 
-from . import bridge as transfer
 from .attach import custom_gradient, localize, run_forward
+from .vjp import forbid_derivative
+
+ALIGNMENT = 64  # of memory that TensorFlow takes; it aborts the process at any other
+
+
+def to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
+    return np.asarray(x.numpy())
+
+
+def from_numpy(x: np.ndarray[Any, Any]) -> Any:
+    return tf.convert_to_tensor(x)
+
+
+def constant(x: np.ndarray[Any, Any], tensors: Sequence[Any]) -> Any:
+    """Return a NumPy array as TensorFlow's operators take it beside tensors: in their float dtype,
+    where it is of floats.
+    """
+    dtype = next((each.dtype for each in tensors if each.dtype.is_floating), None)
+    return tf.convert_to_tensor(x, dtype if x.dtype.kind == "f" else None)
+
+
+def is_traced(x: Any) -> bool:
+    return not hasattr(x, "numpy") or not tf.executing_eagerly()
+
+
+def read_number(x: Any) -> Any:
+    """Return the value of a variable as a tensor: a loop's gradient (2.21) can read no variable
+    that its body has not.
+    """
+    return tf.convert_to_tensor(x)
+
+
+def write_number(x: Any, number: float) -> bool:
+    """Write a number into a variable of one device, in eager code, without what `assign` does for
+    all others: it makes a tensor, casts it and reads the variable.
+    """
+    if type(x) is not ResourceVariable or not tf.executing_eagerly():
+        return False
+    # As an array: TensorFlow takes an equal number that it has converted before, 0.0 for -0.0.
+    value = tf.convert_to_tensor(np.asarray(number, x.dtype.as_numpy_dtype))
+    tf.raw_ops.AssignVariableOp(resource=x.handle, value=value)
+    return True
+
+
+def keep(x: Any, whole: bool) -> Callable[[], str] | None:
+    """Return what puts a variable back as it is now, and tells in words that it had changed; None
+    for a tensor, which nobody writes to, and for what is not to be copied.
+    """
+    if type(x) is not ResourceVariable or not whole:
+        return None
+    with tf.init_scope():
+        before = x.numpy()
+
+    def put_back() -> str:
+        with tf.init_scope():
+            if x.numpy().tobytes() == before.tobytes():
+                return ""
+            x.assign(before)
+        return "writes into a variable from outside of it"
+
+    return put_back
+
+
+def dtype(name: str) -> Any:
+    return tf.as_dtype(name)
+
+
+def weak(value: Any, dtype: Any) -> Any:
+    """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers by itself.
+
+    But for -0.0, in whose place it takes an equal number that it has converted before (2.21).
+    """
+    if isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, int | float):
+        return tf.cast(value, dtype)
+    if value or math.copysign(1.0, value) > 0:
+        return value
+    return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
+
+
+def lend(x: Any) -> SharedBuffer:
+    """Return an eager tensor for other frameworks to read, in place where it lies on the CPU."""
+    if "CPU" not in x.device:
+        with tf.device("CPU:0"):
+            x = tf.identity(x)
+    return SharedBuffer(x.dtype.name, tuple(x.shape), partial(as_array, x), x)
+
+
+def as_array(x: Any) -> np.ndarray[Any, Any]:
+    """Return an eager tensor's memory, or a copy of a dtype that NumPy has no DLPack for, and of
+    all in TensorFlow 2.16, whose tensors have no `__dlpack__`.
+    """
+    is_copied = x.dtype == tf.bfloat16 or not hasattr(x, "__dlpack__")
+    return np.asarray(x.numpy()) if is_copied else np.from_dlpack(x)
+
+
+def borrow(lent: SharedBuffer, own: bool = False) -> Any:
+    """Return what another framework lent as an eager tensor."""
+    if own:
+        return tf.convert_to_tensor(np.array(lent.array()))
+    if lent.exporter is not None:
+        capsule = lent.exporter.__dlpack__()
+        if address(capsule) % ALIGNMENT == 0:
+            return tf.experimental.dlpack.from_dlpack(capsule)
+    return tf.convert_to_tensor(lent.array())
+
+
+class DLTensor(ctypes.Structure):
+    """The beginning of what a DLPack capsule points to (dlpack.h, version 0)."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_uint32),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+
+
+def address(capsule: Any) -> int:
+    """Return the address of a capsule's memory, 0 for none."""
+    tensor = DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
+    return (tensor.data or 0) + tensor.byte_offset
+
 
 Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
@@ -37,17 +175,15 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     if not tf.executing_eagerly():
         refuse_xla(guest)
     elif not record.could_possibly_record() and not pack_tangents(tensors).tangents:
-        return tuple(
-            transfer.borrow(y, guest.owns) for y in guest.run([transfer.lend(x) for x in tensors])
-        )
+        return tuple(borrow(y, guest.owns) for y in guest.run([lend(x) for x in tensors]))
 
     @custom_gradient
     def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
         if pack_tangents(inputs).tangents:
             raise guest.refusal("has no forward mode")
         if tf.executing_eagerly():
-            lent, pull = guest.record([transfer.lend(x) for x in inputs])
-            outputs = tuple(transfer.borrow(y, guest.owns) for y in lent)
+            lent, pull = guest.record([lend(x) for x in inputs])
+            outputs = tuple(borrow(y, guest.owns) for y in lent)
             return outputs, pull_eagerly(guest, pull, inputs, outputs)
         outputs = run_forward(stage_forward(guest), *inputs)
         return outputs, pull_staged(guest, inputs, outputs)
@@ -65,10 +201,10 @@ def pull_eagerly(
         if not tf.executing_eagerly():
             return recompute(*cotangents)
         given = receive(guest, cotangents, outputs)
-        found = pull([None if c is None else transfer.lend(c) for c in given])
-        once = refuse_derivative(guest)
+        found = pull([None if c is None else lend(c) for c in given])
+        once = forbid_derivative(str(guest.refusal()))
         held = (*inputs, *(c for c in given if c is not None))
-        return [None if g is None else once(transfer.borrow(g, guest.owns), *held) for g in found]
+        return [None if g is None else once(borrow(g, guest.owns), *held) for g in found]
 
     return backward
 
@@ -82,7 +218,7 @@ def pull_staged(
         given = receive(guest, cotangents, outputs)
         carried = [c for c in given if c is not None]
         carries = [c is not None for c in given]
-        once = refuse_derivative(guest)
+        once = forbid_derivative(str(guest.refusal()))
 
         def call(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
             rest = iter(lent[len(inputs) :])
@@ -133,7 +269,7 @@ def call_back(
     """Stage a call of a function of what is lent."""
 
     def call(*given: Tensor) -> list[Tensor]:
-        return [transfer.borrow(y, owns) for y in function([transfer.lend(x) for x in given])]
+        return [borrow(y, owns) for y in function([lend(x) for x in given])]
 
     outputs = tf.py_function(call, tensors, [dtype for _, dtype in types])
     for output, (shape, _) in zip(outputs, types, strict=True):
@@ -142,11 +278,7 @@ def call_back(
 
 
 def kind_of(guest: Guest, x: Tensor) -> Kind:
-    """Return a tensor's shape and dtype, as far as the graph knows them.
-
-    Raises:
-        UnsupportedOp: it has any number of axes.
-    """
+    """Return a tensor's shape and dtype, as far as the graph knows them."""
     if x.shape.rank is None:
         raise guest.unsupported(
             "a graph", "the number of axes of its input is unknown; use tf.ensure_shape"
@@ -154,25 +286,9 @@ def kind_of(guest: Guest, x: Tensor) -> Kind:
     return tuple(x.shape), x.dtype.name
 
 
-def refuse_derivative(guest: Guest) -> Callable[..., Tensor]:
-    """Return the identity on its first argument, which raises where a derivative of it is taken."""
-
-    @tf.custom_gradient
-    def once(gradient: Tensor, *others: Tensor) -> tuple[Tensor, Callable[..., Any]]:
-        def refuse(upstream: Tensor) -> Any:
-            raise guest.refusal()
-
-        return tf.identity(gradient), refuse
-
-    return once
-
-
 def refuse_xla(guest: Guest) -> None:
     """Raise where a function that is being traced is one for XLA, before XLA says so in its own
     words.
-
-    Raises:
-        UnsupportedOp: XLA is to compile it.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -98,7 +98,6 @@ def on_depend(holder: Any) -> None:
 
 
 def is_tracing() -> bool:
-    """Return whether a graph is being made."""
     return not tf.executing_eagerly()
 
 
@@ -172,11 +171,7 @@ def is_backward(graph: Any) -> bool:
 
 
 def refuse_backward(graph: Any, what: str) -> None:
-    """Refuse to read what may change in the graph of a function's gradients.
-
-    Raises:
-        TraceError: it is one.
-    """
+    """Refuse to read what may change in the graph of a function's gradients."""
     if is_backward(graph):
         raise TraceError(
             f"a gradient function reads {what} while the gradients of a tf.function are traced "
@@ -226,7 +221,6 @@ class FrameSpec(tf.TensorSpec):
         return self if all(other.meaning() == self.meaning() for other in others) else None
 
     def meaning(self) -> Any:
-        """Return what the graph depends on."""
         return self.words, {each for each in self.traced if isinstance(each, Lookup)}
 
     def cast(self, value: Any, casting_context: Any) -> Any:
@@ -267,7 +261,6 @@ class FrameSpec(tf.TensorSpec):
 
 
 def describe(token: str) -> str:
-    """Return the active rules' token as words."""
     return f"the rule {token!r}" if token else "no rule"
 
 
@@ -310,7 +303,12 @@ class _Compiled(compilers.Run):
         self, fn: Callable[..., Any], options: dict[str, Any], rules: Any, moving: Any, word: str
     ) -> None:
         options = dict(options)
-        converted = _convert(fn) if options.pop("autograph", True) else fn
+        converted = fn
+        if options.pop("autograph", True):  # it sees the user's function, and nothing of ours
+            status = ag_ctx.ControlStatusCtx(
+                ag_ctx.Status.ENABLED, ConversionOptions(recursive=True)
+            )
+            converted = tf.__internal__.autograph.tf_convert(fn, status)
         super().__init__(converted, rules, moving, word)
         self.applied = (0, 0)  # by the last trace
         if options.get("input_signature") is not None:
@@ -330,7 +328,6 @@ class _Compiled(compilers.Run):
         return _in_force(active)
 
     def hidden(self, rules: Any) -> list[Tensor]:
-        """Return what is hidden now, as a flat list."""
         numbers = map(_as_number, self.numbers(load_backend("tensorflow")))
         return [*_as_tensors(compilers.hide(rules)), *numbers]
 
@@ -344,12 +341,6 @@ class _Compiled(compilers.Run):
         # call's.
         first, second = applied.numpy().tolist() if tf.executing_eagerly() else self.applied
         return result, (first, second)
-
-
-def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Let AutoGraph see the user's function, and nothing of ours around it."""
-    status = ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED, ConversionOptions(recursive=True))
-    return tf.__internal__.autograph.tf_convert(fn, status)
 
 
 def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
@@ -405,15 +396,10 @@ def forget_traces(variables: Iterable[Any]) -> None:
         if type(each) is not Function:
             continue
         with each._lock:
-            for cache in caches_of(each):
-                if any(reads(concrete.graph, names) for concrete in cache.values()):
+            for kept in (each._variable_creation_config, each._no_variable_creation_config):
+                cache = None if kept is None else kept.function_cache
+                if cache and any(reads(concrete.graph, names) for concrete in cache.values()):
                     cache.clear()
-
-
-def caches_of(function: Function) -> list[Any]:
-    """Return what holds a function's traces."""
-    options = (function._variable_creation_config, function._no_variable_creation_config)
-    return [each.function_cache for each in options if each is not None]
 
 
 def reads(graph: Any, names: set[str]) -> bool:

@@ -138,7 +138,6 @@ def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
 
 
 def find_again() -> Region | None:
-    """Return the region that runs again here, if any."""
     return find_regions()[1] if may_be_recomputed() else None
 
 
@@ -201,16 +200,12 @@ def enter_use() -> Callable[[], None]:
     it is left.
     """
     if not may_be_recomputed():
-        return do_nothing
+        return lambda: None
     rules_of_region()
     caller: Any = sys._getframe()
     while caller is not None and caller.f_code is not AGAIN:
         caller = caller.f_back
     return partial(INSIDE.reset, INSIDE.set(None if caller is None else caller.f_locals["t"]))
-
-
-def do_nothing() -> None:
-    """Leave a `use` that no region is around."""
 
 
 @contextmanager

@@ -149,12 +149,6 @@ OLD_LOOP = "while_loop: compat.v1.while_loop(return_same_structure=same_structur
 # Types that a result is told to have, which it has here anyway.
 MAPS = "map_rows: map_fn(dtype=, fn_output_signature=)"
 NAMED = TENSORFLOW.called({__name__: f"{OLD_LOOP}; scan; fold: foldl; foldr", scans: MAPS})
-ALIASES: dict[Any, Handler] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            __name__: """
-                while_loop; cond; switch_case; old_cond: compat.v1.cond
-            """,
-        }
-    ),
-}
+ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
+    {__name__: "while_loop; cond; switch_case; old_cond: compat.v1.cond"}
+)

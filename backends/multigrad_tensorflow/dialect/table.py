@@ -1,7 +1,7 @@
 """TensorFlow's dialect: which function of `tf` means which op.
 
 TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and
-functions; what these do not reach comes through TensorFlow's own dispatcher, in `dispatch.py`.
+functions; what these do not reach comes through TensorFlow's own dispatcher, in `traced.py`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,10 @@ from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 
 from ..importers import custom_gradient
 from ..kernels import ops
-from . import (
-    control,
-    dispatch,
-    replicas,
-    tape,
-    traced,
-)
-from .dispatch import is_symbolic
-from .families import (
-    arrays,
-    convolutions,
-    elementwise,
-    linalg,
-    operations,
-    parts,
-    places,
-    quantization,
-    shapes,
-)
+from . import control, tape, traced
+from .families import arrays, convolutions, elementwise, operations, shapes
 from .families.shapes import TENSORFLOW
+from .traced import is_symbolic
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -84,10 +68,6 @@ def set_shape(x: Tensor, shape: Any) -> None:
     """It tells TensorFlow's graph what it cannot know; a rule works on every shape."""
 
 
-def as_dtype(type_value: Any) -> Any:
-    return type_value
-
-
 def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
     """`tf.function` and its like in a rule: the Python function itself."""
     return undecorated if func is None else func
@@ -97,14 +77,11 @@ HANDLERS: dict[Any, Handler] = {
     **named(ops.NAMES, tf, raw=tf.raw_ops),
     **elementwise.ALIASES,
     **arrays.ALIASES,
-    **places.ALIASES,
-    **quantization.ALIASES,
     **shapes.ALIASES,
     **convolutions.ALIASES,
-    **parts.ALIASES,
-    **linalg.ALIASES,
+    **operations.ALIASES,
     **control.ALIASES,
-    tf.as_dtype: as_dtype,
+    tf.as_dtype: identity,
     tf.gradients: tape.gradients,
 }
 # TensorFlow Probability takes the private module's, of which tf.nest's are some.
@@ -116,7 +93,7 @@ ALIASES: dict[Any, Handler] = {
     },
     **{
         function: accept(function, handler, False)
-        for family in (arrays, control, elementwise, linalg, parts, shapes)
+        for family in (arrays, control, elementwise, operations, shapes)
         for function, handler in family.NAMED.items()
     },
 }
@@ -145,7 +122,7 @@ REFUSED: dict[Any, str] = {
         SEEDED,
     ),
     **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
-    **replicas.REFUSED,
+    **tape.REFUSED,
     tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
 }
 
@@ -206,7 +183,7 @@ def own_trace(function: Handler) -> Handler:
 
 
 DIALECT = Dialect(
-    AliasesAndMore(ALIASES, parts.of_keras),
+    AliasesAndMore(ALIASES, operations.of_keras),
     tf.Tensor,
     tf.as_dtype,
     "/device:CPU:0",
@@ -219,7 +196,7 @@ DIALECT = Dialect(
         tf.function: undecorated,
         tf.recompute_grad: undecorated,
         tf.GradientTape: tape.Tape,
-        **replicas.HIDDEN,
+        **tape.HIDDEN,
     },
     mutable=False,
     protocol=False,
@@ -247,4 +224,4 @@ DIALECT = Dialect(
     own_trace=own_trace,
 )
 register_dialect("tensorflow", DIALECT)
-dispatch.register(ALIASES)
+traced.Dispatcher(ALIASES).register()

@@ -1,5 +1,5 @@
-"""TensorFlow's dialect, gradients that code takes itself: `tf.GradientTape`, `tf.gradients`; see
-`table.py`.
+"""TensorFlow's dialect, gradients that code takes itself (`tf.GradientTape`, `tf.gradients`), and
+what replicas tell each other (`tf.distribute.get_replica_context`); see `table.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from multigrad.trace.xp import all as xp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+from multigrad.capture.meanings.creation import Told
+from multigrad.trace.trace import Trace
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE
@@ -170,3 +172,65 @@ def gradients(
     tell_apart(trace)
     found = take_gradients(outputs, heads_of(outputs, grad_ys), sources)
     return connected(sources, found, unconnected_gradients)
+
+
+# --- what replicas tell each other ----------------------------------------------------------------
+SUM = tf.distribute.ReduceOp.SUM
+ADVICE = (
+    "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
+    "xg.xp.all_max(x)"
+)
+
+
+class ReplicaContext:
+    """Stands in for the replica context, whose `all_reduce` is given symbols."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def all_reduce(self, reduce_op: Any, value: Any, options: Any = None) -> Any:
+        """Return the sums or the means over all replicas, in the structure of `value`."""
+        self._refuse_options("all_reduce", options)
+        kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
+        takes_sum = tf.distribute.ReduceOp(kind) is SUM
+
+        def reduced(x: Tensor) -> Tensor:
+            self._refuse_constant("all_reduce", x)
+            total = xp.all_sum(x)
+            return total if takes_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
+
+        return optree.tree_map(reduced, value)  # pyright: ignore[reportArgumentType]
+
+    def all_gather(self, value: Any, axis: int, options: Any = None) -> Any:
+        """Return the values of all replicas joined along an axis, in the structure of `value`."""
+        self._refuse_options("all_gather", options)
+
+        def gathered(x: Tensor) -> Tensor:
+            self._refuse_constant("all_gather", x)
+            return xp.all_gather(x, axis=axis)
+
+        return optree.tree_map(gathered, value)  # pyright: ignore[reportArgumentType]
+
+    def _refuse_options(self, name: str, options: Any) -> None:
+        if options is not None:
+            raise self._trace.error(f"gives {name} options: leave them to the strategy")
+
+    def _refuse_constant(self, name: str, x: Any) -> None:
+        if not isinstance(x, Value):
+            raise self._trace.error(f"calls {name} of {x!r:.60}, on which no input has a bearing")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
+
+
+HIDDEN = {tf.distribute.get_replica_context: Told(ReplicaContext)}
+STRATEGIES = (
+    tf.distribute.get_strategy,
+    tf.distribute.has_strategy,
+    tf.distribute.in_cross_replica_context,
+)
+REFUSED = dict.fromkeys(
+    STRATEGIES, f"whose answer is another one outside of the strategy. {ADVICE}"
+)

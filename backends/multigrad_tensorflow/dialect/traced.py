@@ -4,7 +4,7 @@ dtypes, into a graph, whose operations are recorded one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
-from multigrad.capture.code.table import OwnTrace
+from multigrad.capture.code.table import OwnTrace, record_call
 from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.graph.support.trees import optree
@@ -62,7 +62,6 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
 
 
 def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
-    """Return the shape and dtype of a tensor."""
     if isinstance(x, tf.Tensor):
         return tuple(x.shape), x.dtype
     return tuple(x.shape), tf.as_dtype(dtype_in(trace, x.node.type.dtype))
@@ -130,7 +129,11 @@ class Run:
             if handler is None or OWN_GRADIENT in op.node_def.attr:
                 why = "a gradient of its own" if handler else "no row"
                 raise TypeError(f"it computes {op.type}, which has {why}")
-            found = handler(*in_lists(op, list(map(as_known, given))), **attributes(op))
+            given = [  # a tensor without axes as the number that it is
+                x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
+                for x in given
+            ]
+            found = handler(*in_lists(op, given), **attributes(op))
             is_one = isinstance(found, Value | tf.Tensor | int | float)
             found = self._typed(op, [found] if is_one else [*found])
         self.values.update(zip((x.name for x in op.outputs), found, strict=False))
@@ -185,11 +188,6 @@ def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
     return found
 
 
-def as_known(x: Any) -> Any:
-    """Return a tensor without axes as the number that it is."""
-    return x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
-
-
 def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
     """Return the inputs of an operation, those of one list together."""
     found: list[Any] = []
@@ -216,3 +214,49 @@ def attributes(op: tf.Operation) -> dict[str, Any]:
             value = op.get_attr(each.name)
             found[each.name] = value.decode() if isinstance(value, bytes) else value
     return found
+
+
+# --- what no stand-in sees: calls of functions that an object of a library holds ------------------
+# TensorFlow's own dispatcher is a fallback: it asks us after its function has refused the arguments
+# with a TypeError or ValueError, as it does for a symbolic value. A function that calls others may
+# be asked about from the inside out.
+
+# Functions of TensorFlow call these on their arguments, before what they are about.
+ASKED_INSIDE = (tf.rank, tf.shape, tf.size)
+
+
+class Dispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
+    """Records a captured function that was called with symbolic values.
+
+    Attributes:
+        public: by each function that a public one of the table wraps, and by itself, the public
+            one.
+    """
+
+    def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
+        self.public = {
+            inner: function
+            for function in functions
+            if function not in ASKED_INSIDE
+            for inner in unwrap(function)
+        }
+
+    def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result, or that the next to be asked should handle it."""
+        function = self.public.get(op)
+        if function is None or not any(map(is_symbolic, (*args, *kwargs.values()))):
+            return self.NOT_SUPPORTED
+        return record_call("tensorflow", function, tuple(args), dict(kwargs))
+
+
+def is_symbolic(given: Any) -> bool:
+    """Return whether an argument is a symbolic value, or a list of some."""
+    items = given if isinstance(given, list | tuple) else (given,)
+    return any(isinstance(item, Value) for item in items)
+
+
+def unwrap(function: Any) -> Iterator[Any]:
+    """Yield a function and those inside its decorators."""
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)

@@ -19,7 +19,7 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
 from ..kernels.arrays import dim
-from .dtensors import is_dtensor
+from ..kernels.random import is_dtensor
 
 Tensor: TypeAlias = Any
 Names: TypeAlias = tuple[str, ...] | None
@@ -44,9 +44,11 @@ def replicas(names: Names, of: Tensor) -> Any:
         return None
     context = tf.distribute.get_replica_context()
     if context is None:
+        name = type(tf.distribute.get_strategy()).__name__
         raise GradientError(
             "a reduction over all shards is taken in each replica, and this code runs across them, "
-            f"in {placement()}: call it inside of the function that strategy.run(...) runs"
+            f"in the cross-replica context of {name} (its scope(), a merge_call, an update): call "
+            "it inside of the function that strategy.run(...) runs"
         )
     if not tf.distribute.has_strategy():
         raise GradientError(
@@ -55,12 +57,6 @@ def replicas(names: Names, of: Tensor) -> Any:
             "DTensor in a tf.function is one whole array: leave over= away there too"
         )
     return context
-
-
-def placement() -> str:
-    """Say which strategy's cross-replica context this is."""
-    name = type(tf.distribute.get_strategy()).__name__
-    return f"the cross-replica context of {name} (its scope(), a merge_call, an update)"
 
 
 def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
@@ -218,11 +214,7 @@ def are_alike(strategy: Any, lengths: Any) -> bool:
 
 
 def to_shard(x: Tensor) -> Tensor:
-    """Return x, which a replica has alone.
-
-    Raises:
-        UnsupportedOp: it is a DTensor, whose shards TensorFlow shows to no op.
-    """
+    """Return x, which a replica has alone."""
     if is_dtensor(x):
         layout = tf.experimental.dtensor.fetch_layout(x)
         raise UnsupportedOp(

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportAttributeAccessIssue]
+from tensorflow.python.eager import context
 
+from multigrad.backend import Group
 from multigrad.graph.support.data import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.scope.draws import BRANCH, Branch, Counter, join, part
@@ -81,3 +85,90 @@ def counters(active: ActiveRules) -> Iterator[Counter | None]:
 
 mirrored_run._call_for_each_replica = call_for_each_replica
 mirrored_run._MirroredReplicaContext._merge_call = merge_call
+
+
+# --- what the debug check MULTIGRAD_CHECK_RANKS compares by ---------------------------------------
+# The workers of a strategy and their coordination service, and the replicas within one process.
+KEYS = "multigrad/"  # how ours begin
+# TensorFlow (2.21) waits without an end by default; after so long it takes a worker for dead.
+SECONDS = 100.0
+LOOK = 100  # milliseconds, of which a look at a worker's key takes one or two
+# By strategy: what its replicas in this process have said.
+_said: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
+
+
+def group() -> Group | None:
+    """Return the workers of the cluster, or the replicas in this process where it is alone; None:
+    there is one, or a thread asks that is neither the main one nor a replica's.
+    """
+    replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    if replica is None and threading.current_thread() is not threading.main_thread():
+        return None
+    workers = find_workers()
+    if workers is not None:
+        number = 0 if replica is None else number_of(replica)
+        here = 1 if replica is None else len(replica.strategy.extended.worker_devices)
+        return make_group(*workers, lane=f"replica {number % here}" if number % here else "")
+    if replica is None or replica.num_replicas_in_sync < 2:
+        return None
+    said = _said.setdefault(replica.strategy, {})
+    return replicas(said, number_of(replica), replica.num_replicas_in_sync)
+
+
+def number_of(replica: Any) -> int:
+    """Return which replica this is, which in a graph is a constant."""
+    number = replica.replica_id_in_sync_group
+    return number if isinstance(number, int) else int(tf.get_static_value(number))
+
+
+def find_workers() -> tuple[Any, int, int] | None:
+    """Return the context of a cluster with several workers, which worker this is, and how many
+    there are.
+    """
+    active = context.context()
+    server = active._collective_ops_server_def
+    if active.coordination_service is None or active._context_handle is None or server is None:
+        return None
+    size = sum(len(job.tasks) for job in server.cluster.job if job.name == server.job_name)
+    return (active, server.task_index, size) if size > 1 else None
+
+
+@functools.lru_cache(16)
+def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
+    """Return the workers that share a coordination service."""
+    put, look, drop = store_of(active)
+    return Group(
+        rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: SECONDS, lane=lane
+    )
+
+
+@functools.lru_cache(1)
+def store_of(active: Any) -> Any:
+    """Return the three ways to the keys of a cluster."""
+
+    def put(key: str, text: str) -> None:
+        active.set_config_key_value(KEYS + key, text)
+
+    def look(key: str) -> str | None:
+        try:
+            return active.get_config_key_value(KEYS + key, LOOK)
+        except (tf.errors.DeadlineExceededError, tf.errors.NotFoundError):
+            return None
+
+    def drop(key: str) -> None:
+        active.delete_config_key_value(KEYS + key)
+
+    return put, look, drop
+
+
+def replicas(said: dict[str, str], rank: int, size: int) -> Group:
+    """Return the replicas in this process, of which one runs at a time: none waits for another."""
+    return Group(
+        rank=rank,
+        size=size,
+        put=said.__setitem__,
+        look=said.get,
+        drop=said.__delitem__,
+        timeout=lambda: SECONDS,
+        waits=False,
+    )

@@ -70,11 +70,9 @@ class TensorflowRecipe(CodeRecipe):
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The function's own signature."""
         return signature_of(self.function)
 
     def dialect(self) -> str:
-        """Return the library that it is written in."""
         return "tensorflow"
 
     def functions(self) -> tuple[Any, ...]:
@@ -215,7 +213,6 @@ def is_same(a: Any, b: Any, depth: int = 4) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def find_imported(f: Any) -> Function:
-    """Return the Function of a decorated function, made once."""
     return Function(import_function(f))
 
 
@@ -246,11 +243,7 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return what a decorated function gave, checked.
-
-    Raises:
-        GradientError: it is not a pair of outputs and a function.
-    """
+    """Return what a decorated function gave, checked."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
         given = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(

@@ -87,17 +87,6 @@ def scan(
     if tf.executing_eagerly() and rows[0].shape[0]:
         unstacked = [tf.unstack(x) for x in rows]
         return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)
-    return _scan_graph(state, rows, constants, body, reverse)
-
-
-def _scan_graph(
-    state: tuple[Tensor, ...],
-    rows: tuple[Tensor, ...],
-    constants: tuple[Any, ...],
-    body: Function,
-    reverse: bool,
-) -> tuple[Tensor, ...]:
-    """Take the turns by a loop of the graph."""
     length, own = tf.shape(rows[0])[0], len(state)
     zeros = [tf.zeros(tf.shape(x)[1:], x.dtype) for x in rows]
     given = body(*state, *zeros, *constants)[own:]  # for their dtypes and shapes
@@ -118,3 +107,26 @@ def _scan_graph(
     static = rows[0].shape[0]
     results = [array.stack() for array in arrays]
     return (*after, *(tf.ensure_shape(y, [static, *y.shape[1:]]) for y in results))
+
+
+# --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
+
+
+WEIGHTS = (128, 64, 32, 16, 8, 4, 2, 1)
+
+
+def pack(mask: Tensor) -> Tensor:
+    """Return the bits of a mask."""
+    flat = tf.reshape(mask, (-1,))
+    missing: Any = tf.math.floormod(-tf.size(flat), 8)
+    flat = tf.pad(flat, [[0, missing]])
+    columns = tf.cast(tf.reshape(flat, (-1, 8)), tf.int32)
+    return tf.cast(tf.reduce_sum(columns * tf.constant(WEIGHTS), -1), tf.uint8)
+
+
+def unpack(bits: Tensor, like: Tensor) -> Tensor:
+    """Return the mask that was packed, of the shape of a tensor."""
+    places = tf.constant(WEIGHTS, tf.uint8)
+    flat = tf.reshape(tf.bitwise.bitwise_and(bits[:, None], places) != 0, (-1,))
+    shape = tf.shape(like)
+    return tf.ensure_shape(tf.reshape(flat[: tf.reduce_prod(shape)], shape), like.shape)

@@ -126,29 +126,4 @@ def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
     return swap_last(tf.gather(values, places, axis=-1, batch_dims=x.shape.rank - 1), axis)
 
 
-@lifted
-def argmax_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    return first_largest(x, axis, sort_key(x))
-
-
-@lifted
-def argmin_mask(x: Tensor, *, axis: int | None) -> Tensor:
-    key = tf.bitwise.invert(sort_key(x))
-    return first_largest(x, axis, tf.where(tf.math.is_nan(x), key.dtype.max, key))
-
-
-def first_largest(x: Tensor, axis: int | None, key: Tensor) -> Tensor:
-    """Mark the first element with the largest key."""
-    if axis is None:
-        flat = tf.reshape(key, [-1])
-        return tf.reshape(first_largest(tf.reshape(x, [-1]), 0, flat), tf.shape(x))
-    last = swap_last(key, axis)
-    is_largest = last == tf.reduce_max(last, -1, True)
-    first = is_largest & (tf.cumsum(tf.cast(is_largest, tf.int32), -1) == 1)
-    return swap_last(first, axis)
-
-
-# --- quantiles ---------------------------------------------------------------------------------
-
-
 OPS = {**orderings(order, take), **rows_of(vars())}

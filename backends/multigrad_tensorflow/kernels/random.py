@@ -14,8 +14,6 @@ import tensorflow as tf
 from multigrad.errors import RuleValueError
 from multigrad.graph import random as core
 
-from ..distributed.dtensors import place_like
-
 Tensor: TypeAlias = Any
 
 NAMESPACE = SimpleNamespace(log=tf.math.log, log1p=tf.math.log1p, sqrt=tf.math.sqrt, where=tf.where)
@@ -152,3 +150,23 @@ def shape_like(flat: Tensor, x: Tensor) -> Tensor:
     """Give a flat draw x's shape, and what is known of it while tracing."""
     draw = tf.reshape(flat, tf.shape(x))
     return tf.ensure_shape(draw, x.shape)
+
+
+# --- DTensors: one array over all devices of a mesh, on which every op acts as on the whole -------
+# TensorFlow knows their layouts in eager code only.
+DEVICE = "CUSTOM"  # what a DTensor says its device is
+
+
+def is_dtensor(x: Tensor) -> bool:
+    """Return whether a tensor of eager code is one array over a mesh; False in a graph."""
+    return DEVICE in getattr(x, "device", "")
+
+
+def place_like(value: Tensor, x: Tensor) -> Tensor:
+    """Return a tensor, laid out over a mesh as x is where that is a DTensor."""
+    if not is_dtensor(x):
+        return value
+    dtensor = tf.experimental.dtensor
+    layout = dtensor.fetch_layout(x)
+    everywhere = dtensor.Layout.replicated(layout.mesh, layout.rank)
+    return dtensor.relayout(dtensor.copy_to_mesh(value, everywhere), layout)

@@ -98,11 +98,7 @@ class Acting:
             THREAD.latest = None
 
     def check(self) -> None:
-        """Check that the function called what each selector means.
-
-        Raises:
-            RuleValueError: it did not.
-        """
+        """Check that the function called what each selector means."""
         for meant, _ in self.rows:
             if meant not in self.met:
                 refuse_unmet(self.name, meant, self.names)
@@ -169,11 +165,7 @@ def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tens
 
 
 def refuse_recomputed(acting: Acting, operation: str) -> None:
-    """Refuse an operation that will run again in backward, where no override acts any more.
-
-    Raises:
-        RuleValueError: it is called within `tf.recompute_grad`.
-    """
+    """Refuse an operation that will run again in backward, where no override acts any more."""
     caller = sys._getframe() if may_be_recomputed() else None
     while caller is not None and caller.f_code is not CALL:
         if caller.f_code is FIRST:
@@ -205,11 +197,7 @@ def has_input(inputs: Sequence[Any], output: Any) -> bool:
 
 
 def input_of(meant: Called, inputs: Sequence[Any], output: Tensor) -> int:
-    """Return the position of the input that a rule acts on: the one of the result's shape.
-
-    Raises:
-        RuleValueError: there are several.
-    """
+    """Return the position of the input that a rule acts on: the one of the result's shape."""
     floats = [i for i, x in enumerate(inputs) if is_float(x) and not is_constant(x)]
     shape = output.shape.as_list() if output.shape.rank is not None else None
     fitting = [
@@ -451,10 +439,6 @@ def target_of(function: Any) -> CellType | None:
 
 
 def refuse_unmet(name: str, meant: Meant, names: Iterable[str]) -> None:
-    """Say which selector a function does not call.
-
-    Raises:
-        RuleValueError: always.
-    """
+    """Say which selector a function does not call."""
     near, called = close(meant.name, names), set(names) - SILENT
     raise RuleValueError(unmet(f"function {name!r}", repr(meant.said), near, called))

@@ -23,8 +23,7 @@ from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
 from ...walk import jaxprs_of, opened
-from .elementwise import repeated
-from .primitives import Operand, Scope, Unknown, integers
+from .primitives import Operand, Scope, Unknown, integers, repeated
 
 MOST_UNROLLED = 64  # operations of a loop over rows, whose code is then short and fast everywhere
 # What records a jaxpr: (scope, jaxpr, constants, arguments).
@@ -32,11 +31,7 @@ Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
 
 
 def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
-    """Record a jaxpr that has its constants with it.
-
-    Raises:
-        Unknown: it does more than it returns.
-    """
+    """Record a jaxpr that has its constants with it."""
     if closed.effects:
         raise Unknown(f"an effect inside of a branch or a loop: {next(iter(closed.effects))}")
     return run(scope, closed.jaxpr, closed.consts, arguments)

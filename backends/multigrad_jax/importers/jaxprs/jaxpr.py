@@ -33,24 +33,21 @@ from multigrad.trace.scope.reads import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ...attach.isolate import with_axes
+from ...attach.rehearse import with_axes
 from ...distributed import manual_axes
 from ...versions import traced_of
 from ...walk import INLINED, opened, walk
-from ..custom import CALLED, Called, reading
 from ..custom_functions import is_recorded
-from ..custom_gradients import own_gradient
+from ..custom_gradients import CALLED, Called, own_gradient, reading
 from .control import CONTROL
-from .convolutions import CONVOLUTIONS
-from .elementwise import ELEMENTS, elementwise
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
-from .primitives import SHAPES, Handler, Operand, Scope, Step, Trial, Unknown
+from .primitives import ELEMENTS, SHAPES, Handler, Operand, Scope, Step, Trial, Unknown, elementwise
 
 Tensor = Any
 # Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
 # it.
-PRIMITIVES = {**ELEMENTS, **SHAPES, **CONVOLUTIONS, **PLACES, **LINALG}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
 # Jax's own functions, element by element, that look at bits or have a derivative of their own.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
@@ -103,14 +100,20 @@ def _import(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Record a function by its jaxpr, for every dtype where that is one and the same."""
-    leaves, tree = jax.tree.flatten((args, dict(kwargs)), is_leaf=_is_leaf)
+    leaves, tree = jax.tree.flatten(
+        (args, dict(kwargs)), is_leaf=lambda leaf: leaf is None or isinstance(leaf, Value)
+    )
     values = [leaf for leaf in leaves if isinstance(leaf, V)]
 
     def called(*arrays: Any) -> Any:
         given = iter(arrays)
         whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
         own_args, own_kwargs = jax.tree.unflatten(tree, whole)
-        return jax.tree.map(_none_for_float0, function(*own_args, **own_kwargs))
+        results, found = jax.tree.flatten(function(*own_args, **own_kwargs))
+        none = jax.dtypes.float0  # of the gradient of what is no float
+        return jax.tree.unflatten(
+            found, [None if getattr(r, "dtype", None) == none else r for r in results]
+        )
 
     fixed = trace.facts.get("dtype")
     trace.is_in(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
@@ -127,15 +130,6 @@ def _import(
     if not _are_alike(wide, single):
         raise NeedsConcrete("dtype")
     return wide  # its numbers are not rounded to float32
-
-
-def _none_for_float0(result: Any) -> Any:
-    """Return None for the gradient of what is no float."""
-    return None if getattr(result, "dtype", None) == jax.dtypes.float0 else result
-
-
-def _is_leaf(value: Any) -> bool:
-    return value is None or isinstance(value, Value)
 
 
 def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial) -> Any:
@@ -343,7 +337,6 @@ def factors_its_argument(jaxpr: Any) -> bool:
 
 
 def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
-    """Return the operands of an equation in their whole shapes."""
     shapes = [tuple(variable.aval.shape) for variable in equation.invars]
     return [scope.whole(each, shape) for each, shape in zip(operands, shapes, strict=True)]
 

@@ -53,13 +53,10 @@ def extreme(function: Callable[..., Any]) -> Handler:
     def handle(step: Step) -> Operand:
         (axis,) = integers(step.params["axes"])
         x = step.whole()
-        return step.result(cast(function(_comparable(x), axis), INT32))
+        x = cast(x, INT32) if x.node.type.dtype == BOOL else x
+        return step.result(cast(function(x, axis), INT32))
 
     return handle
-
-
-def _comparable(x: Value) -> Value:
-    return cast(x, INT32) if x.node.type.dtype == BOOL else x
 
 
 def sort(step: Step) -> list[Operand]:
@@ -278,7 +275,9 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
 
     def handle(step: Step) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
-        _check_update(step.params.get("update_jaxpr"))
+        jaxpr = step.params.get("update_jaxpr")
+        if jaxpr is not None and len(jaxpr.eqns) > 1:
+            raise Unknown("a scatter with a function of its own, as in x.at[i].apply")
         batches = numbers.operand_batching_dims
         own = [d for d in range(len(lengths)) if d not in (*numbers.inserted_window_dims, *batches)]
         sizes = [1] * len(lengths)
@@ -314,12 +313,6 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         return step.result(xp.reshape(result, lengths))
 
     return handle
-
-
-def _check_update(jaxpr: Any) -> None:
-    """Refuse a scatter that computes something else than its name says."""
-    if jaxpr is not None and len(jaxpr.eqns) > 1:
-        raise Unknown("a scatter with a function of its own, as in x.at[i].apply")
 
 
 def put(x: Value, places: Places, updates: Value) -> Value:

@@ -192,11 +192,10 @@ def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
 NAMED = TENSORFLOW.called(
     {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
 )
-ALIASES: dict[Any, Handler] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            composites: "digamma: math.digamma raw_ops.Digamma",
-            __name__: """
+ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
+    {
+        composites: "digamma: math.digamma raw_ops.Digamma",
+        __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
                 math.conj identity math.real raw_ops.Identity; divide_no_nan: math.divide_no_nan
                 raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
@@ -207,6 +206,5 @@ ALIASES: dict[Any, Handler] = {
                 raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
                 nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu
             """,
-        }
-    ),
-}
+    }
+)

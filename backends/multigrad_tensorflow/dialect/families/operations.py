@@ -1,5 +1,5 @@
-"""TensorFlow's dialect, the operations of its graphs: each is recorded by the row of the function
-of the same meaning.
+"""TensorFlow's dialect, linear algebra, diagonals, and the operations of its graphs: each of these
+is recorded by the row of the function of the same meaning.
 """
 
 from __future__ import annotations
@@ -7,21 +7,104 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.meanings import parts
+from multigrad.capture.code.table import find_dialect
+from multigrad.capture.meanings import complexes, matrices, parts, products
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.xp import all as xp
 
-from . import linalg
-from .parts import OPERATIONS
-from .shapes import static
+from .shapes import TENSORFLOW, static
 
+# --- linear algebra -------------------------------------------------------------------------------
 Tensor = Any
 Handler = Callable[..., Any]
+
+
+def solve(matrix: Tensor, rhs: Tensor, adjoint: bool = False) -> Tensor:
+    return xp.solve(matrices.turned(matrix, adjoint), rhs)
+
+
+def inv(input: Tensor, adjoint: bool = False) -> Tensor:
+    return xp.inv(matrices.turned(input, adjoint))
+
+
+# --- factors --------------------------------------------------------------------------------------
+def lu(input: Tensor) -> tuple[Tensor, Tensor]:
+    packed, places = matrices.lu_permuted(input)
+    return packed, xp.cast(places, "int32")
+
+
+def svd(input: Tensor, compute_uv: bool = True, full_matrices: bool = False) -> tuple[Tensor, ...]:
+    """The values, u and v."""
+    if not compute_uv:
+        return (matrices.svdvals(input),)
+    u, s, vh = matrices.svd(input, full_matrices)
+    return s, u, xp.matrix_transpose(vh)
+
+
+def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
+    """Of the lower triangle, to which alone TensorFlow gives a gradient."""
+    symmetric = xp.add(xp.tril(input), xp.matrix_transpose(xp.tril(input, -1)))
+    return matrices.eigh(symmetric)[: 2 if compute_v else 1]
+
+
+# --- diagonals, borders ---------------------------------------------------------------------------
+
+
+def only(k: Any) -> int:
+    """Return a diagonal's number."""
+    given = static(k)
+    if isinstance(given, list | tuple):
+        raise TypeError(f"a band of diagonals {given}; give one")
+    return index(given)
+
+
+def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
+    return products.matrix_diagonal(input, only(k))
+
+
+def diag(
+    diagonal: Tensor, k: Any, rows: Any, columns: Any, padding: Any, align: str = ""
+) -> Tensor:
+    if (rows, columns, padding) != (-1, -1, 0):
+        raise TypeError("diag of another size than its diagonal's, or with a padding")
+    return products.embedded(diagonal, only(k))
+
+
+def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor:
+    if only(k):
+        raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
+    return products.with_diagonal(input, diagonal)
+
+
+def of_rank(axes: int, record: Handler) -> Handler:
+    """Return a recorder that takes tensors of this many axes alone."""
+
+    def operation(x: Tensor) -> Tensor:
+        if parts.rank(x) != axes:
+            raise TypeError(f"{parts.rank(x)} axes; {axes} are known")
+        return record(x)
+
+    return operation
+
+
+def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Tensor:
+    return parts.padded(x, static(pairs), mode.lower(), fill)
+
+
+def of_keras(function: Any) -> Handler:
+    """Return what a function of Keras records, if it is imported: `tf.keras.losses` are its own."""
+    keras = find_dialect("keras")
+    if keras is None:
+        raise KeyError(function)
+    return keras.aliases[function]
+
+
+# --- operations of graphs -------------------------------------------------------------------------
 ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
 # Functions, and the operations that mean them under another name, in brackets the parameters that
 # are their inputs, and those that are attributes of another name; "" is dropped. Then operations
@@ -148,19 +231,43 @@ def table() -> dict[str, tuple[Any, Sequence[str]]]:
     return found
 
 
+NAMED = TENSORFLOW.called(
+    {
+        matrices: "solve_triangular: linalg.triangular_solve(adjoint=transposed)",
+        products: "tensordot; cross: linalg.cross",
+        xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
+    }
+)
+ALIASES: dict[Any, Handler] = {
+    **TENSORFLOW.taking_the_same({__name__: "linalg.diag_part"}),
+    **{getattr(tf.signal, kind): row for kind, row in complexes.TRANSFORMS_2D.items()},
+    tf.complex: complexes.Complex,
+}
 OWN: dict[str, Handler] = {
     "BatchToSpaceND": batch_to_space,
-    **linalg.OPERATIONS,
-    **OPERATIONS,
-    "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
     "DepthToSpace": depth_to_space,
+    "Diag": of_rank(1, products.embedded),
+    "DiagPart": of_rank(2, products.diagonal),
+    "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
     "IdentityN": lambda inputs: inputs,
+    "LogMatrixDeterminant": xp.slogdet,
+    "Lu": lu,
+    "MatrixDiag": products.embedded,
+    "MatrixDiagV3": diag,
+    "MatrixInverse": inv,
+    "MatrixSetDiag": products.with_diagonal,
+    "MatrixSetDiagV3": set_diag,
+    "MatrixSolve": solve,
+    **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), pad),
+    "Qr": lambda input, full_matrices=False: matrices.qr(input, full_matrices),
     "Select": select,
+    "SelfAdjointEigV2": eigh,
     "SpaceToBatchND": space_to_batch,
     "SpaceToDepth": space_to_depth,
     "Split": lambda axis, value, num_split: parts.split(value, num_split, axis),
     "SplitV": pieces,
     "StridedSlice": strided_slice,
+    "Svd": svd,
     "Unpack": lambda value, axis=0, num=0: parts.unstack(value, axis),
 }
 

@@ -82,13 +82,12 @@ def transpose(a: Tensor, perm: Any) -> Tensor:
 
 def stack(values: Sequence[Any], axis: int) -> Any:
     """Numbers, as the lengths of a shape, stay a list."""
-    if all(isinstance(v, int) or is_length(v) for v in values):
+    if all(
+        isinstance(v, int) or (isinstance(v, Value) and v.node.type.kind == "scalar")
+        for v in values
+    ):
         return list(values)
     return xp.stack(values, axis)
-
-
-def is_length(value: Any) -> bool:
-    return isinstance(value, Value) and value.node.type.kind == "scalar"
 
 
 def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
@@ -200,14 +199,12 @@ NAMED = TENSORFLOW.called(
         """,
     }
 )
-ALIASES: dict[Any, Handler] = {
-    **TENSORFLOW.taking_the_same(
-        {
-            __name__: """
+ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
+    {
+        __name__: """
                 size; rank; reshape; broadcast_to; squeeze; transpose; stack;
                 slice_of: slice; linalg.band_part; nn.bias_add; zeros; ones;
                 fill; range_of: range; eye; linspace; random.normal; random.uniform
             """,
-        }
-    ),
-}
+    }
+)

@@ -1,0 +1,547 @@
+"""What each function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy` means, family by family:
+for rules that call it, and for the primitives of a jaxpr that are it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy import linalg as jsp
+from jax.scipy import special
+
+from multigrad.capture.code.binding import Library, named
+from multigrad.capture.control import control
+from multigrad.capture.dialects import numpy as np_dialect
+from multigrad.capture.meanings import (
+    arrays,
+    complexes,
+    composites,
+    index_tensors,
+    matrices,
+    parts,
+    places,
+    reductions,
+)
+from multigrad.capture.meanings.composites import is_whole, quotient
+from multigrad.capture.meanings.places import is_differentiated
+from multigrad.capture.symbols.dtypes import is_bool
+from multigrad.capture.values.tracer import V
+from multigrad.graph.ir.types import BOOL, INT32, T, is_float
+from multigrad.trace import trace
+from multigrad.trace.axes import known_shape
+from multigrad.trace.trace import Value, cast
+from multigrad.trace.xp import all as xp
+from multigrad.trace.xp import indices as indices_of_xp
+from multigrad.trace.xp import transposes
+from multigrad.trace.xp.indices import from_front
+
+from ..kernels import ops
+
+Tensor = Any
+# At a kink the derivative of some of these is another than that of the op; where no derivative by
+# ops is taken, the op itself stands.
+
+
+def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
+    """A rule stays where its input is."""
+    return x
+
+
+# --- arrays ---------------------------------------------------------------------------------------
+def converted(x: Tensor, dtype: Any) -> Tensor:
+    return x if dtype is None else cast(x, dtype)
+
+
+def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False) -> Tensor:
+    if b is not None:
+        raise TypeError("logsumexp with b; write jnp.log(jnp.sum(b * jnp.exp(a)))")
+    return xp.logsumexp(a, axis, keepdims)
+
+
+def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
+    """Of integers their differences, which wrap around where they have no sign."""
+    if is_whole(x):
+        powers = xp.exp(x - xp.max(x, axis, keepdims=True))
+        return powers / xp.sum(powers, axis, keepdims=True)
+    return xp.softmax(x, axis)
+
+
+# --- shapes ---------------------------------------------------------------------------------------
+def reshape(a: Tensor, shape: Any, order: str = "C") -> Tensor:
+    if order != "C":
+        raise TypeError(f"reshape in the order {order!r}; 'C' is known")
+    return arrays.reshape(a, shape)
+
+
+def ravel(a: Tensor, order: str = "C") -> Tensor:
+    return reshape(a, -1, order)
+
+
+def concatenate(arrays: Sequence[Tensor], axis: int | None = 0, dtype: Any = None) -> Tensor:
+    return converted(xp.concatenate(arrays, axis), dtype)
+
+
+def stack(arrays: Sequence[Tensor], axis: int = 0, out: None = None, dtype: Any = None) -> Tensor:
+    return converted(xp.stack(arrays, axis), dtype)
+
+
+def sort(a: Tensor, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
+    if axis is None:
+        return xp.sort(xp.reshape(a, -1), 0, descending)
+    return xp.sort(a, axis, descending)
+
+
+# --- products -------------------------------------------------------------------------------------
+def matmul(
+    a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None
+) -> Any:
+    return converted(xp.matmul(a, b), preferred_element_type)
+
+
+def dot(a: Tensor, b: Tensor, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
+    return converted(arrays.np_dot(a, b), preferred_element_type)
+
+
+def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
+    return xp.vecdot(ravel(a), ravel(b))
+
+
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """A number counts as a vector of one element."""
+    if isinstance(a, int | float):
+        return xp.reshape(a * b, (1, -1))
+    if isinstance(b, int | float):
+        return xp.reshape(a * b, (-1, 1))
+    return xp.outer(ravel(a), ravel(b))
+
+
+# --- elementwise, activations, `jax.lax`: strict functions, all operands and axes given -----------
+def as_condition(condition: Any) -> Any:
+    """jax takes any number for a condition."""
+    if isinstance(condition, Value) and condition.node.type.dtype != BOOL:
+        return condition != 0
+    return condition
+
+
+def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
+    if x is None or y is None:
+        raise TypeError("where with a condition alone gives indices; give both values")
+    return xp.where(as_condition(condition), x, y)
+
+
+def floor_divide(x1: Any, x2: Any) -> Tensor:
+    """Of integers by zero it is XLA's quotient -1, less one where x1 is not zero."""
+    x1, x2 = counted(x1, x2)
+    quotient = xp.floor_divide(x1, x2)
+    may_be_zero = isinstance(x2, Value) or not np.all(x2)
+    if not (is_whole(x1) and is_whole(x2) and may_be_zero):
+        return quotient
+    if quotient.node.type.dtype == "uint8":
+        by_zero: Any = 255
+    else:
+        dtype = quotient.node.type.dtype
+        by_zero = (
+            cast(xp.where(xp.equal(x1, 0), -1, -2), dtype)
+            if isinstance(x1, Value)
+            else -1 - (x1 != 0)
+        )
+    return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
+
+
+def counted(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """Return two tensors of bools as the integers that jax divides."""
+    return (cast(x1, INT32), cast(x2, INT32)) if is_bool(x1) and is_bool(x2) else (x1, x2)
+
+
+def fmod(x1: Any, x2: Any) -> Tensor:
+    """Of bools XLA's remainder by zero, which is x1; that by one is zero."""
+    if is_bool(x1) and is_bool(x2):
+        return cast(xp.logical_and(x1, xp.logical_not(x2)), INT32)
+    return xp.fmod(x1, x2)
+
+
+def rem(x: Any, y: Any) -> Tensor:
+    """Of integers by zero it is x."""
+    found = xp.fmod(x, y)
+    return xp.where(xp.equal(y, 0), x, found) if is_whole(x) and is_whole(y) else found
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    if not isinstance(alpha, Value) and alpha == 0:  # 0 / 0 on the way
+        return xp.maximum(x, 0.0) + alpha * xp.expm1(xp.minimum(x, 0.0) / alpha)
+    return xp.celu(x, alpha)
+
+
+def select(pred: Tensor, on_true: Any, on_false: Any) -> Tensor:
+    return xp.where(as_condition(pred), on_true, on_false)
+
+
+def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    if isinstance(dtype, int | float):
+        raise TypeError(f"full_like with dtype={dtype}, a number")
+    return xp.full_like(x, fill_value, dtype)
+
+
+def div(x: Tensor, y: Tensor) -> Tensor:
+    """Of integers the quotient, rounded towards zero."""
+    whole = is_whole(x) and is_whole(y)
+    return quotient(x, y, floor_divide) if whole else xp.divide(x, y)
+
+
+def fori_loop(
+    lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None
+) -> Any:
+    """The loop unrolled.
+
+    Raises:
+        TypeError: it is larger than what is unrolled.
+    """
+    value, size = init_val, control.Size(init_val)
+    for i in range(lower, upper):
+        value = body_fun(i, value)
+        size.add(value)
+    return value
+
+
+# --- functions with another derivative at a kink --------------------------------------------------
+def absolute(x: Tensor) -> Tensor:
+    """Its slope at 0 is 1."""
+    if not is_differentiated(x):
+        return xp.abs(x)
+    return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
+
+
+def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """At a limit x gets half, as of equal operands of a maximum."""
+    if not is_differentiated(arr):
+        return xp.clip(arr, min, max)
+    larger = arr if min is None else xp.maximum(arr, min)
+    return larger if max is None else xp.minimum(larger, max)
+
+
+def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
+    """At a limit nobody gets a gradient."""
+    if is_bool(x):
+        return xp.logical_and(xp.logical_or(x, min), max)
+    if not is_differentiated(x):
+        return xp.clip(x, min, max)
+    is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
+    inner = xp.where(is_inside, x, xp.stop_gradient(x))
+    low = min
+    if isinstance(min, Value) or isinstance(max, Value):  # of crossed limits neither gets one
+        high = xp.stop_gradient(max) if isinstance(max, Value) else max
+        low = xp.where(xp.less(min, max), min, high)
+    limited = xp.where(xp.less(x, min), low, inner)
+    return xp.where(xp.greater(limited if low is min else x, max), max, limited)
+
+
+def hard_tanh(x: Tensor) -> Tensor:
+    """Its slope at -1 and 1 is 1."""
+    if not is_differentiated(x):
+        return xp.hard_tanh(x)
+    return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
+
+
+# --- linear algebra -------------------------------------------------------------------------------
+# What they return, found without a computation: `jax.distributed.initialize` must come before all.
+SVD, EIGH, QR = (
+    type(jax.eval_shape(f, jax.ShapeDtypeStruct((1, 1), jnp.float32)))
+    for f in (jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.qr)
+)
+
+
+def as_floats(a: Tensor) -> Tensor:
+    """Integers as floats before they add up, where they would wrap around."""
+    return xp.divide(a, 1) if is_whole(a) else a
+
+
+def cholesky(a: Tensor, *, upper: bool = False, symmetrize_input: bool = True) -> Tensor:
+    return matrices.cholesky(matrices.symmetric(as_floats(a)) if symmetrize_input else a, upper)
+
+
+def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Tensor:
+    if hermitian:
+        raise TypeError("pinv with hermitian")
+    return matrices.pinv(a, rcond if rtol is None else rtol, 10.0)
+
+
+def svd(
+    a: Tensor,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    subset_by_index: Any = None,
+) -> Any:
+    if hermitian or subset_by_index is not None:
+        raise TypeError("svd with hermitian or subset_by_index")
+    if not compute_uv:
+        return matrices.svdvals(a)
+    return SVD(*matrices.svd(a, full_matrices))
+
+
+def eigh(a: Tensor, UPLO: str | None = None, symmetrize_input: bool = True) -> Any:
+    a = as_floats(a)
+    upper = UPLO is not None and matrices.is_upper(UPLO)
+    return EIGH(*matrices.eigh(matrices.symmetric(a) if symmetrize_input else a, upper))
+
+
+def qr(a: Tensor, mode: str = "reduced") -> Any:
+    results = matrices.numpy_qr(a, mode)
+    return results if mode == "r" else QR(*results)
+
+
+# --- integer places -------------------------------------------------------------------------------
+def take(
+    a: Tensor,
+    indices: Any,
+    axis: Any = None,
+    out: None = None,
+    mode: Any = None,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    fill_value: Any = None,
+) -> Tensor:
+    if axis is None:
+        a, axis = xp.reshape(a, -1), 0
+    if mode not in (None, "fill", "clip", "wrap"):
+        raise TypeError(f"take in the mode {mode!r}")
+    if lies_inside(a, indices, axis, mode):
+        return xp.take(a, indices, axis)
+    if mode in ("clip", "wrap"):
+        return places.take_in_mode(a, indices, axis, mode)
+    at = places.as_places(a, indices)
+    at, axis = from_front(at, a, axis), axis % a.ndim
+    is_inside = index_tensors.beside_axes(
+        indices_of_xp.is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis
+    )
+    return xp.where(is_inside, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
+
+
+def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
+    """Return whether indices are constants that lie inside as far as is known."""
+    if isinstance(indices, Value) or np.ndim(indices) > 1:
+        return False
+    shape, known = known_shape(x), np.asarray(indices)
+    if not known.size or known.dtype.kind not in "iu":
+        return True
+    length = np.inf if shape is None else shape[axis]
+    least = 0 if mode in ("clip", "wrap") else -length
+    return bool(least <= known.min() and known.max() < length)
+
+
+def filling(x: Tensor, fill_value: Any) -> Any:
+    """Return the number for elements that lie outside; where none is named, NaN, True, or the
+    integer that is farthest from zero.
+    """
+    dtype = x.node.type.dtype
+    if fill_value is not None or is_float(x.node.type):
+        return math.nan if fill_value is None else fill_value
+    if dtype == BOOL:
+        return True
+    limits = jnp.iinfo(dtype)
+    return int(limits.min) or int(limits.max)
+
+
+def take_along_axis(
+    arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None, fill_value: Any = None
+) -> Tensor:
+    if axis is None:
+        arr, axis, indices = xp.reshape(arr, -1), 0, xp.reshape(places.as_places(arr, indices), -1)
+    at = places.as_places(arr, indices)
+    front = at if mode == "promise_in_bounds" else from_front(at, arr, axis)
+    both = places.broadcast(arr, index_tensors.limited(front, arr, axis), axis)
+    taken = transposes.take_along(*both, axis=axis)
+    if mode == "clip":
+        return taken
+    is_inside = indices_of_xp.is_inside(front, xp.dim(arr, axis))
+    if mode == "promise_in_bounds":  # no gradient goes back to the nearest one
+        return xp.where(is_inside, taken, xp.stop_gradient(taken))
+    if mode not in (None, "fill"):
+        raise TypeError(f"take_along_axis in the mode {mode!r}")
+    return xp.where(is_inside, taken, filling(arr, fill_value))
+
+
+def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
+    return list(places.topk(operand, k, axis))
+
+
+def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -> Tensor:
+    hot = xp.one_hot(x, operator.index(num_classes), axis)
+    return cast(hot, T if dtype is None else dtype)
+
+
+AXES = ("axes", "dimensions", "permutation")
+JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keepdims": bool})
+NUMPYS = Library(jnp.linalg)
+ALIASES: dict[Any, Callable[..., Any]] = {
+    **named(ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
+    jax.device_put: placed,
+    **Library(lax, values=dict.fromkeys(AXES, tuple)).called(
+        {
+            xp: """
+                all: reduce_and; any: reduce_or; concatenate; exp; expm1; flip: rev; log;
+                logcumsumexp: cumlogsumexp; matmul: batch_matmul; max: reduce_max; min: reduce_min;
+                permute_dims: transpose; pow: integer_pow; prod: reduce_prod; sigmoid: logistic;
+                sort; squeeze; sum: reduce_sum; tanh
+            """
+        }
+    ),
+    **complexes.of_library(jnp.fft),
+    lax.complex: complexes.Complex,
+    **NUMPYS.called({matrices: "svdvals; norm", xp: "det; inv; solve"}),
+    **NUMPYS.taking_the_same({__name__: "cholesky; eigh; pinv; qr; svd"}),
+    **Library(jsp).called({xp: "expm(max_squarings=)"}),
+    **JAX.called(
+        {
+            arrays: """
+                cumprod; cumsum; expand: broadcast_to; np_percentile: percentile; np_quantile:
+                quantile
+            """,
+            np_dialect: "ptp; round_: round around; split",
+            parts: "expand_dims; fliplr; flipud",
+            places: "argmax; argmin; argsort; count_nonzero",
+            reductions: """
+                all; any; max: max amax; mean; min: min amin; nanmean; nansum; prod; std; sum; var
+            """,
+            trace: "cast: astype(copy=) lax.convert_element_type(operand=x); copy_of: copy(order=)",
+            __name__: "softmax: special.softmax",
+            xp: """
+                einsum(optimize=); full_like; gelu: nn.gelu; glu: nn.glu; log_ndtr:
+                special.log_ndtr(series_order=); log_softmax: nn.log_softmax special.log_softmax;
+                median; nan_to_num(copy=); ones_like; permute_dims: transpose permute_dims; repeat;
+                signbit; squeeze; tile; vecdot: vecdot linalg.vecdot; zeros_like: zeros_like
+                empty_like
+            """,
+        }
+    ),
+    **JAX.taking_the_same(
+        {
+            composites: """
+                digamma: lax.digamma special.digamma; entr: special.entr; isneginf; isposinf;
+                packbits; unpackbits
+            """,
+            np_dialect: "heaviside; ndim; select; shape; size",
+            __name__: """
+                absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
+                floor_divide; fmod; identity: positive conj conjugate real nn.identity
+                lax.optimization_barrier; lax.clamp; lax.div; lax.fori_loop; lax.full_like; lax.rem;
+                lax.select; lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
+                matmul: matmul linalg.matmul; nn.celu; nn.hard_tanh; nn.one_hot; nn.softmax; outer;
+                ravel; reshape; sort; stack; take; take_along_axis; vdot; where
+            """,
+            xp: "matrix_transpose",
+        }
+    ),
+}
+
+
+# --- exchange between devices: sums and extremes over mapped axes, arrays that are handed around --
+# What tells shards apart, or counts them, has no op: a graph is one for all shards.
+Names = tuple[str, ...]
+
+
+def names_of(axis_name: Any, axis_index_groups: Any) -> Names:
+    """Return the names of mapped axes.
+
+    Raises:
+        TypeError: groups of shards, or an axis of the array itself, are meant.
+    """
+    if axis_index_groups is not None:
+        raise TypeError("axis_index_groups; a mesh with an axis for the groups has an axis to name")
+    names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"an axis {axis_name!r}; name the axis by a string")
+    return tuple(names)
+
+
+def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return what exchanges each array of a tree over axes."""
+
+    @functools.wraps(exchange)
+    def call(
+        x: Any, axis_name: Any, *args: Any, axis_index_groups: Any = None, **options: Any
+    ) -> Any:
+        names = names_of(axis_name, axis_index_groups)
+        leaves, tree = jax.tree.flatten(x)
+        if not all(isinstance(leaf, V) for leaf in leaves):
+            raise TypeError("a number, which counts shards; take the mean over them: jax.lax.pmean")
+        return jax.tree.unflatten(
+            tree, [exchange(leaf, names, *args, **options) for leaf in leaves]
+        )
+
+    return call
+
+
+psum = over_each(xp.all_sum)
+pmax = over_each(xp.all_max)
+
+
+@over_each
+def pmin(x: Tensor, names: Names) -> Tensor:
+    return -xp.all_max(-x, names)
+
+
+@over_each
+def pmean(x: Tensor, names: Names) -> Tensor:
+    """One number is exchanged for how many shards there are."""
+    return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
+
+
+@over_each
+def all_gather(x: Tensor, names: Names, *, axis: int = 0, tiled: bool = False) -> Tensor:
+    """Unless it is tiled a new axis counts the shards, as of all here."""
+    return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
+
+
+@over_each
+def psum_scatter(
+    x: Tensor, names: Names, *, scatter_dimension: int = 0, tiled: bool = False
+) -> Tensor:
+    part = xp.reduce_scatter(x, names, scatter_dimension)
+    return part if tiled else xp.squeeze(part, scatter_dimension)
+
+
+@over_each
+def all_to_all(
+    x: Tensor, names: Names, split_axis: int, concat_axis: int, *, tiled: bool = False
+) -> Tensor:
+    if tiled:
+        return xp.all_to_all(x, names, split_axis, concat_axis)
+    return xp.all_to_all(xp.moveaxis(x, split_axis, concat_axis), names, concat_axis, concat_axis)
+
+
+@over_each
+def ppermute(x: Tensor, names: Names, perm: Any) -> Tensor:
+    return xp.ppermute(x, list(perm), names)
+
+
+def itself(x: Any, *args: Any, **options: Any) -> Any:
+    """What says where a value is, or over which axes its type may vary."""
+    return x
+
+
+NAMES = """
+    lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter; lax.all_to_all;
+    lax.ppermute; itself: lax.pcast lax.with_sharding_constraint
+"""
+HIDDEN: dict[Any, Any] = JAX.taking_the_same({__name__: NAMES})
+TELLS = (
+    "which a graph that is one for all shards does not have. Take sums and extremes over shards "
+    "(psum, pmean, pmax, pmin), hand arrays around (all_gather, psum_scatter, all_to_all, "
+    "ppermute), or register the rule with native=True"
+)
+REFUSED: dict[Any, str] = dict.fromkeys(
+    (lax.axis_index, lax.axis_size, lax.pshuffle, lax.pswapaxes), TELLS
+)
