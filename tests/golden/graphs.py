@@ -27,12 +27,12 @@ def emitted_texts(backend: str) -> Iterator[tuple[str, str]]:
     """Yield each rule under a forward, and the source, or the words by which it is refused."""
     for name in NAMES:
         for forward in FORWARDS:
-            yield f"{name} under {forward}", _text(name, backend, forward)
+            yield f"{name} under {forward}", _source(name, backend, forward)
     for forward in xg.activations():
-        yield f"{forward} alone", _text(None, backend, forward)
+        yield f"{forward} alone", _source(None, backend, forward)
 
 
-def _text(name: str | None, backend: str, forward: str) -> str:
+def _source(name: str | None, backend: str, forward: str) -> str:
     try:
         return str(xg.source(name, backend, forward=forward))
     except MultigradError as error:
