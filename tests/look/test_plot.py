@@ -443,6 +443,7 @@ def test_what_cannot_be_drawn_is_said_map(given: Any, options: dict[str, Any], s
 
 
 def test_without_matplotlib_the_install_line_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("matplotlib", "matplotlib.pyplot", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(xg.BackendNotFound, match=r"heatmap needs matplotlib; type: pip install"):
         xg.heatmap(np.ones((2, 2)))
