@@ -281,11 +281,9 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
     if isinstance(inner, VJP_KINDS):
         if inner.fwd is None or inner.bwd is None:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
-        with_pullback = closed_over(inner.fwd, CUSTOM_GRADIENT)
-        if with_pullback is not None:
-            return PullbackRecipe(
-                with_pullback, name_of(with_pullback), library="jax", original=function
-            )
+        decorated = closed_over(inner.fwd, CUSTOM_GRADIENT)
+        if decorated is not None:
+            return PullbackRecipe(decorated, name_of(decorated), library="jax", original=function)
         return VjpRecipe(inner, name_of(inner), original=function)
     rules = rules_of(inner)
     if rules is not None:
