@@ -130,7 +130,11 @@ class HoldingLayer(keras.layers.Layer):
     # --- saving -----------------------------------------------------------------------------------
 
     def get_config(self) -> dict[str, Any]:
-        """Return the layer as data."""
+        """Return the layer as data.
+
+        Raises:
+            MultigradError: what it holds cannot be saved.
+        """
         return {**super().get_config(), **self._describe(), "backend": self.backend}
 
     @classmethod

@@ -171,7 +171,11 @@ class FunctionOperation(keras.Operation):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Return the operation as data."""
+        """Return the operation as data.
+
+        Raises:
+            MultigradError: the Function runs as it is, so there is nothing to be saved.
+        """
         return {
             "name": self.name,
             "function": describe_function(f"operation {self.name!r}", self.function),
@@ -179,7 +183,11 @@ class FunctionOperation(keras.Operation):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> FunctionOperation:
-        """Return the operation that a config describes."""
+        """Return the operation that a config describes.
+
+        Raises:
+            FormatError: its Function is malformed.
+        """
         name = config.get("name")
         return cls(read_function(f"operation {name!r}", config.get("function")), name=name)
 

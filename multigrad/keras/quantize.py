@@ -137,6 +137,7 @@ class Quantizer(keras.layers.Layer):
         return self.apply_to(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
+        """Return the shape of the outputs: that of the inputs."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
 from multigrad.graph.support.versions import ignoring_warnings
-from multigrad.trace.derived.derivatives import accumulate
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import NeedsConcrete, Trace
 from multigrad_conformance.declared import Case, attrs_of, cases
 from multigrad_conformance.programs.generator import Program, programs
@@ -125,7 +125,8 @@ def graph_with_gradient(case: Case) -> Graph:
     outputs = [y.node]
     if y.node.type.dtype == "T":
         cotangent = trace.input("grad_out", y.node.type)
-        gradient = accumulate(trace, y.node, x.node, cotangent) if y.node.op.vjp else None
+        seeds = [(y.node, cotangent)] if y.node.op.vjp else []
+        (gradient,) = accumulate_all(trace, seeds, [x.node])
         outputs += [] if gradient is None else [gradient.node]
     return Graph("recorded", (x.node,), tuple(outputs))
 

@@ -484,8 +484,14 @@ def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-psum = over_each(xp.all_sum)
-pmax = over_each(xp.all_max)
+@over_each
+def psum(x: Tensor, names: Names) -> Tensor:
+    return xp.all_sum(x, names)
+
+
+@over_each
+def pmax(x: Tensor, names: Names) -> Tensor:
+    return xp.all_max(x, names)
 
 
 @over_each
@@ -522,9 +528,9 @@ def all_to_all(
     return xp.all_to_all(xp.moveaxis(x, split_axis, concat_axis), names, concat_axis, concat_axis)
 
 
-@over_each
-def ppermute(x: Tensor, names: Names, perm: Any) -> Tensor:
-    return xp.ppermute(x, list(perm), names)
+def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
+    """Unlike the others, it knows no groups of shards."""
+    return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
 
 
 def itself(x: Any, *args: Any, **options: Any) -> Any:
