@@ -34,16 +34,19 @@ SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
 HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
 
 
-def extreme_of(
-    plain: Callable[..., Any], symbolic: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    """The builtin `max` or `min`, which also takes symbolic scalars and tensors."""
-    values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
-    if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
-        if all(not isinstance(v, Value) or v.is_number for v in values):
-            return functools.reduce(functools.partial(among_numbers, symbolic), values)
-        return functools.reduce(symbolic, values)
-    return plain(*args, **kwargs)
+def extreme_of(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the builtin `max` or `min` that also takes symbolic scalars and tensors."""
+
+    @functools.wraps(plain)
+    def extreme(*args: Any, **kwargs: Any) -> Any:
+        values = list(args[0]) if len(args) == 1 and isinstance(args[0], list | tuple) else args
+        if len(values) > 1 and not kwargs and any(isinstance(v, Value) for v in values):
+            if all(not isinstance(v, Value) or v.is_number for v in values):
+                return functools.reduce(functools.partial(among_numbers, symbolic), values)
+            return functools.reduce(symbolic, values)
+        return plain(*args, **kwargs)
+
+    return extreme
 
 
 def length_of(x: Any) -> Any:
@@ -57,8 +60,8 @@ BUILTINS: dict[str, Any] = {
     "id": identity_of,
     "isinstance": is_instance,
     "len": length_of,
-    "max": functools.partial(extreme_of, builtins.max, xp.maximum),
-    "min": functools.partial(extreme_of, builtins.min, xp.minimum),
+    "max": extreme_of(builtins.max, xp.maximum),
+    "min": extreme_of(builtins.min, xp.minimum),
     "type": type_of,
 }
 

@@ -488,7 +488,9 @@ class Picked:
             if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
                 wholes.append(operand.whole)
                 continue
-            is_one = isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
+            is_one = isinstance(operand, bool | int | float) or (  # also NumPy's float64
+                isinstance(operand, Value) and operand.node.type.shape == SCALAR_SHAPE
+            )
             is_tensor = isinstance(operand, Picked | Value | list | tuple)
             if not is_one and (is_tensor or hasattr(operand, "shape")):
                 raise self._refuse()

@@ -28,7 +28,7 @@ def np_assigns_by_mask(g: Any, x: Any) -> Any:
 
 def np_assigns_what_the_mask_picks(g: Any, x: Any) -> Any:
     inside = np.abs(x) < 1
-    g[inside] = 2 * x[inside] + g[inside] / 4 - 1.0
+    g[inside] = x[inside] * np.float64(2) + g[inside] / 4 - 1.0
     g[~inside] *= -3
     g[inside] = -(abs(g[inside]) ** 2)
     return g

@@ -183,6 +183,13 @@ def take_nearest(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
     return xp.take_at(x, xp.where(most < 0, zeros, most), axis=axis)
 
 
+def take_clipped(x: Array, indices: Array, *, axis: int) -> Array:
+    """`take_nearest` of NumPy, whose lengths may lie outside of what narrow indices can be."""
+    if not x.shape[axis]:
+        return np.zeros(taken_at(x.shape, np.shape(indices), axis=axis), x.dtype)
+    return np.take(x, indices, axis=axis, mode="clip")
+
+
 @lifted
 def last_put(indices: Array, like: Array, *, axis: int) -> Array:
     check_axes(np.shape(like), indices.shape, axis)
@@ -244,7 +251,7 @@ TAKE_INSIDE = at_places(
 TAKE_NEAREST = at_places(
     "take_nearest",
     "x indices",
-    Composed("take_nearest"),
+    take_clipped,
     moved_by("untake_inside", 1, 0),
     "The slices of x at indices along an axis; the nearest one for an index that lies outside, "
     "zeros where there is none.",
