@@ -83,7 +83,7 @@ def accumulate_in_fewer_bits(graph: Graph, dtype: str) -> Iterator[Graph]:
             yield substitute(graph, {node: cast(total, node.type.dtype)})
 
 
-FAULTS: tuple[Callable[[Graph, str], Iterator[Graph]], ...] = (
+DTYPE_FAULTS: tuple[Callable[[Graph, str], Iterator[Graph]], ...] = (
     promote_the_result,
     forget_a_cast,
     cast_to_fewer_bits,
@@ -99,8 +99,8 @@ def plant_dtype(graph: Graph, dtype: str, seed: int) -> Graph:
         LookupError: none does.
     """
     generator = random.Random(seed)
-    wanted = FAULTS[seed % len(FAULTS)]
-    others = [fault for fault in FAULTS if fault is not wanted]
+    wanted = DTYPE_FAULTS[seed % len(DTYPE_FAULTS)]
+    others = [fault for fault in DTYPE_FAULTS if fault is not wanted]
     generator.shuffle(others)
     for fault in (wanted, *others):
         found = list(fault(graph, dtype))
@@ -185,7 +185,7 @@ def ignore_a_number(graph: Graph) -> Iterator[dict[Node, Node]]:
             yield {node: make_node(CONST, (), {"value": 0.8125}, FLOAT_SCALAR)}
 
 
-FAULTS: tuple[Fault, ...] = (drop_a_node, swap_operands, change_an_attribute, ignore_a_number)
+GRAPH_FAULTS: tuple[Fault, ...] = (drop_a_node, swap_operands, change_an_attribute, ignore_a_number)
 
 
 def plant(graph: Graph, seed: int) -> Graph:
@@ -196,10 +196,10 @@ def plant(graph: Graph, seed: int) -> Graph:
         LookupError: no fault changes its results.
     """
     generator = random.Random(seed)
-    choices = [change for fault in FAULTS for change in fault(graph)]
+    choices = [change for fault in GRAPH_FAULTS for change in fault(graph)]
     generator.shuffle(choices)
     # One kind of fault after the other, so that rare ones come too.
-    wanted = FAULTS[seed % len(FAULTS)]
+    wanted = GRAPH_FAULTS[seed % len(GRAPH_FAULTS)]
     for change in [*_shuffled(wanted(graph), generator), *choices]:
         faulty = substitute(graph, change)
         if _differs(graph, faulty):
