@@ -300,12 +300,12 @@ def test_what_comes_before_a_first_call_imports_few_modules_and_takes_few_calls(
     """Each module takes 0.15 ms at least, and most of a first gradient is its import."""
     modules, calls = map(int, run_alone(IMPORT))
     assert 100 < modules <= 420
-    assert 1000 < calls <= 12_000
+    assert 1000 < calls <= 13_200
 
 
 @pytest.mark.needs("torch")
 def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
-    assert 100 < last_count(TORCH) <= 900
+    assert 100 < last_count(TORCH) <= 930
 
 
 @pytest.mark.needs("torch")
@@ -317,7 +317,7 @@ def test_the_first_call_of_a_class_takes_few_calls_of_python() -> None:
 @pytest.mark.needs("torch")
 def test_the_first_call_of_a_class_that_asks_for_gradients_takes_few_calls_of_python() -> None:
     """It is recorded once: ranks, and which arguments ask for a gradient, are told on the way."""
-    assert 500 < last_count(ASKING) <= 1500
+    assert 500 < last_count(ASKING) <= 1520
 
 
 @pytest.mark.needs("torch", "jax", "keras")
@@ -331,7 +331,7 @@ def test_a_class_in_a_second_dtype_takes_few_calls_of_python(dtype: str) -> None
     again = CLASS.replace("DTYPE", dtype)
     assert last_count(again) <= 350  # the graphs are those of float32
     # What the class refers to is put back after the proof runs it.
-    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1010
+    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1060
 
 
 @pytest.mark.needs("torch")
