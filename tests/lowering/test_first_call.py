@@ -300,7 +300,7 @@ def test_what_comes_before_a_first_call_imports_few_modules_and_takes_few_calls(
     """Each module takes 0.15 ms at least, and most of a first gradient is its import."""
     modules, calls = map(int, run_alone(IMPORT))
     assert 100 < modules <= 420
-    assert 1000 < calls <= 13_200
+    assert 1000 < calls <= 12_000
 
 
 @pytest.mark.needs("torch")
@@ -317,7 +317,7 @@ def test_the_first_call_of_a_class_takes_few_calls_of_python() -> None:
 @pytest.mark.needs("torch")
 def test_the_first_call_of_a_class_that_asks_for_gradients_takes_few_calls_of_python() -> None:
     """It is recorded once: ranks, and which arguments ask for a gradient, are told on the way."""
-    assert 500 < last_count(ASKING) <= 1520
+    assert 500 < last_count(ASKING) <= 1500
 
 
 @pytest.mark.needs("torch", "jax", "keras")

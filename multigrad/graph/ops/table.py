@@ -122,14 +122,15 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
-    """Return the ops that a composition calls, with each of its samples, on elements or none."""
+    """Return the ops that a composition calls, with each of its samples."""
     asked = _Asked()
     samples = [
         attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
         for attr in row.attrs.values()
     ]
     assert row.made_of is not None
-    for length, *values in itertools.product((1, 0), *samples):
+    lengths = (1, 0) if row.coerce == "indices" else (1,)  # whether there is a place to take from
+    for length, *values in itertools.product(lengths, *samples):
         operands = [Sample((length,))] * len(row.operands)
         row.made_of(asked, *operands, **dict(zip(row.attrs, values, strict=True)))
     return tuple(asked.parts)
@@ -155,6 +156,9 @@ class Sample:
     __hash__ = object.__hash__
 
 
+ANSWER = Sample()
+
+
 class _Asked:
     """What a composition is given for `xp`, to see what it asks for."""
 
@@ -166,7 +170,7 @@ class _Asked:
         if row is None:
             raise AttributeError(f"no op is called xp.{name}: an op is made of others")
         self.parts[row] = None
-        return lambda *operands, **attrs: Sample()
+        return lambda *operands, **attrs: ANSWER
 
 
 @functools.lru_cache(maxsize=1)

@@ -146,8 +146,9 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     done: dict[Node, Node] = {}
     locations = dict(graph.locations)
     for node in graph.nodes:
-        own = with_operands(node, map(done.__getitem__, node.operands))
-        done[node] = change(own) if node.operands else node
+        done[node] = node
+        if node.operands:
+            done[node] = change(with_operands(node, map(done.__getitem__, node.operands)))
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     return _with_outputs(graph, done, locations)
@@ -171,7 +172,8 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     locations = dict(graph.locations)
     for node in graph.nodes:
         if node not in done:
-            done[node] = with_operands(node, map(done.__getitem__, node.operands))
+            operands = tuple([done[each] for each in node.operands])
+            done[node] = node if operands == node.operands else with_operands(node, operands)
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     return _with_outputs(graph, done, locations)
