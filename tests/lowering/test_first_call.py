@@ -305,7 +305,7 @@ def test_what_comes_before_a_first_call_imports_few_modules_and_takes_few_calls(
 
 @pytest.mark.needs("torch")
 def test_the_first_call_under_a_rule_takes_few_calls_of_python() -> None:
-    assert 100 < last_count(TORCH) <= 930
+    assert 100 < last_count(TORCH) <= 900
 
 
 @pytest.mark.needs("torch")
@@ -331,7 +331,7 @@ def test_a_class_in_a_second_dtype_takes_few_calls_of_python(dtype: str) -> None
     again = CLASS.replace("DTYPE", dtype)
     assert last_count(again) <= 350  # the graphs are those of float32
     # What the class refers to is put back after the proof runs it.
-    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1060
+    assert 500 < last_count(again, MULTIGRAD_PROVE="1") <= 1010
 
 
 @pytest.mark.needs("torch")

@@ -148,7 +148,9 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
     for node in graph.nodes:
         done[node] = node
         if node.operands:
-            done[node] = change(with_operands(node, map(done.__getitem__, node.operands)))
+            operands = tuple([done[each] for each in node.operands])
+            own = node if operands == node.operands else with_operands(node, operands)
+            done[node] = change(own)
         if node in graph.locations:
             locations.setdefault(done[node], graph.locations[node])
     return _with_outputs(graph, done, locations)
