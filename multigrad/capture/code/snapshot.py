@@ -31,7 +31,7 @@ from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from .libraries import is_library_file
 from .readings import method_of, plain_function
-from .table import defaults, held_around, mentioned, nested_codes, registered_dialects
+from .table import contents, defaults, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # what holds nothing to change
@@ -237,7 +237,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         if is_library_file(plain.__code__.co_filename):
             continue
         seen[plain] = None
-        held = [*(value for _, value in mentioned(plain)), *held_around(plain)]
+        held = [*(value for _, value in mentioned(plain)), *map(contents, plain.__closure__ or ())]
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
     return [*seen]
@@ -246,7 +246,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
     """Return what a function's names stand for: globals, those around it, and defaults."""
     found = map(function.__globals__.get, names)
-    return [*found, *held_around(function), *defaults(function)]
+    return [*found, *map(contents, function.__closure__ or ()), *defaults(function)]
 
 
 # --- kinds of state -------------------------------------------------------------------------------
