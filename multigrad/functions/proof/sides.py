@@ -61,6 +61,11 @@ class FunctionUnderProof:
         return self.graphs.outputs
 
     @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The positions of the run-time numbers."""
+        return self.layout.indices("number")
+
+    @cached_property
     def seeds(self) -> tuple[str | None, ...]:
         """The names of the cotangents, None for outputs that carry no gradient."""
         return self.graphs.seeds
@@ -336,7 +341,7 @@ def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list
 
 def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = given.graphs, _attached(given, backend)
-    tensors, numbers = given.tensors, [leaves[i] for i in given.layout.indices("number")]
+    tensors, numbers = given.tensors, [leaves[i] for i in given.numbers]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
     single = len(given.outputs) == 1
     if backend.autodiff.vjp is None:
