@@ -137,7 +137,7 @@ def framework_in_turn(item: pytest.Item, environment: Environment) -> str | None
     if own is None and environment.is_for_keras:
         marks = {name for mark in item.iter_markers("needs") for name in mark.args}
         own = next(iter(environment.frameworks), None) if marks.isdisjoint(FRAMEWORKS) else None
-    return own if own in sampling.FRAMEWORKS else None
+    return own if own in sampling.IN_TURN else None
 
 
 def needed_by_all(collector: pytest.Collector, function: Any) -> set[str] | None:

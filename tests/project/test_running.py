@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from .. import mutation
-from ..support.sampling import FRAMEWORKS, turn_of
+from ..support.sampling import IN_TURN, turn_of
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 120  # seconds of one test
@@ -70,10 +70,10 @@ def test_each_case_has_its_turn_on_one_of_three_frameworks_and_none_is_without()
     for count in (1, 2, 3, 50):
         turns = {
             name: turn_of(name, [f"test_of[{name}-{n}]" for n in range(count)], str)
-            for name in FRAMEWORKS
+            for name in IN_TURN
         }
         assert all(turns.values())
-        cases = [case.replace(f"{name}-", "") for name in FRAMEWORKS for case in turns[name]]
+        cases = [case.replace(f"{name}-", "") for name in IN_TURN for case in turns[name]]
         assert {*cases} == {f"test_of[{n}]" for n in range(count)}
         assert count < 50 or len(cases) == count
 

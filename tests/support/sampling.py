@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 Case = TypeVar("Case")
-FRAMEWORKS = ("torch", "jax", "tensorflow")
+IN_TURN = ("torch", "jax", "tensorflow")
 WHOLE = os.environ.get("MULTIGRAD_TABLES") == "all"
 
 
@@ -25,9 +25,9 @@ def sample(cases: Iterable[Case], share: float) -> list[Case]:
 
 def turn_of(framework: str, cases: list[Case], name: Callable[[Case], str]) -> list[Case]:
     """Return the cases that run on a framework, one of three for each case; never none of them."""
-    own = FRAMEWORKS.index(framework)
+    own = IN_TURN.index(framework)
 
     def turn(case: Case) -> int:
-        return (zlib.crc32(name(case).replace(framework, "").encode()) - own) % len(FRAMEWORKS)
+        return (zlib.crc32(name(case).replace(framework, "").encode()) - own) % len(IN_TURN)
 
     return [case for case in cases if turn(case) == 0] or [min(cases, key=turn)]

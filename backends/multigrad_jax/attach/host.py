@@ -78,7 +78,7 @@ def lend(x: jax.Array) -> SharedBuffer:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> jax.Array:
-    """Return what another framework lent as an array, of its own dtype whatever the mode."""
+    """Return a lent buffer as an array of its own dtype, whatever jax's mode of 64 bits."""
     if lent.dtype in WIDE:
         with jax.enable_x64(True):
             return _borrow(lent, own)

@@ -35,7 +35,7 @@ UNBOUND = re.compile(r"unbound axis name: (\w+)")
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return what a function returns, computed at once under jax's defaults, on one shard.
+    """Run a function eagerly, under jax's defaults and on one shard, and return its result.
 
     What it exchanges over mapped axes is exchanged over axes of one shard. In a `shard_map` it runs
     on a thread of its own: jax has no way out of the axes around it.

@@ -136,7 +136,7 @@ LACKS = {
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Return what a function of arrays gives, and its tangents.
+    """Return the outputs of a function of arrays, and their tangents.
 
     Raises:
         NotImplementedError: there is a `jax.custom_vjp` in it, which has none.

@@ -467,7 +467,7 @@ def names_of(axis_name: Any, axis_index_groups: Any) -> Names:
 
 
 def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return what exchanges each array of a tree over axes."""
+    """Make an exchange of one array over axes an exchange of each array of a tree."""
 
     @functools.wraps(exchange)
     def call(

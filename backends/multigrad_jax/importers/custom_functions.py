@@ -463,7 +463,7 @@ def _as_primal(value: Any) -> CustomVJPPrimal:
 
 
 def _zero_of(output: Value) -> SymbolicZero:
-    """Return what a backward that asks for symbolic zeros gets for an output without a cotangent;
-    its shape is known where it is to be.
+    """Return the symbolic zero for an output without a cotangent; its shape is known where it must
+    be.
     """
     return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

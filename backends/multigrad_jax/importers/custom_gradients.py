@@ -83,7 +83,7 @@ def called(function: Any, vjp_arg: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def predicates() -> dict[Any, Rule]:
-    """Return what answers equinox's questions about symbols, by function."""
+    """Return the answers to equinox's questions about symbols, by the function that asks."""
     equinox = sys.modules["equinox"]
     return {
         (asked := getattr(equinox, name)): partial(_answer, asked, *means)

@@ -21,7 +21,7 @@ LACKS = {
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Return what a function of arrays gives, and its tangents; None for what is no float array."""
+    """Return the outputs of a function of arrays, and their tangents; None for no float array."""
     places = [i for i, x in enumerate(inputs) if is_floating(x)]
     others: list[Any] = []
 

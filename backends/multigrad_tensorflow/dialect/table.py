@@ -25,7 +25,7 @@ from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 from ..importers import custom_gradient
 from ..kernels import ops
 from . import control, tape, traced
-from .families import arrays, convolutions, elementwise, operations, shapes
+from .families import arrays, convolutions, elementwise, operations, quantization, shapes
 from .families.shapes import TENSORFLOW
 from .traced import is_symbolic
 
@@ -79,6 +79,7 @@ HANDLERS: dict[Any, Handler] = {
     **arrays.ALIASES,
     **shapes.ALIASES,
     **convolutions.ALIASES,
+    **quantization.ALIASES,
     **operations.ALIASES,
     **control.ALIASES,
     tf.as_dtype: identity,

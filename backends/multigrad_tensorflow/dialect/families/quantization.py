@@ -1,0 +1,137 @@
+"""TensorFlow's fake quantization: to integers of a few bits between two numbers, and back.
+
+Both ends are nudged so that zero is one of the numbers. The gradient passes between them, that of
+an end is what lies beyond it, and neither knows of the nudging.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from multigrad.capture.code.table import Handler
+from multigrad.graph.ir.types import T
+from multigrad.trace.trace import Value, cast
+from multigrad.trace.xp import all as xp
+
+Tensor = Any
+
+
+def by_vars(
+    inputs: Tensor,
+    min: Any,
+    max: Any,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> Tensor:
+    """Zero, and the gradient as it is, between zero and zero."""
+    ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
+    low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
+    x = xp.stop_gradient(inputs)
+    steps = (xp.maximum(xp.minimum(x, high), low) - low) * inverse
+    zero = xp.floor(-low * inverse + 0.5)
+    quantized = xp.floor(steps - zero + 0.5) * scale
+    # What follows adds zero, and the gradient.
+    lower, upper = (
+        value + (end - xp.stop_gradient(end)) for value, end in zip((low, high), ends, strict=True)
+    )
+    is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
+    # Where the ends cross, both get the gradient of what is between them.
+    passing = xp.where(is_inside, inputs, 0.0)
+    passing = passing + xp.where(xp.less(x, low), lower, 0.0)
+    passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
+    result = quantized + (passing - xp.stop_gradient(passing))
+    is_nothing = _is_nothing(*ends)
+    return xp.where(is_nothing, inputs - x, result)
+
+
+def gradient_by_args(
+    gradients: Tensor,
+    inputs: Tensor,
+    min: float = -6,
+    max: float = 6,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> Tensor:
+    return gradient_by_vars(
+        gradients, inputs, min, max, num_bits=num_bits, narrow_range=narrow_range
+    )[0]
+
+
+def gradients_by(is_by_channel: bool) -> Handler:
+    """Return the gradients of the inputs and of both ends, those of a channel each or one."""
+
+    def record(
+        gradients: Tensor,
+        inputs: Tensor,
+        min: Any,
+        max: Any,
+        num_bits: int = 8,
+        narrow_range: bool = False,
+        name: Any = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
+        over = tuple(range(inputs.ndim - 1)) if is_by_channel else None
+        return inside, xp.sum(below, over), xp.sum(above, over)
+
+    return record
+
+
+gradient_by_vars = gradients_by(False)
+
+
+def _shares(
+    gradients: Tensor, inputs: Tensor, given: tuple[Any, Any], num_bits: int, narrow_range: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what of the gradient is between the ends, below and above; as in TensorFlow, these
+    have no derivative.
+    """
+    gradients = xp.stop_gradient(gradients)
+    ends = _as_tensor(inputs, given[0]), _as_tensor(inputs, given[1])
+    low, high, *_ = _nudge(*ends, num_bits, narrow_range)
+    is_nothing = _is_nothing(*ends)
+    below, above = xp.less(inputs, low), xp.greater(inputs, high)
+    inside = xp.greater_equal(inputs, low) & xp.less_equal(inputs, high)
+    beyond = xp.where(is_nothing, 0.0, gradients)
+    return gradients * (inside | is_nothing), beyond * below, beyond * above
+
+
+def _as_tensor(inputs: Tensor, end: Any) -> Any:
+    """Return an end as a tensor, so that it is nudged in the dtype of the inputs."""
+    if isinstance(inputs, list | tuple):
+        raise TypeError("its inputs are a list, which TensorFlow turns into float32: stack them")
+    if isinstance(end, Value) and end.node.type.kind == "tensor":
+        return cast(end, T)
+    if not isinstance(end, Value) and np.ndim(end):
+        return xp.zeros_like(inputs) + np.asarray(end)
+    return xp.full_like(xp.sum(xp.zeros_like(xp.stop_gradient(inputs))), end)
+
+
+def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any, ...]:
+    """Return the ends between which zero is a number, the step and the steps to one."""
+    first, last = float(narrow_range), float(2**num_bits - 1)
+    span = xp.where(xp.equal(high - low, 0), last - first, high - low)
+    scale, inverse = span / (last - first), (last - first) / span  # each rounded once, as theirs
+    zero = first - low / scale
+    whole = xp.trunc(zero)
+    nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero
+    zero = xp.where(zero < first, first, xp.where(zero > last, last, nearest))
+    return (first - zero) * scale, (last - zero) * scale, scale, inverse
+
+
+def _is_nothing(low: Any, high: Any) -> Any:
+    return xp.equal(low, 0) & xp.equal(high, 0)
+
+
+ALIASES: dict[Any, Handler] = {
+    tf.quantization.fake_quant_with_min_max_args: by_vars,
+    tf.quantization.fake_quant_with_min_max_vars: by_vars,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel: by_vars,
+    tf.quantization.fake_quant_with_min_max_args_gradient: gradient_by_args,
+    tf.quantization.fake_quant_with_min_max_vars_gradient: gradient_by_vars,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by(True),
+}
