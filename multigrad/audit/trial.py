@@ -8,7 +8,6 @@ itself raises is that code's refusal.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.data import cached_property
 from ..graph.support.trees import optree
 from ..look.subject import as_array, as_float, find_original, is_float_array, precision, subject_of
 from ..rules.in_force.activation import Activation
@@ -88,25 +88,25 @@ class Trial:
     converted: Function[..., Any] | None = None
     forward: Callable[..., Any] | None = None
 
-    @functools.cached_property
+    @cached_property
     def given(self) -> Arrays:
         return [self.leaves[i] for i in self.places]
 
-    @functools.cached_property
+    @cached_property
     def stated(self) -> Trial:
         """What its gradient is to be the derivative of: itself, or what is meant."""
         return self if self.meant is None else replace(self, call=self.meant)
 
-    @functools.cached_property
+    @cached_property
     def floats(self) -> list[int]:
         return [n for n, array in enumerate(self.given) if is_float_array(array)]
 
-    @functools.cached_property
+    @cached_property
     def dtype(self) -> str:
         found = [dtype_name(self.given[n].dtype) for n in self.floats]
         return found[0] if found else "float32"
 
-    @functools.cached_property
+    @cached_property
     def wide(self) -> str:
         """The dtype in which what is exact in numbers is told: float64, where it runs in that."""
         try:
@@ -117,7 +117,7 @@ class Trial:
             return self.dtype
         return "float64"
 
-    @functools.cached_property
+    @cached_property
     def digits(self) -> str:
         """The dtype whose digits its results have in the widest dtype: its own code may compute in
         another one, as the dtypes of its outputs tell, or steps that it does not see.
@@ -152,7 +152,7 @@ class Trial:
         """What may be between two of its gradients in the widest dtype."""
         return LOOSE[self.digits]
 
-    @functools.cached_property
+    @cached_property
     def noise(self) -> float:
         """What rounding leaves of a gradient whose terms cancel, in the widest dtype."""
         return self.noise_in(self.digits)
@@ -165,7 +165,7 @@ class Trial:
         given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
         return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
 
-    @functools.cached_property
+    @cached_property
     def is_repeatable(self) -> bool:
         """Whether two calls give the same, as far as they run."""
         with self.quiet():

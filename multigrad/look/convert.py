@@ -8,7 +8,6 @@ float64 is asked for.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +29,7 @@ from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
+from ..graph.support.data import cached_property
 from ..graph.support.trees import optree
 from .parity import ROUNDINGS, find_names
 from .subject import (
@@ -230,7 +230,7 @@ class _Oracle:
         is_random = self.captured is not None and self.captured.graphs.is_random
         return self.function.keyed(KEY) if is_random else self.function
 
-    @functools.cached_property
+    @cached_property
     def compiles(self) -> bool:
         """Whether the original itself runs under its framework's compiler."""
         try:
@@ -239,7 +239,7 @@ class _Oracle:
             return False
         return True
 
-    @functools.cached_property
+    @cached_property
     def largest(self) -> Results:
         """The largest value that was met on the way to each result, by the graphs in float64."""
         magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
@@ -266,7 +266,7 @@ class _Oracle:
                 meant[f"gradient {n}"] = gradients[leaf.name]
         return meant
 
-    @functools.cached_property
+    @cached_property
     def coarse(self) -> float:
         """How coarsely the code itself computes, where it chooses a dtype: float32 for float64."""
         if self.captured is None:
@@ -276,7 +276,7 @@ class _Oracle:
         dtypes = {node.type.dtype for node in nodes if node.op is not ops.CAST}
         return max((float(np.finfo(name).eps) for name in dtypes & {"float32"}), default=0.0)
 
-    @functools.cached_property
+    @cached_property
     def wide(self) -> Results:
         """The original's results for the same inputs in float64; empty where it takes none."""
         inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
@@ -338,7 +338,7 @@ class _Examples(_Oracle):
             self.inputs = [oracle.inputs] * 2
             self.expected = run_each(self.original.call, self.home, self.inputs)
 
-    @functools.cached_property
+    @cached_property
     def wide(self) -> Results:
         try:
             wide = [_map_arrays(_widen, each) for each in self.inputs]

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ops.results import PER_ELEMENT
 from ..graph.passes.facts import Shapes
+from ..graph.support.data import cached_property
 from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator

@@ -30,7 +30,7 @@ from ..graph.ops.results import OWNING
 from ..graph.passes.alike import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
-from ..graph.support.data import dataclass
+from ..graph.support.data import cached_property, dataclass
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 
@@ -59,7 +59,7 @@ class Emission:
     turns: dict[tuple[Region, int, int], str] = field(default_factory=dict)
     definitions: list[str] = field(default_factory=list)
 
-    @functools.cached_property
+    @cached_property
     def once(self) -> Any:
         """What refuses a derivative of what a loop gave, where the framework would take one."""
         forbid = self.backend.autodiff.forbid_derivative

@@ -37,7 +37,7 @@ def clipped(x: Any, limit: Any) -> Any:
 
 
 def clipped_backward(grad_out: Any, x: Any, limit: Any) -> Any:
-    return grad_out * ((x > 0) & (x < limit)), None
+    return xp.where((x > 0) & (x < limit), grad_out, 0.0), None
 
 
 def build(function: Any, *args: Any) -> Any:

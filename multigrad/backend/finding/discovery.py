@@ -18,7 +18,7 @@ from typing import Any, get_type_hints
 
 from ...errors import BackendNotFound, GradientError, MultigradError, suggest
 from ...graph.support.data import InNotebooks, dataclass
-from ...graph.support.modules import Getter, Lister, namespace, uncollected
+from ...graph.support.modules import Getter, Lister, namespace, uncollected, whole
 from ...graph.support.threads import make_lock
 from ..contract import Backend, Reader
 from .installed import (
@@ -177,8 +177,7 @@ def load_point(point: Any, else_: str) -> None:
 
 def _is_being_imported(name: str) -> bool:
     """Return whether a framework's import has begun and not ended, so that it may work later."""
-    spec = getattr(sys.modules.get(name), "__spec__", None)
-    return bool(getattr(spec, "_initializing", False))
+    return name in sys.modules and whole(name) is None
 
 
 def index_readers() -> None:

@@ -22,6 +22,7 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
+from ...graph.support.modules import whole
 from ...trace.scope.reads import Telling
 from ...trace.trace import Trace
 from .table import Dialect, contents, defaults, mentioned
@@ -59,26 +60,19 @@ FUNCTIONS: dict[Any, str] = {
     **dict.fromkeys((time.sleep, os.system, os.remove, os.mkdir, os.putenv), AT_ONCE),
     **dict.fromkeys((np.seterr, np.seterrcall, np.set_printoptions, random.seed), SWITCHES),
     np.geterr: CHANGES,
+    random.Random: UNSEEDED,
 }
-# Those that are as they should be with a seed, by their modules, which NumPy imports when they are
-# first asked for.
-SEEDED = {
-    "random": ("Random",),
-    "numpy.random": ("default_rng", "RandomState", "SeedSequence"),
-}
+# Those that are as they should be with a seed; NumPy imports its own when they are first asked for.
+SEEDED = "default_rng", "RandomState", "SeedSequence"
+GENERATORS = "numpy.random"
 BUILTIN = ("breakpoint", "input", "open", "print")
-
-
-def imported() -> list[str]:
-    """Return the modules of generators that somebody has imported."""
-    return [module for module in SEEDED if module in sys.modules]
 
 
 def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
     """Return functions refused with no symbol among their arguments too, by `id`, and why."""
     rows: dict[Any, str] = dict(FUNCTIONS)
-    for module in imported():
-        rows.update({getattr(sys.modules[module], name): UNSEEDED for name in SEEDED[module]})
+    if (module := whole(GENERATORS)) is not None:
+        rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
     for dialect in dialects.values():
         if dialect.protocol:
             rows.update(dialect.refused)

@@ -27,6 +27,7 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
+from ...graph.support.modules import whole
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from .libraries import is_library_file
@@ -377,7 +378,7 @@ def access_of(value: Any) -> Access | None:
 def global_generators() -> list[Any]:
     """Return the generators drawn from without a name, of Python and of the libraries in use."""
     found: list[Any] = [random]
-    numpy = sys.modules.get("numpy.random")
+    numpy: Any = whole("numpy.random")
     if numpy is not None:
         found.append(numpy.mtrand._rand)
     for dialect in registered_dialects().values():

@@ -16,11 +16,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ...graph.support.data import dataclass
+from ...graph.support.modules import whole
 from ...trace.answers import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from ..code.binding import named
-from ..code.outside import imported, refused_functions
+from ..code.outside import GENERATORS, ROOTS, refused_functions
 from ..code.table import Dialect, record_call, registered_dialects
 from ..dialects import scipy
 from ..meanings.creation import creators
@@ -92,6 +93,7 @@ class Index:
         functions: by `id`, the function (kept alive) and its stand-in.
         names: the names of these functions, by which a module that holds one is told.
         libraries: the dialects without a protocol, by import name.
+        roots: the packages in which some functions are known.
         refused: by `id`, functions that no graph holds, and why.
         companions: libraries and modules of which some functions are known, by import name, as far
             as somebody has imported them.
@@ -116,23 +118,30 @@ class Index:
         self.refused = refused_functions(dialects)
         self.names |= {getattr(row[0], "__name__", "") for row in self.refused.values()}
         self.libraries = {name: d for name, d in dialects.items() if not d.protocol}
+        self.roots = {*self.libraries, *ROOTS, *(n.partition(".")[0] for n in self.companions)}
         self.keepers = [d.keeps for d in dialects.values() if d.keeps is not None]
         self.dialects = dict(dialects)
 
     def is_current(self) -> bool:
         """Return whether the same dialects are registered still."""
         now = registered_dialects()
-        if self.companions != companions_of(now.values()):
+        if self.companions != companions_of(now.values(), self.companions):
             return False
         return len(now) == len(self.dialects) and all(
             self.dialects.get(name) is dialect for name, dialect in now.items()
         )
 
 
-def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
-    """Return what is imported of the modules that libraries do not import by themselves."""
-    own = [name for dialect in dialects for name in dialect.companions if name in sys.modules]
-    return (*scipy.imported(), *imported(), *own)
+def companions_of(dialects: Iterable[Dialect], known: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return what is imported of the modules that libraries do not import by themselves.
+
+    Args:
+        known: those that were imported before.
+    """
+    own = [name for dialect in dialects for name in dialect.companions]
+    names = (scipy.MODULE, GENERATORS, *own)
+    found = [name for name in names if name in sys.modules]  # a call takes as long as all of this
+    return tuple([name for name in found if name in known or whole(name) is not None])
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

@@ -22,7 +22,7 @@ from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
 from ..code.interception import call_by_own_gradient
 from ..code.libraries import in_package, is_library_file
-from ..code.outside import ROOTS, Log, note_constants, refused_builtins, refusing
+from ..code.outside import Log, note_constants, refused_builtins, refusing
 from ..code.readings import home, method_of, own_root, plain_function, wrapped_function
 from ..code.table import defaults, held_around, mentioned, nested_codes
 from ..meanings.creation import in_trace
@@ -254,7 +254,7 @@ class _Substitution:
         if root == OWN and root != self.root:
             return None
         is_users = root == self.root or not is_library_file(getattr(module, "__file__", None))
-        if root in (*self.index.libraries, *ROOTS, *self.index.companions) or is_users:
+        if root in self.index.roots or is_users:
             return partial(_Module, module, self, name)
         if root in self.index.dialects and self.index.names & self.names:
             return partial(_Module, module, self, name)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from ...graph.support.modules import whole
 from ...trace.xp import all as xp
 from ..code.binding import Handler, Library, spelled
 from ..code.table import record_call
@@ -128,21 +128,17 @@ def of_scipy(function: Any) -> Handler:
     Raises:
         KeyError: it is none of them.
     """
-    special = sys.modules.get("scipy.special")
+    special = whole("scipy.special")
     name = getattr(function, "__name__", "")
     if special is None or getattr(special, name, None) is not function:
         return functions()[function]
     return SCIPY[name]
 
 
-def imported() -> tuple[str, ...]:
-    """Return the name of SciPy once that is so."""
-    return (MODULE.partition(".")[0],) if MODULE in sys.modules else ()
-
-
 def functions() -> dict[Any, Handler]:
     """Return SciPy's functions and what they record, once they are imported."""
-    return named_in(sys.modules[MODULE]) if MODULE in sys.modules else {}
+    module = whole(MODULE)
+    return {} if module is None else named_in(module)
 
 
 @functools.cache

@@ -234,9 +234,10 @@ class LibraryTypes:
         if "dtype" not in self.trace.facts and T in (dtype, x.node.type.dtype):
             raise NeedsConcrete("dtype")
         wanted, found = self._shown(dtype), self._shown(x.node.type.dtype)
-        raise TypeError(
-            f"it gives {wanted}, and {found} as a graph: cast its operands to {wanted} first"
-        )
+        advice = f"its operands to {wanted}"
+        if wanted == BOOL and any(is_bool(each) for each in leaves_of((args, kwargs))):
+            advice = f"the mask to {found}"  # TensorFlow multiplies a float by a mask as two masks
+        raise TypeError(f"it gives {wanted}, and {found} as a graph: cast {advice} first")
 
     def _recast(self, x: Any, dtype: str) -> Any:
         """Return a tensor in a dtype; one that was cast from integers, from these."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from ...capture.code.signature import name_of
 from ...capture.copies.capture import run_written_in
 from ...errors import GradientError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.data import dataclass
+from ...graph.support.data import cached_property, dataclass
 from ...graph.support.trees import optree
 from ...graph.support.typed import P, R
 from ...trace.trace import Trace

@@ -7,7 +7,6 @@ coarsely as its dtype is. A wrong constant, or a step in another dtype, is no ro
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.support.data import cached_property
 from ...trace.derived.calls import drop_calls
 from .bounded import Bounded, Change, magnitude, run_bounded, run_rounded
 from .compare import (
@@ -63,16 +63,16 @@ class Rounding:
         self.eps = max([eps_of(each) for each in floats], default=eps_of(dtype))
         self._spreads: dict[tuple[float, float], dict[str, Array]] = {}
 
-    @functools.cached_property
+    @cached_property
     def graphs(self) -> list[Graph]:
         return [drop_calls(graph) for graph in self._given]
 
-    @functools.cached_property
+    @cached_property
     def inputs(self) -> dict[str, Any]:
         """What the graphs read, in float64."""
         return {**self.sample.widened().arrays, **self.sample.numbers, "key": KEY}
 
-    @functools.cached_property
+    @cached_property
     def wide(self) -> dict[str, Bounded]:
         """The graphs' values in float64."""
         found = run_bounded(self.graphs, self.inputs, self.dtype, self.choose)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.data import dataclass
+from ...graph.support.data import cached_property, dataclass
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
@@ -29,7 +29,7 @@ from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
 from . import samples
 from .endless import uncounted
-from .run import KEY, to_array, to_tensor
+from .run import KEY, to_tensor
 from .samples import Sample, is_float
 
 Array = Any
@@ -447,6 +447,6 @@ def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
 def as_array(backend: Backend, value: Any) -> Array | None:
     """Return a tensor, or a number, as an array; None for None."""
     try:
-        return to_array(backend, value)
+        return None if value is None else np.asarray(backend.tensors.to_numpy(value))
     except (AttributeError, BackendNotFound, TypeError):
         return np.asarray(value, np.float32 if isinstance(value, float) else None)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import REQUIRED, Attr, Op, ResultRule
+from ..support.data import cached_property
 from .numerics import Array, widened
 from .result_shapes import BY_RESULT
 from .results import float_elementwise
@@ -96,7 +97,7 @@ class Composed:
     def __call__(self, *operands: Array, **attrs: Any) -> Array:
         return self.function(*operands, **attrs)
 
-    @functools.cached_property
+    @cached_property
     def function(self) -> Row:
         """The composition, of the meanings of its parts."""
         row = DECLARED[self.name]

@@ -8,15 +8,28 @@ compiled, since calls name its parameters; the other methods read the fields by 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+    from functools import cached_property
 else:
+
+    class cached_property(functools.cached_property):
+        """Python's without the lock that it has before 3.12: a forked child would wait for ever for
+        a thread of its parent that held it.
+        """
+
+        def __init__(self, function):
+            super().__init__(function)
+            self.lock = nullcontext()
+
     # No annotations: Python's own tell the types.
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
         """Make a class a dataclass."""

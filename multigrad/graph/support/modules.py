@@ -63,6 +63,14 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
+def whole(name: str) -> ModuleType | None:
+    """Return a module by its full name; None: nobody has imported it, or somebody still does, on
+    another thread perhaps, and it has not all of its names.
+    """
+    module = sys.modules.get(name)
+    return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
+
+
 class _Finder(MetaPathFinder, InspectLoader):
     """Finds a room by its public name, and what is within it likewise."""
 

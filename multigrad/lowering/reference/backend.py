@@ -7,7 +7,6 @@ bfloat16. Floating-point warnings are silent: inf and NaN are results here as in
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.table import Composed
+from ...graph.support.modules import whole
 from ...graph.support.versions import RELEASE
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
@@ -177,7 +177,7 @@ def refuse(kind: type) -> str | None:
         )
     if issubclass(kind, np.matrix):
         return "its * is the product of matrices; give numpy.asarray(x)"
-    masked = sys.modules.get("numpy.ma")
+    masked: Any = whole("numpy.ma")
     if masked is not None and issubclass(kind, masked.MaskedArray):
         return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
     return None
