@@ -14,10 +14,12 @@ from ..graph.support.data import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
 from ..lowering.forwards import Forward
 from .model.names import (
+    KEPT,
     LIBRARY,
     RULES,
     epoch,
     gives_way,
+    is_of_library,
     load_library,
     lock,
     renaming,
@@ -92,7 +94,8 @@ def register(
     options = settled(capture, native, dialect, prove)
 
     def decorate(function: Any) -> Rule:
-        load_library(name)
+        if name in KEPT or "." in name:  # which a user's may not replace, or a package's
+            load_library(name)
         rule = as_rule(function, name, options.native, bool(first_order), options.library)
         rule = rule if options.prove else rule.copy(prove=False)
         rule = _with_ranges(rule, ranges)
@@ -101,8 +104,14 @@ def register(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
                 f"compose(xg.get({name!r}), ...)"
             )
+        is_own = is_of_library(rule)
         with lock:
-            if name in RULES and not override and not gives_way(name):
+            if is_own:
+                # An import that was interrupted begins again, with some of its rules there.
+                before, LIBRARY[name] = LIBRARY.get(name), rule
+                if RULES.get(name) not in (None, before):  # a user's
+                    return rule
+            elif name in RULES and not override and not gives_way(name):
                 raise RuleError(
                     f"a rule named {name!r} is registered already; pass override=True to replace "
                     "it, or choose another name"

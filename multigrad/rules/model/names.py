@@ -18,7 +18,13 @@ from ...trace.scope.reads import NUMBERS, Lookup, note_lookup
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
-KEPT: set[str] = set()  # those of them that give way to nothing but `override=True`
+# Those of version 0.1.0: to register one of these names again is an error. The others give way to a
+# user's, before the library is imported too.
+KEPT = frozenset({
+    "arctan", "centralize", "clip_norm", "clipped_straight_through", "d(Linear)", "d(ReLU)",
+    "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
+    "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
+})  # fmt: skip
 # What names with params were looked up to, as `context` keeps them; empty where a name has changed.
 IN_FORCE: dict[Any, Any] = {}
 lock = make_lock()
@@ -37,7 +43,8 @@ class Epoch:
 def get(rule: str | Callable[..., Any]) -> Any:
     """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types."""
     if isinstance(rule, str):
-        load_library(rule)
+        if rule not in RULES:
+            load_library(rule)
         number = NUMBERS.get(rule)
         found, number = meant(rule, (RULES.get(rule), number))
         if found is None:
@@ -85,10 +92,12 @@ def load_library(name: str = ".") -> None:
         # defines.
         if not hasattr(library, "__all__"):
             return
-        KEPT.update(getattr(library, "KEPT", ()))
-        own = f"{room}."
-        LIBRARY.update({n: rule for n, rule in RULES.items() if rule.__module__.startswith(own)})
         _loaded.add(room)
+
+
+def is_of_library(rule: Any) -> bool:
+    """Return whether a rule is one of those that a library registers which is imported now."""
+    return rule.__module__.startswith(tuple([f"{room}." for room in ROOMS if room not in _loaded]))
 
 
 def gives_way(name: str) -> bool:
@@ -96,12 +105,7 @@ def gives_way(name: str) -> bool:
 
     The library grows: code that was written for a smaller one registers what it likes.
     """
-    rule = RULES[name]
-    if name in KEPT:
-        return False
-    # The import of a library that was interrupted begins again, with some of its rules there.
-    own = (f"{room}." for room in ROOMS if room not in _loaded)
-    return LIBRARY.get(name) is rule or rule.__module__.startswith(tuple(own))
+    return name not in KEPT and LIBRARY.get(name) is RULES[name]
 
 
 def epoch() -> int:

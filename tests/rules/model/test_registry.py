@@ -115,6 +115,24 @@ def test_a_rule_of_the_library_gives_way_to_a_users_but_for_those_that_0_1_0_had
     assert xg.get("q_pseudo_spike") is known
 
 
+def test_a_rule_that_is_registered_before_the_library_is_imported_stays() -> None:
+    code = """
+import sys, numpy as np, multigrad as xg
+mine = xg.register("sign")(lambda ctx, grad_out, tin: grad_out * 3.0)
+assert xg.get("sign") is mine and "multigrad.rules.library" not in sys.modules
+assert len([name for name in sys.modules if name.startswith("multigrad")]) <= 211
+try:
+    xg.register("triangular")(lambda ctx, grad_out, tin: grad_out)
+except xg.RuleError as error:
+    assert "registered already" in str(error)
+assert xg.get("triangular") is not mine and xg.get("sign") is mine
+xg.unregister("sign")
+assert xg.get("sign") is not mine
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 def test_override_replaces_and_needs_no_old_rule() -> None:
     xg.register("doubled", override=True)(doubled)
     rule = xg.register("doubled", override=True)(tripled)
