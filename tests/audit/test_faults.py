@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from ..harness.hidden import run_python
 from .faults.edits import EDITS, PLANTED
 from .faults.found import broken
 
@@ -37,6 +36,5 @@ def test_sound_gradients_are_not_accused(base: str) -> None:
 @pytest.mark.needs("torch")
 def test_faults_of_modes_and_of_what_is_kept_are_found_by_their_laws() -> None:
     # In a process of its own: what torch's older checkpoint refuses hangs on what ran before.
-    command = [sys.executable, "-m", "tests.audit.faults.modes"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_python("-m", "tests.audit.faults.modes", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,8 @@
-"""A program of the repository where modules that are installed seem not to be."""
+"""Python in a process of its own, also where modules that are installed seem not to be."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,10 +26,23 @@ runpy.run_path(sys.argv.pop(1), run_name="__main__")
 ROOT = Path(__file__).parents[2]
 
 
+def run_python(
+    *words: object, cwd: Path | None = None, timeout: float | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words; what it prints is text."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=timeout,
+        env={**os.environ, **environment},
+    )
+
+
 def run_without(
     modules: list[str], program: str, *words: object
 ) -> subprocess.CompletedProcess[str]:
     """Run a program where these modules cannot be imported."""
-    words = (ROOT / program, *words)
-    command = [sys.executable, "-c", f"HIDDEN = {modules!r}{HIDE}", *map(str, words)]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    return run_python("-c", f"HIDDEN = {modules!r}{HIDE}", ROOT / program, *words)

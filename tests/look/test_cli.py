@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.hidden import run_python
+
 pytestmark = pytest.mark.anywhere
 
 COMMANDS = [
@@ -32,10 +34,6 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("COLUMNS", "200")
     runner = CliRunner()
     return lambda *words: runner.invoke(app, list(words))
-
-
-def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
 
 
 @needs_cli
@@ -124,8 +122,10 @@ def test_source_prints_the_code_of_one_backend(invoke: Any) -> None:
 
 @needs_cli
 def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
-    by_place = invoke("source", "triangular", "numpy").output
-    assert invoke("source", "triangular", "--backend", "numpy").output == by_place
+    expected = xg.source("triangular", "numpy").strip()
+    for words in (("triangular",), ("triangular", "numpy"), ("numpy", "triangular")):
+        assert invoke("source", *words).output.strip() == expected
+    assert invoke("source", "triangular", "--backend", "numpy").output.strip() == expected
     words = ("triangular", "--forward", "Heaviside")
     (several,) = {
         invoke("parity", *words, name, "numpy").output for name in ("--backend", "--backends")
@@ -136,40 +136,18 @@ def test_a_backend_is_named_by_one_option_in_every_command(invoke: Any) -> None:
 
 
 # As the installed script does it.
+COMPLETING = {
+    "_MULTIGRAD_COMPLETE": "complete_bash",
+    "COMP_WORDS": "multigrad par",
+    "COMP_CWORD": "1",
+}
 COMPLETED = "import sys; sys.argv[0] = 'multigrad'; import multigrad.cli as c; c.main()"
 
 
 @needs_cli
 def test_a_shell_completes_the_command() -> None:
-    environment = {**os.environ, "_MULTIGRAD_COMPLETE": "complete_bash", "COMP_CWORD": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", COMPLETED],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**environment, "COMP_WORDS": "multigrad par"},
-    )
+    run = run_python("-c", COMPLETED, **COMPLETING)
     assert run.stdout.split() == ["parity"]
-
-
-@needs_cli
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (("show", "triangluar"), "triangular"),
-        (("show", "triangular", "--forward", "Heavyside"), "Heaviside"),
-        (("source", "triangluar", "numpy"), "triangular"),
-        (("source", "triangular", "nunpy"), "numpy"),
-        (("source", "triangular", "numpy", "--forward", "Heavyside"), "Heaviside"),
-    ],
-)
-def test_an_unknown_name_is_an_error_with_a_suggestion(
-    invoke: Any, words: tuple[str, ...], hint: str
-) -> None:
-    result = invoke(*words)
-    assert result.exit_code == 2
-    assert f"did you mean {hint!r}" in result.output
-    assert "Traceback" not in result.output
 
 
 @needs_cli
@@ -181,15 +159,10 @@ def test_what_needs_a_clone_says_where_it_is(invoke: Any, words: list[str]) -> N
     assert result.stderr.count("\n") == 1
 
 
-@needs_cli
-def test_an_unknown_command_is_an_error(invoke: Any) -> None:
-    assert invoke("shwo").exit_code == 2
-
-
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_the_command_names_the_install_line(missing: str) -> None:
     result = run_python(
-        f"import sys; sys.modules[{missing!r}] = None; from multigrad.cli import main; main()"
+        "-c", f"import sys; sys.modules[{missing!r}] = None; from multigrad.cli import main; main()"
     )
     assert result.returncode == 2
     assert all(f"'{package}>=" in result.stderr for package in ("typer", "rich"))
@@ -199,12 +172,7 @@ def test_without_the_extra_the_command_names_the_install_line(missing: str) -> N
 
 @needs_cli
 def test_the_module_runs_as_the_command() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "multigrad.cli", "show", "no_such_rule"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    result = run_python("-m", "multigrad.cli", "show", "no_such_rule")
     assert result.returncode == 2
     assert "no_such_rule" in result.stderr
     assert "Traceback" not in result.stderr
@@ -268,28 +236,34 @@ def test_parity_of_a_saved_file_in_sixteen_bits(invoke: Any, tmp_path: Any) -> N
     assert "float16" in result.output
 
 
+MISTAKES = [
+    ("show triangluar", "did you mean 'triangular'"),
+    ("show triangular --forward Heavyside", "did you mean 'Heaviside'"),
+    ("source triangluar numpy", "did you mean 'triangular'"),
+    ("source triangular nunpy", "did you mean 'numpy'"),
+    ("source triangular numpy --forward Heavyside", "did you mean 'Heaviside'"),
+    ("check functions_of_mine:cliped", "no 'cliped'; did you mean 'clipped'?"),
+    ("check no_such_module:f", "there is no module 'no_such_module' here"),
+    ("check triangluar", "no rule named 'triangluar'; did you mean 'triangular'?"),
+    ("check functions_of_mine:clipped --input 3by4", "'3by4' is not a shape; write it as 3x4"),
+    ("check functions_of_mine:clipped --forward ReLU", "has a forward of its own"),
+    ("check nowhere.json", "No such file"),
+    ("parity triangular --backends torhc", "no backend named 'torhc'"),
+    ("eject triangulr --backend numpy", "did you mean 'triangular'"),
+    ("eject triangular --backend tinygrad", "no backend named 'tinygrad'"),
+    ("eject triangular --backend numpy --param width", "write it as width=2.0"),
+    ("eject triangular --backend numpy --param widht=2", "width"),
+]
+
+
 @needs_cli
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("check", "functions_of_mine:cliped"), "no 'cliped'; did you mean 'clipped'?"),
-        (("check", "no_such_module:f"), "there is no module 'no_such_module' here"),
-        (("check", "triangluar"), "no rule named 'triangluar'; did you mean 'triangular'?"),
-        (
-            ("check", "functions_of_mine:clipped", "--input", "3by4"),
-            "'3by4' is not a shape; write it as 3x4",
-        ),
-        (("parity", "triangular", "--backends", "torhc"), "no backend named 'torhc'"),
-        (("check", "functions_of_mine:clipped", "--forward", "ReLU"), "has a forward of its own"),
-        (("check", "nowhere.json"), "No such file"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_two(
-    invoke: Any, module: str, words: tuple[str, ...], message: str
-) -> None:
-    result = invoke(*words)
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize(("line", "message"), MISTAKES)
+def test_a_mistake_is_told_with_what_was_meant(invoke: Any, line: str, message: str) -> None:
+    result = invoke(*line.split())
     assert result.exit_code == 2
     assert message in result.output
+    assert "Traceback" not in result.output
 
 
 # --- eject ----------------------------------------------------------------------------------------
@@ -322,22 +296,6 @@ def test_eject_writes_over_no_file_unless_it_is_told_to(invoke: Any, tmp_path: P
     assert out.read_text() == first
 
 
-@needs_cli
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["triangulr", "--backend", "numpy"], "did you mean 'triangular'"),
-        (["triangular", "--backend", "tinygrad"], "no backend named 'tinygrad'"),
-        (["triangular", "--backend", "numpy", "--param", "width"], "write it as width=2.0"),
-        (["triangular", "--backend", "numpy", "--param", "widht=2"], "width"),
-    ],
-)
-def test_eject_says_what_is_wrong(invoke: Any, words: list[str], message: str) -> None:
-    result = invoke("eject", *words)
-    assert result.exit_code == 2
-    assert message in result.output
-
-
 SEARCHED = """
 import gc, sys
 
@@ -359,7 +317,7 @@ except SystemExit:
 @needs_cli
 def test_a_command_searches_for_garbage_only_once_it_is_at_work() -> None:
     """Among what it has made, not in 100,000 objects that the libraries are made of."""
-    most, is_on = run_python(SEARCHED).stdout.split()[-2:]
+    most, is_on = run_python("-c", SEARCHED).stdout.split()[-2:]
     assert int(most) < 40_000
     assert is_on == "True"
 
@@ -370,15 +328,10 @@ def test_the_version_is_printed(invoke: Any) -> None:
 
 
 @needs_cli
-def test_source_takes_its_words_in_either_order_and_numpy_for_none(invoke: Any) -> None:
-    expected = xg.source("triangular", "numpy").strip()
-    for words in (("triangular",), ("triangular", "numpy"), ("numpy", "triangular")):
-        assert invoke("source", *words).output.strip() == expected
-
-
-@needs_cli
 def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
-    assert "Did you mean 'show'" in invoke("shwo").output
+    result = invoke("shwo")
+    assert result.exit_code == 2
+    assert "Did you mean 'show'" in result.output
 
 
 @needs_cli
@@ -386,8 +339,9 @@ def test_a_misspelled_command_is_told_with_the_right_one(invoke: Any) -> None:
 def test_an_interrupt_ends_in_one_line(where: str) -> None:
     module, _, name = where.rpartition(".")
     result = run_python(
+        "-c",
         f"import multigrad.cli, {module} as module\n"
-        f"def stop(): raise KeyboardInterrupt\nmodule.{name} = stop\nmultigrad.cli.main()"
+        f"def stop(): raise KeyboardInterrupt\nmodule.{name} = stop\nmultigrad.cli.main()",
     )
     assert (result.returncode, result.stderr) == (130, "stopped\n")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ..harness.hidden import run_python
+
 pytestmark = [
     pytest.mark.needs("typer", "rich"),
     pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals"),
@@ -88,8 +90,7 @@ main()
 @pytest.mark.needs("torch")
 def test_a_script_without_a_guard_audits_and_runs_once(package: Path) -> None:
     (package / "script.py").write_text(SCRIPT)
-    command = [sys.executable, "script.py"]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=package)
+    result = run_python("script.py", cwd=package)
     assert result.stdout.count("once") == 1, result.stderr
     assert "cannot be imported" not in result.stdout + result.stderr
     assert "1 audited: 1 keep every law" in result.stdout
@@ -135,8 +136,8 @@ def test_convert_names_the_item_at_work_and_keeps_the_rows_above_it(package: Pat
 
 @pytest.mark.needs("torch")
 def test_convert_gives_up_what_does_not_end_and_goes_on(package: Path) -> None:
-    command = [sys.executable, "-m", "multigrad", "convert", "theirs", "--limit", "8", *ON_NUMPY]
-    result = subprocess.run(command, check=False, capture_output=True, text=True, cwd=package)
+    words = ["convert", "theirs", "--limit", "8", *ON_NUMPY]
+    result = run_python("-m", "multigrad", *words, cwd=package)
     assert result.returncode == 1
     dashes = "-         " * 3
     assert f"theirs:Endless  {dashes}given up: it does not end within 8 s" in result.stdout

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,18 +22,12 @@ from ..harness.models.attached import (
     Block,
     gradient,
     make_net,
-    registered_rules,
+    named_rules,  # noqa: F401 (a fixture)
 )  # fmt: skip
 
 pytestmark = pytest.mark.needs("torch")
 RULES = {"relu": GUIDES, "head.1": DOUBLES, "stem": DOUBLES}
 X = torch.linspace(-2, 2, 20).reshape(5, 4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rules() -> Iterator[None]:
-    with registered_rules():
-        yield
 
 
 @pytest.mark.parametrize("selector", ["layer1.*.relu", "relu", "stem", "layer1.0"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,17 +18,11 @@ from ..harness.models.attached import (
     READS_TIN,
     gradient,
     make_net,
-    registered_rules,
+    named_rules,  # noqa: F401 (a fixture)
 )  # fmt: skip
 
 pytestmark = pytest.mark.needs("torch")
 X = torch.linspace(-2, 2, 20).reshape(5, 4)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rules() -> Iterator[None]:
-    with registered_rules():
-        yield
 
 
 class Calls(nn.Module):

@@ -15,16 +15,10 @@ torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 from torch.utils.checkpoint import checkpoint
 
-from ..harness.models.attached import DOUBLES, registered_rules
+from ..harness.models.attached import DOUBLES, named_rules  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.needs("torch")
 REENTRANT = pytest.mark.parametrize("reentrant", [True, False])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rules() -> Iterator[None]:
-    with registered_rules():
-        yield
 
 
 def by_layer(rule: Any) -> Any:

@@ -6,7 +6,6 @@ import copy
 import io
 import pickle
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,15 +15,9 @@ import multigrad as xg
 torch = pytest.importorskip("torch")
 nn, F = torch.nn, torch.nn.functional
 
-from ..harness.models.attached import Net, gradient, make_net, registered_rules
+from ..harness.models.attached import Net, gradient, make_net, named_rules  # noqa: F401 (a fixture)
 
 pytestmark = pytest.mark.needs("torch")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rules() -> Iterator[None]:
-    with registered_rules():
-        yield
 
 
 @pytest.fixture

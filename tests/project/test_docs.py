@@ -4,8 +4,6 @@ so.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +27,7 @@ import pytest
 from pages import captured, docs
 
 from ..harness import public
+from ..harness.hidden import run_python
 
 OWN = "multigrad.rules.library."
 FOLDER = Path(__file__).parents[2] / "docs"
@@ -55,8 +54,7 @@ def test_the_table_in_readme_is_what_was_measured() -> None:
 def test_the_tool_writes_every_page(tmp_path: Path) -> None:
     folder = tmp_path / "pages"
     tool = FOLDER.parent / "tools" / "write_pages.py"
-    words = [sys.executable, str(tool), "--out", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_python(tool, "--out", folder)
     assert done.returncode == 0, done.stderr
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
     assert written == set(docs.PAGES)

@@ -190,7 +190,11 @@ def test_every_option_that_a_page_names_exists() -> None:
     options["tox run -e demo --"] = options_of(typer.main.get_command(demo.command.app))
     lines = [line for page in PAGES for block in page.blocks for line in named_in(block)]
     assert len(lines) > 30
-    for line in lines:
+    now = [page.name for page in pages() if page.name != "CHANGELOG.md"]
+    whole = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in now)
+    inline = {f"multigrad {line}" for line in re.findall(r"`multigrad ([a-z][^`\n]*)`", whole)}
+    assert len(inline) > 10
+    for line in (*lines, *inline):
         (known,) = (each for name, each in options.items() if f"{line} ".startswith(f"{name} "))
         asked = {word.partition("=")[0] for word in line.split() if word.startswith("--")}
         assert asked - {"--", "--help"} <= known, line

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.hidden import run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -51,40 +50,12 @@ def test_every_switch_of_a_fast_kernel_that_is_named_exists() -> None:
     assert len(named) >= 2 and named <= rows
 
 
-def named_commands() -> set[str]:
-    """What stands behind `multigrad` on the pages: in a sentence, and after a prompt."""
-    inline = re.findall(r"`multigrad ([a-z][^`\n]*)`", ALL)
-    prompted = re.findall(r"^\$ (?:python -m )?multigrad(?:\.cli)? (.*)$", ALL, re.MULTILINE)
-    return {line.partition("#")[0].strip() for line in inline + prompted}
-
-
-@pytest.mark.needs("typer", "rich")
-def test_every_command_and_option_that_is_named_exists() -> None:
-    import typer
-
-    from multigrad.command.app import app
-
-    commands: dict[str, Any] = typer.main.get_command(app).commands
-    lines = named_commands()
-    assert len(lines) > 20
-    for line in lines:
-        name, *words = line.split()
-        assert name in commands, f"multigrad {line}"
-        known = {text for param in commands[name].params for text in param.opts}
-        asked = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert asked <= known | {"--help"}, f"multigrad {line}"
-
-
 @pytest.fixture(scope="module")
 def library() -> list[str]:
     """The rules of a fresh process: other tests register theirs in this one."""
-    run = subprocess.run(
-        [sys.executable, "-c", "import multigrad as xg; print('\\n'.join(xg.rules()))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return run.stdout.split()
+    names = run_python("-c", "import multigrad as xg; print('\\n'.join(xg.rules()))").stdout.split()
+    assert names
+    return names
 
 
 def test_every_rule_stands_in_the_table_with_its_params_and_defaults(library: list[str]) -> None:

@@ -115,13 +115,6 @@ def test_unknown_rule(ask: Callable[[Any], Any], rule: Any, message: str) -> Non
     assert message in str(raised.value)
 
 
-def test_use_without_a_rule() -> None:
-    with pytest.raises(
-        xg.RuleError, match="use needs a rule: a name, a Rule or a function, got None"
-    ):
-        xg.use(None).__enter__()  # type: ignore[arg-type]
-
-
 def test_failed_use_leaves_no_rule_in_force() -> None:
     activation = xg.activation("ReLU")
     with xg.use("scale", {"s": 2.0}, scope="params"):
@@ -182,20 +175,13 @@ def test_value_that_is_no_tensor(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [[1.0, 2.0], "x", object()], ids=["list", "str", "object"])
 def test_rule_on_values_that_are_no_tensors(value: Any) -> None:
-    with pytest.raises(xg.BackendNotFound, match="no backend takes a"):
-        xg.get("triangular")(None, value, value)
-    with pytest.raises(xg.BackendNotFound, match="no backend takes a"):
-        xg.get("triangular")(None, X, value)
-
-
-def test_rule_without_a_gradient() -> None:
-    with pytest.raises(xg.MultigradError, match="rule 'scale' got None for grad_out; expected"):
-        xg.get("scale")(None, None, X)
-
-
-def test_leaf_that_is_no_tensor() -> None:
+    for grad_out in (value, X):
+        with pytest.raises(xg.BackendNotFound, match="no backend takes a"):
+            xg.get("triangular")(None, grad_out, value)
     with pytest.raises(xg.BackendNotFound, match=r"apply_to_gradients found a leaf.*str"):
         xg.apply_to_gradients({"kernel": X, "name": "dense"}, "scale")
+    with pytest.raises(xg.MultigradError, match="rule 'scale' got None for grad_out; expected"):
+        xg.get("scale")(None, None, X)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "bool", "complex64"])
@@ -408,20 +394,21 @@ def enter(*args: Any) -> None:
         (lambda: xg.use("clip_norm", qqq=2.0), "rule 'clip_norm' has no such param (it takes eps"),
         (lambda: enter("triangular", {"alpha": 2.0}), "no param 'alpha' (it takes width)"),
         (lambda: xg.use("triangular", scop="all"), "did you mean 'scope'"),
-        (lambda: xg.use("triangular", scope="activation"), "did you mean 'activations'"),
-        (lambda: enter("triangluar"), "did you mean 'triangular'"),
+        (lambda: enter(None), "use needs a rule: a name, a Rule or a function, got None"),
+        (lambda: xg.activation("ReLU", rule="arctan", alpha=3.0), 'params={"alpha": 3.0}'),
+        (lambda: xg.apply_to_gradients(X_HINTS, "scale", s=2.0), 'params={"s": 2.0}'),
+        (lambda: xg.use("arctan", alpha=3.0), "rule 'arctan': write params={\"alpha\": 3.0}"),
+        (lambda: xg.use("arctan", parms={}), "did you mean 'params'"),
+        (lambda: xg.activation("hardtanh"), "xg.activation(xg.xp.hard_tanh)"),
+        (lambda: xg.activation("Sigmoids"), "did you mean 'Sigmoid'"),
         (lambda: enter(("triangular", {"width": 2.0})), "xg.get('triangular').with_params(width="),
         (lambda: enter(["clip_norm", "scale"]), "for several in series write xg.compose(...)"),
         (lambda: xg.activation("Heaviside", "triangular", widht=2.0), 'params={"width": 2.0}'),
         (lambda: xg.activation("Heaviside", width=2.0), "beside the rule"),
-        (lambda: xg.activation("Heavyside"), "did you mean 'Heaviside'"),
         (lambda: TRIANGULAR.with_params(widht=2.0), "did you mean 'width'"),
         (lambda: TRIANGULAR(None, X_HINTS, X_HINTS, widht=2.0), "did you mean 'width'"),
         (lambda: TRIANGULAR.under("Heaviside").bind({"widht": 2.0}), "did you mean 'width'"),
-        (lambda: xg.apply_to_gradients(X_HINTS, "clip_nrom"), "did you mean 'clip_norm'"),
         (lambda: xg.apply_to_gradients(X_HINTS, "clip_norm", maxnorm=1.0), '{"max_norm": 1.0}'),
-        (lambda: xg.compose("clip_nrom", "scale"), "did you mean 'clip_norm'"),
-        (lambda: xg.lower("triangular", "numpi"), "did you mean 'numpy'"),
         (lambda: xg.check("triangular", X_HINTS, backend="numpi"), "did you mean 'numpy'"),
         (lambda: xg.parity("triangular", X_HINTS, backends="numpi"), "did you mean 'numpy'"),
         (lambda: xg.function(abs, dialect="nump"), "did you mean 'numpy'"),
@@ -431,11 +418,10 @@ def enter(*args: Any) -> None:
         (lambda: xg.vjp("relu", X_HINTS), "expected a function, got str 'relu'"),
         (lambda: xg.estimators.ste_sign(X_HINTS, clp=1.0), "takes no 'clp'; did you mean 'clip'"),
         (lambda: xg.estimators.ste_sign(X_HINTS, x=X_HINTS), "got x twice"),
-        (lambda: xp.sigmod, "module 'multigrad.xp' has no attribute 'sigmod'; did you mean 'sig"),
     ],
 )
 def test_the_error_says_the_word_that_was_meant(call: Any, words: str) -> None:
-    with pytest.raises((xg.MultigradError, AttributeError), match=re.escape(words)):
+    with pytest.raises((xg.RuleError, xg.BackendNotFound), match=re.escape(words)):
         call()
 
 

@@ -78,14 +78,18 @@ def installed_keras_backends() -> list[str]:
     return [chosen] if chosen else [n for n in ("torch", "jax", "tensorflow") if find_spec(n)]
 
 
+@pytest.fixture
+def keras_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A framework that Keras runs on."""
+    if request.param not in installed_keras_backends():
+        pytest.skip(f"{request.param} not installed, or KERAS_BACKEND names another")
+    monkeypatch.setenv("KERAS_BACKEND", request.param)
+    return request.param
+
+
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3))
-def test_keras_example_fits_and_rebuilds(
-    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if keras_backend not in installed_keras_backends():
-        pytest.skip(f"{keras_backend} not installed, or KERAS_BACKEND names another")
-    monkeypatch.setenv("KERAS_BACKEND", keras_backend)
+@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3), indirect=True)
+def test_keras_example_fits_and_rebuilds(keras_backend: str, tmp_path: Path) -> None:
     output = run_example("04_keras.py", tmp_path)
     assert f"on {keras_backend}" in output
     (accuracy,) = read_numbers(find_line(output, "test accuracy"))
@@ -201,18 +205,10 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 # On each backend tests/keras asks for the same of layers: `tox run -e pages` runs these on all.
 
 
-def choose_keras_backend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name not in installed_keras_backends():
-        pytest.skip(f"{name} not installed, or KERAS_BACKEND names another")
-    monkeypatch.setenv("KERAS_BACKEND", name)
-
-
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3))
-def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
-    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choose_keras_backend(keras_backend, monkeypatch)
+@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3), indirect=True)
+@pytest.mark.usefixtures("keras_backend")
+def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_path: Path) -> None:
     output = run_example("keras_layers/switch_backends.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
     installed = [name for name in ("torch", "jax", "tensorflow") if find_spec(name)]
@@ -225,12 +221,10 @@ def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", ALL)
+@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
+@pytest.mark.usefixtures("keras_backend")
 @pytest.mark.weekly
-def test_keras_example_anneals_the_width_in_every_batch(
-    keras_backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choose_keras_backend(keras_backend, monkeypatch)
+def test_keras_example_anneals_the_width_in_every_batch(tmp_path: Path) -> None:
     output = run_example("keras_layers/anneal_a_surrogate.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if line.startswith("epoch")]
     steps = [23 * epoch - 1 for epoch in range(1, 13)]  # 1437 images in batches of 64

@@ -4,15 +4,15 @@ weights of one, with a surrogate, a norm of the whole batch and draws by a key.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from ..harness.hidden import run_python
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "distributed"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -39,16 +39,7 @@ def test_two_devices_train_to_the_weights_of_one(
     words: tuple[str, ...], ways: list[str], tmp_path: Path
 ) -> None:
     place = [str(FOLDER / word) if word.endswith(".py") else word for word in words]
-    result = subprocess.run(
-        [sys.executable, *place],
-        check=False,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    result = run_python(*place, cwd=tmp_path, timeout=110, OMP_NUM_THREADS="1")
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [line for line in result.stdout.splitlines() if "largest difference" in line]
     assert len(lines) == len(ways)

@@ -22,6 +22,7 @@ from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents import format as documents
 from multigrad.functions.documents.format import digest
 
+from ...harness.hidden import run_python
 from ...harness.schemas import fits
 from ...versions.conventions import differences
 
@@ -445,10 +446,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(*files: Path) -> subprocess.CompletedProcess[str]:
     """Run the reader where there is the standard library alone."""
-    return subprocess.run(
-        [sys.executable, "-S", "-I", str(READER), *map(str, files)],
-        check=False, capture_output=True, text=True,
-    )  # fmt: skip
+    return run_python("-S", "-I", READER, *files)
 
 
 def test_a_reader_without_multigrad_agrees(files: Path) -> None:

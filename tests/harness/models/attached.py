@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -38,6 +39,13 @@ def registered_rules() -> Iterator[None]:
     finally:
         for name in rules:
             xg.unregister(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def named_rules() -> Iterator[None]:
+    """The rules are registered in a module of tests that imports this."""
+    with registered_rules():
+        yield
 
 
 class Block(nn.Module):

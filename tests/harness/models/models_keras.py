@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,15 +20,12 @@ RULE = "rectangular"
 
 
 @pytest.fixture
-def registered() -> Iterator[None]:
+def registered(registry_as_found: None) -> None:
     """A rule that hands nothing on, registered while a test runs."""
 
     @xg.register(NONE)
     def none(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return 0.0 * grad_out
-
-    yield
-    xg.unregister(NONE)
 
 
 def build(middle: Callable[[], Any], **options: Any) -> Any:
@@ -65,6 +62,20 @@ def fit(model: Any) -> list[Any]:
     """Give the weights after one epoch of steps."""
     model.fit(X, Y, batch_size=4, shuffle=False, verbose=0)
     return model.get_weights()
+
+
+def pull(f: Any, x: Any, cotangent: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Give a model's outputs, and a cotangent (a function of the outputs) pulled back."""
+    import keras
+
+    y, back = xg.vjp(f, keras.ops.convert_to_tensor(x))
+    (grad,) = back(keras.ops.convert_to_tensor(cotangent(keras.ops.convert_to_numpy(y))))
+    return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
+
+
+def relevance(y: Any) -> Any:
+    """Give weights that differ for all outputs."""
+    return np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
 
 
 def assert_close(ours: list[Any], theirs: list[Any]) -> None:

@@ -186,8 +186,6 @@ def test_after_a_call_nothing_of_tensorflow_is_changed() -> None:
 
 
 def test_a_schedule_and_a_variable_are_read_at_each_call_of_a_tf_function() -> None:
-    import tensorflow as tf
-
     def compiled(function: Any, traces: list[int]) -> Any:
         @tf.function
         def slope(x: Any) -> Any:
