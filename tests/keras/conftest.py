@@ -11,7 +11,6 @@ import os
 import random
 from collections.abc import Callable
 from importlib.util import find_spec
-from types import ModuleType
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -121,19 +120,28 @@ class Network:
         gradients = (x.T @ back, back.sum(0), spikes.T @ error, error.sum(0))
         return [w - self.rate * g for w, g in zip((a, b, c, d), gradients, strict=True)]
 
+    def fit(self, model: Any, *callbacks: Any, size: int = 8, epochs: int = 1) -> None:
+        """Train on the data in their order, in batches of a size."""
+        options = {"batch_size": size, "epochs": epochs, "shuffle": False, "verbose": 0}
+        model.fit(self.x, self.y, callbacks=list(callbacks), **options)
+
     def train(self, model: Any) -> list[Array]:
         """Give the weights after one step on all the data, by Keras."""
-        model.fit(self.x, self.y, batch_size=len(self.x), shuffle=False, verbose=0)
+        self.fit(model, size=len(self.x))
         return self.trained(model)
+
+    def assert_trained(self, model: Any, expected: list[Array], tolerance: float = 1e-6) -> None:
+        """Compare the trained weights with these."""
+        for ours, theirs in zip(self.trained(model), expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
     def check(
         self, model: Any, derivative: Callable[[Array], Array], tolerance: float = 1e-6
     ) -> None:
         """Make one step from the initial weights and compare it with the formulas."""
         self.reset(model)
-        trained, expected = self.train(model), self.step(derivative)
-        for ours, theirs in zip(trained, expected, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+        trained = self.train(model)
+        self.assert_trained(model, self.step(derivative), tolerance)
         if derivative is not zero:  # else an untrained first layer would pass as well
             assert np.abs(trained[0] - self.weights[0]).max() > 1e-3
 
@@ -172,17 +180,11 @@ def network() -> Network:
 
 
 @pytest.fixture
-def xk() -> ModuleType:
-    """`multigrad.keras`, imported when the test runs."""
+def ruled() -> Callable[..., Any]:
+    """What puts a rule around an optimizer."""
     import multigrad.keras
 
-    return multigrad.keras
-
-
-@pytest.fixture
-def ruled(xk: ModuleType) -> Callable[..., Any]:
-    """What puts a rule around an optimizer."""
-    return xk.apply_to_gradients
+    return multigrad.keras.apply_to_gradients
 
 
 @pytest.fixture(params=MODES)

@@ -9,7 +9,6 @@ import os
 import threading
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import multigrad as xg
 from .conftest import DISTINCT_MODES, KINDS, WHOLE
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
@@ -50,7 +50,7 @@ def is_refused(guest: str, mode: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize(("guest", "kind", "mode"), sorted(WAYS), indirect=True)
 def test_first_step_is_the_formulas(
-    xk: ModuleType, network: Any, guest: str, kind: str, mode: dict[str, Any]
+    network: Any, guest: str, kind: str, mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", "triangular", {"width": 2.0}, backend=guest)
     model = network.build(layer, kind, **mode)
@@ -62,7 +62,7 @@ def test_first_step_is_the_formulas(
 
 
 def test_xla_is_refused_before_anything_runs_and_the_model_stays_usable(
-    xk: ModuleType, network: Any, kind: str
+    network: Any, kind: str
 ) -> None:
     if HOST != "tensorflow":
         pytest.skip("about TensorFlow's XLA, and Keras runs on another backend here")
@@ -70,13 +70,12 @@ def test_xla_is_refused_before_anything_runs_and_the_model_stays_usable(
     model = network.build(layer, kind, jit_compile=True)
     with pytest.raises(xg.UnsupportedOp, match=r"layer 'gate' runs in 'numpy', which .*XLA"):
         network.train(model)
-    for ours, initial in zip(network.trained(model), network.weights, strict=True):
-        np.testing.assert_array_equal(ours, initial)
+    network.assert_trained(model, network.weights, 0.0)
     layer.backend = None
     network.check(model, network.surrogates["triangular"])
 
 
-def test_outputs_are_those_of_the_native_layer(xk: ModuleType, network: Any, guest: str) -> None:
+def test_outputs_are_those_of_the_native_layer(network: Any, guest: str) -> None:
     outputs = []
     for backend in (None, guest):
         model = network.build(xk.Activation("Heaviside", "triangular", backend=backend))
@@ -88,7 +87,7 @@ def test_outputs_are_those_of_the_native_layer(xk: ModuleType, network: Any, gue
 
 
 def test_a_layer_without_a_rule_follows_use(
-    xk: ModuleType, network: Any, guest: str, is_fixed: bool, usual_mode: dict[str, Any]
+    network: Any, guest: str, is_fixed: bool, usual_mode: dict[str, Any]
 ) -> None:
     if is_refused(guest, usual_mode):
         return
@@ -102,7 +101,7 @@ def test_a_layer_without_a_rule_follows_use(
         network.check(model, network.surrogates[None])
 
 
-def test_a_true_derivative_crosses_the_bridge(xk: ModuleType, network: Any, guest: str) -> None:
+def test_a_true_derivative_crosses_the_bridge(network: Any, guest: str) -> None:
     model = network.build(xk.Activation("Tanh", backend=guest))
     native = network.build(xk.Activation("Tanh"))
     for ours, theirs in zip(network.train(model), network.train(native), strict=True):
@@ -112,9 +111,7 @@ def test_a_true_derivative_crosses_the_bridge(xk: ModuleType, network: Any, gues
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_float16", 5e-5), ("mixed_bfloat16", 1e-3), ("float64", 1e-6)]
 )
-def test_other_precisions_train(
-    xk: ModuleType, network: Any, guest: str, policy: str, tolerance: float
-) -> None:
+def test_other_precisions_train(network: Any, guest: str, policy: str, tolerance: float) -> None:
     layer = xk.Activation("Heaviside", "triangular", dtype=policy, backend=guest)
     outputs = layer(np.ones((2, 2), np.float32))
     assert keras.backend.standardize_dtype(outputs.dtype) == (
@@ -129,9 +126,7 @@ def test_other_precisions_train(
 
 
 @pytest.mark.anywhere
-def test_the_backend_may_change_between_fits(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
-) -> None:
+def test_the_backend_may_change_between_fits(network: Any, usual_mode: dict[str, Any]) -> None:
     guests = [name for name in FRAMEWORKS if find_spec(name) and not is_refused(name, usual_mode)]
     layer = xk.Activation("Heaviside", "triangular")
     model = network.build(layer, **usual_mode)
@@ -142,9 +137,7 @@ def test_the_backend_may_change_between_fits(
         assert model.predict(network.x, verbose=0).shape == (32, 3)
 
 
-def test_a_changed_param_crosses_without_a_retrace(
-    xk: ModuleType, network: Any, guest: str
-) -> None:
+def test_a_changed_param_crosses_without_a_retrace(network: Any, guest: str) -> None:
     layer = xk.Activation("Heaviside", "triangular", backend=guest)
     model = network.build(layer)
     for width in (1.0, 0.5, 2.0):
@@ -152,7 +145,7 @@ def test_a_changed_param_crosses_without_a_retrace(
         network.check(model, lambda x, w=width: network.surrogates["triangular"](x, w))
 
 
-def test_a_random_rule_draws_anew_in_each_step(xk: ModuleType, network: Any, guest: str) -> None:
+def test_a_random_rule_draws_anew_in_each_step(network: Any, guest: str) -> None:
     model = network.build(xk.Activation("Linear", "full_jam", backend=guest))
     moved = []
     for _ in range(3):
@@ -162,9 +155,7 @@ def test_a_random_rule_draws_anew_in_each_step(xk: ModuleType, network: Any, gue
     assert np.abs(moved[1] - moved[2]).max() > 1e-4
 
 
-def test_draws_under_a_key_are_those_of_the_native_layer(
-    xk: ModuleType, network: Any, guest: str
-) -> None:
+def test_draws_under_a_key_are_those_of_the_native_layer(network: Any, guest: str) -> None:
     trained = []
     for backend in (None, guest):
         model = network.build(xk.Activation("Linear", "full_jam", backend=backend))
@@ -176,7 +167,7 @@ def test_draws_under_a_key_are_those_of_the_native_layer(
 
 @pytest.mark.needs("torch")
 @pytest.mark.usefixtures("registry_as_found")
-def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, network: Any) -> None:
+def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(network: Any) -> None:
     import torch
 
     @xg.register("keras_test_torch_only", native=True)
@@ -187,7 +178,7 @@ def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(xk: ModuleType, net
     network.check(network.build(layer), network.surrogates["rectangular"])
 
 
-def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) -> None:
+def test_layers_called_on_several_threads_are_right(guest: str) -> None:
     layer = xk.Activation("Heaviside", "triangular", {"width": 4.0}, backend=guest)
     found: list[bool] = []
 
@@ -205,7 +196,7 @@ def test_layers_called_on_several_threads_are_right(xk: ModuleType, guest: str) 
     assert found == [True] * 40
 
 
-def test_a_saved_layer_keeps_its_backend(xk: ModuleType, network: Any, tmp_path: Path) -> None:
+def test_a_saved_layer_keeps_its_backend(network: Any, tmp_path: Path) -> None:
     model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -213,7 +204,7 @@ def test_a_saved_layer_keeps_its_backend(xk: ModuleType, network: Any, tmp_path:
     network.check(loaded, network.surrogates["triangular"])
 
 
-def test_a_backend_that_is_not_there_is_said_when_the_layer_is_made(xk: ModuleType) -> None:
+def test_a_backend_that_is_not_there_is_said_when_the_layer_is_made() -> None:
     with pytest.raises(xg.BackendNotFound, match="no backend named 'torhc'; did you mean 'torch'"):
         xk.Activation("Heaviside", "triangular", backend="torhc")
     for name in GUESTS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import multigrad as xg
 from ..support.failures import Row, fail_everywhere
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 X = np.array([[-1.5, 0.2, 0.7, 2.0]], np.float32)
@@ -186,7 +186,7 @@ ROWS: dict[str, Callable[[], Row[Any]]] = {
 
 @pytest.mark.parametrize("make", ROWS.values(), ids=ROWS)
 def test_a_call_that_is_interrupted_at_any_step_changes_nothing(
-    xk: ModuleType, make: Callable[[], Row[Any]]
+    make: Callable[[], Row[Any]],
 ) -> None:
     gc.freeze()  # `attach` looks for compiled models among all objects, of frameworks not again
     try:
@@ -195,14 +195,14 @@ def test_a_call_that_is_interrupted_at_any_step_changes_nothing(
         gc.unfreeze()
 
 
-def test_an_optimizer_whose_rule_is_refused_keeps_its_loss_scale(xk: ModuleType) -> None:
+def test_an_optimizer_whose_rule_is_refused_keeps_its_loss_scale() -> None:
     inner = keras.optimizers.SGD(0.1, loss_scale_factor=8.0)
     with pytest.raises(xg.RuleError):
         xk.apply_to_gradients(inner, "noise", key="seven")
     assert inner.loss_scale_factor == 8.0
 
 
-def test_params_that_a_rule_does_not_take_leave_those_that_it_has(xk: ModuleType) -> None:
+def test_params_that_a_rule_does_not_take_leave_those_that_it_has() -> None:
     layer = xk.Activation("Heaviside", rule="rectangular", params={"a": falling()})
     before = look_at_layer(layer)
     for params in ({"a": -1.0, "b": "wide"}, {"a": 2.0, "b": 1.0}, {"slope": 1.0}):
@@ -211,22 +211,19 @@ def test_params_that_a_rule_does_not_take_leave_those_that_it_has(xk: ModuleType
         assert look_at_layer(layer) == before
 
 
-def test_an_annealed_number_that_one_layer_refuses_is_given_to_none(xk: ModuleType) -> None:
+@pytest.mark.usefixtures("registry_as_found")
+def test_an_annealed_number_that_one_layer_refuses_is_given_to_none() -> None:
     def scaled(ctx: Any, grad_out: Any, tin: Any, s: float = 0.5) -> Any:
         return s * grad_out
 
     free = xg.register("fails_free")(scaled)
     bound = xg.register("fails_bound", ranges={"s": "< 1"})(scaled)
-    try:
-        layers = [xk.Activation("ReLU", rule=rule) for rule in (free, bound)]
-        model = keras.Sequential([keras.layers.Input((4,)), *layers, keras.layers.Dense(1)])
-        model.compile("sgd", "mse")
-        moved = xg.schedule.linear(2.0, 3.0, steps=4)
-        moved.step(3)
-        with pytest.raises(xg.RuleError, match="param 's' is < 1"):
-            model.fit(X, np.ones((1, 1)), verbose=0, callbacks=[xk.Anneal("s", moved)])
-        assert [number(each.params["s"]) for each in layers] == [0.5, 0.5]
-        assert moved.count == 3
-    finally:
-        xg.unregister("fails_free")
-        xg.unregister("fails_bound")
+    layers = [xk.Activation("ReLU", rule=rule) for rule in (free, bound)]
+    model = keras.Sequential([keras.layers.Input((4,)), *layers, keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    moved = xg.schedule.linear(2.0, 3.0, steps=4)
+    moved.step(3)
+    with pytest.raises(xg.RuleError, match="param 's' is < 1"):
+        model.fit(X, np.ones((1, 1)), verbose=0, callbacks=[xk.Anneal("s", moved)])
+    assert [number(each.params["s"]) for each in layers] == [0.5, 0.5]
+    assert moved.count == 3

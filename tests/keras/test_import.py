@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
+
+from ..harness.hidden import run_python
 
 BLOCK = """
 import sys
@@ -23,13 +21,7 @@ except ImportError as error:
 
 def import_without(*packages: str, **environment: str) -> str:
     """Import `multigrad.keras` where these packages cannot be imported, and give what is said."""
-    run = subprocess.run(
-        [sys.executable, "-c", BLOCK, " ".join(packages)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = run_python("-c", BLOCK, " ".join(packages), **environment)
     assert run.returncode == 0, run.stderr
     return run.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import multigrad as xg
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
@@ -33,9 +33,7 @@ def lsq(x: Array, step: Array, low: int, high: int, upstream: Array) -> tuple[Ar
     return level * step, upstream * is_inside, of_step.sum() / np.sqrt(x.size * high)
 
 
-def test_one_step_of_training_is_that_of_the_papers_formulas(
-    xk: ModuleType, mode: dict[str, Any]
-) -> None:
+def test_one_step_of_training_is_that_of_the_papers_formulas(mode: dict[str, Any]) -> None:
     layer = xk.QuantDense(3, bits=3, activations={"name": "lsq", "signed": False})
     model: Any = keras.Sequential([keras.Input((4,)), layer])
     model.compile(keras.optimizers.SGD(1.0), "mse", **mode)
@@ -64,7 +62,7 @@ def own_sign(x: Any) -> Any:
     return xg.xp.sign(x), lambda upstream: upstream
 
 
-def build(xk: ModuleType) -> Any:
+def build() -> Any:
     return keras.Sequential(
         [
             keras.Input((6, 6, 2)),
@@ -78,8 +76,8 @@ def build(xk: ModuleType) -> Any:
     )
 
 
-def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> None:
-    model = build(xk)
+def test_a_trained_model_is_saved_and_loaded(tmp_path: Path) -> None:
+    model = build()
     model.compile("adam", "mse")
     x = np.random.default_rng(0).normal(size=(8, 6, 6, 2)).astype("f")
     before = [array(each) for each in model.trainable_variables]
@@ -90,7 +88,7 @@ def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> 
     y = model.predict(x, verbose=0)
     model.save(tmp_path / "model.keras")
     model.save_weights(tmp_path / "model.weights.h5")
-    again = build(xk)
+    again = build()
     again.load_weights(tmp_path / "model.weights.h5")
     for ours, theirs in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -98,7 +96,7 @@ def test_a_trained_model_is_saved_and_loaded(xk: ModuleType, tmp_path: Path) -> 
     np.testing.assert_array_equal(loaded.predict(x, verbose=0), y)
 
 
-def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:
+def test_a_model_is_exported(tmp_path: Path) -> None:
     layer = xk.QuantDense(3, activations="lsq")
     model = keras.Sequential([keras.Input((4,)), layer])
     x = np.random.default_rng(0).normal(size=(1, 4)).astype("f")
@@ -118,9 +116,7 @@ def test_a_model_is_exported(xk: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "Bidirectional", "Embedding", "Depthwise", "Attention"])
-def test_any_layer_computes_what_it_computes_with_quantized_weights(
-    xk: ModuleType, kind: str
-) -> None:
+def test_any_layer_computes_what_it_computes_with_quantized_weights(kind: str) -> None:
     def make() -> Any:
         layers = keras.layers
         return {
@@ -148,7 +144,7 @@ def test_any_layer_computes_what_it_computes_with_quantized_weights(
     assert any(np.abs(w).max() != 1 for w in layer.layer.get_weights())  # those that are trained
 
 
-def test_threads_that_call_one_layer_do_not_meet(xk: ModuleType) -> None:
+def test_threads_that_call_one_layer_do_not_meet() -> None:
     layer = xk.QuantDense(64, bits=2)
     x = np.random.default_rng(0).normal(size=(4, 64)).astype("f")
     expected, wrong = array(layer(x)), []
@@ -166,7 +162,7 @@ def test_threads_that_call_one_layer_do_not_meet(xk: ModuleType) -> None:
     assert not wrong
 
 
-def test_in_16_bits_weights_are_quantized_in_32(xk: ModuleType) -> None:
+def test_in_16_bits_weights_are_quantized_in_32() -> None:
     layer = xk.QuantDense(3, dtype="mixed_bfloat16", use_bias=False)
     y = layer(np.eye(4, dtype="f"))
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
@@ -175,14 +171,14 @@ def test_in_16_bits_weights_are_quantized_in_32(xk: ModuleType) -> None:
     np.testing.assert_array_equal(array(y), array(keras.ops.cast(levels, "bfloat16")))
 
 
-def test_what_is_learned_of_inputs_starts_from_a_sample(xk: ModuleType) -> None:
+def test_what_is_learned_of_inputs_starts_from_a_sample() -> None:
     x = np.random.default_rng(0).gamma(2.0, size=(32, 4)).astype("f")
     layer = xg.quantize(keras.layers.Dense(3), activations="pact", sample=x)
     layer(x)
     np.testing.assert_allclose(array(layer.inputs_quantizer.alpha), x.max(), rtol=1e-6)
 
 
-def test_relevance_flows_by_the_quantized_weights(xk: ModuleType) -> None:
+def test_relevance_flows_by_the_quantized_weights() -> None:
     layer = xk.QuantDense(3, bits=2)
     model = keras.Sequential([keras.Input((4,)), layer])
     x = np.random.default_rng(0).normal(size=(2, 4)).astype("f")
@@ -216,9 +212,7 @@ def gradient_of(model: Any, x: Array) -> Array:
     return array(tape.gradient(y, x))
 
 
-def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_refused(
-    xk: ModuleType,
-) -> None:
+def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_refused() -> None:
     with keras.RematScope(mode="full"):
         layer, dense = xk.QuantDense(3, bits=2), keras.layers.Dense(3)
     model: Any = keras.Sequential([keras.Input((4,)), layer])
@@ -234,7 +228,7 @@ def test_a_quantized_layer_is_recomputed_and_one_that_would_lose_its_levels_is_r
         np.testing.assert_allclose(array(one), array(other), atol=1e-6)
 
 
-def test_what_cannot_be_quantized_is_said(xk: ModuleType) -> None:
+def test_what_cannot_be_quantized_is_said() -> None:
     with pytest.raises(xg.RuleError, match="no quantizer 'lqs' of weights; did you mean 'lsq'"):
         xk.QuantDense(3, weights="lqs")
     with pytest.raises(xg.RuleError, match="takes no 'bit'; did you mean 'bits'"):
@@ -289,8 +283,6 @@ def test_a_subclass_that_holds_its_step_itself_says_what_is_saved(tmp_path: Path
 
 
 def test_a_layer_learns_its_steps() -> None:
-    import keras
-
     class Quantized(keras.layers.Layer):
         def build(self, shape: Any) -> None:
             self.step = self.add_weight(shape=shape[-1:], initializer="ones")
@@ -307,8 +299,6 @@ def test_a_layer_learns_its_steps() -> None:
 
 
 def test_a_model_of_functions_is_checked_while_it_is_built() -> None:
-    import keras
-
     inputs = keras.Input((3, 4))
     y = xg.estimators.lsq(inputs, 0.25, bits=3)
     assert y.shape == (None, 3, 4)

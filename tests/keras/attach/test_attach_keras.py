@@ -8,7 +8,7 @@ is the same model with no activation there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ import multigrad as xg
 from multigrad.errors import RuleError
 from multigrad.models.attach import attach
 
-keras: Any = pytest.importorskip("keras")
+from ...harness.models.models_keras import pull, relevance
 
+keras: Any = pytest.importorskip("keras")
+layers: Any = keras.layers
 xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
@@ -31,30 +33,24 @@ PASS = "keras_test_pass"
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registered(registry_as_found: None) -> None:
     """A rule that hands the gradient on, registered while a test runs."""
 
     @xg.register(PASS)
     def handed_on(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out
 
-    yield
-    xg.unregister(PASS)
-
 
 def run(model: Any, x: Any) -> tuple[Any, Any]:
     """Give a model's outputs, and the gradient of their weighted sum by its input."""
-    y, pull = xg.vjp(model, keras.ops.convert_to_tensor(x))
-    weights = np.cos(np.arange(np.prod(y.shape), dtype=np.float32)).reshape(tuple(y.shape))
-    (grad,) = pull(keras.ops.convert_to_tensor(weights))
-    return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
+    return pull(model, x, relevance)
 
 
 def make_custom(act: str) -> Any:
     """Give a layer of somebody's own whose call calls Keras."""
     from keras.ops import relu as imported
 
-    class Custom(keras.layers.Layer):
+    class Custom(layers.Layer):
         def call(self, inputs: Any) -> Any:
             if act == "linear":
                 return inputs + inputs
@@ -67,7 +63,7 @@ def make_subclass(act: str) -> Any:
     class Model(keras.Model):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = keras.layers.Dense(4)
+            self.inner = layers.Dense(4)
 
         def call(self, inputs: Any) -> Any:
             y = self.inner(inputs)
@@ -76,88 +72,58 @@ def make_subclass(act: str) -> Any:
     return Model()
 
 
-def in_layers(make: Callable[[str], list[Any]]) -> Callable[[str], Any]:
-    """Give what builds a Sequential of layers."""
-
-    def build(act: str) -> Any:
-        return keras.Sequential(make(act))
-
-    return build
+def stack(*parts: Any) -> Any:
+    return keras.Sequential(list(parts))
 
 
 def functional(act: str) -> Any:
     inputs = keras.Input((6,))
-    y = keras.layers.Dense(5)(inputs)
+    y = layers.Dense(5)(inputs)
     if act == "relu":
         y = keras.ops.relu(y)
         y = keras.activations.relu(y - 0.25)
     else:
         y = y - 0.25
-    return keras.Model(inputs, keras.layers.Dense(2)(y))
+    return keras.Model(inputs, layers.Dense(2)(y))
 
 
 def nested(act: str) -> Any:
-    inner = keras.Sequential([keras.layers.Dense(6, activation=act), keras.layers.Dense(6)])
+    inner = keras.Sequential([layers.Dense(6, activation=act), layers.Dense(6)])
     inputs = keras.Input((6,))
     return keras.Model(inputs, inner(inner(inputs)))  # shared: called twice
 
 
-def dense(act: str) -> list[Any]:
-    return [keras.layers.Dense(5, activation=act), keras.layers.Dense(2)]
-
-
-def layer_of(act: str) -> list[Any]:
-    layers = keras.layers
-    return [layers.Dense(5), layers.ReLU() if act == "relu" else layers.Activation(act)]
-
-
-def by_word(act: str) -> list[Any]:
-    return [keras.layers.Dense(5), keras.layers.Activation(act)]
-
-
-def clipped(act: str) -> list[Any]:
-    layers = keras.layers
-    return [layers.Dense(5), layers.ReLU(1.0, 0.1) if act == "relu" else layers.Activation(act)]
-
-
-def conv(act: str) -> list[Any]:
-    return [keras.layers.Conv2D(3, 3, activation=act, padding="same"), keras.layers.Flatten()]
-
-
-def einsum(act: str) -> list[Any]:
-    return [keras.layers.EinsumDense("ab,bc->ac", 4, activation=act)]
-
-
-def custom(act: str) -> list[Any]:
-    return [keras.layers.Dense(5), make_custom(act)]
-
-
-def subclassed(act: str) -> list[Any]:
-    return [make_subclass(act)]
-
-
-def distributed(act: str) -> list[Any]:
-    return [keras.layers.TimeDistributed(keras.layers.Dense(3, activation=act))]
-
-
-def recurrent(act: str) -> list[Any]:
-    # The first step has no state that is not 0, and one step has no other.
-    return [keras.layers.SimpleRNN(3, activation=act, return_sequences=True)]
-
-
 PLACES: dict[str, tuple[Callable[[str], Any], Any]] = {
-    "activation=": (in_layers(dense), X),
-    "ReLU": (in_layers(layer_of), X),
-    "Activation": (in_layers(by_word), X),
-    "ReLU with a ceiling and a slope": (in_layers(clipped), X),
-    "convolution": (in_layers(conv), IMAGES),
-    "EinsumDense": (in_layers(einsum), X),
+    "activation=": (lambda act: stack(layers.Dense(5, activation=act), layers.Dense(2)), X),
+    "ReLU": (
+        lambda act: stack(layers.Dense(5), layers.ReLU() if act == "relu" else layers.Identity()),
+        X,
+    ),
+    "Activation": (lambda act: stack(layers.Dense(5), layers.Activation(act)), X),
+    "ReLU with a ceiling and a slope": (
+        lambda act: stack(
+            layers.Dense(5), layers.ReLU(1.0, 0.1) if act == "relu" else layers.Identity()
+        ),
+        X,
+    ),
+    "convolution": (
+        lambda act: stack(layers.Conv2D(3, 3, activation=act, padding="same"), layers.Flatten()),
+        IMAGES,
+    ),
+    "EinsumDense": (lambda act: stack(layers.EinsumDense("ab,bc->ac", 4, activation=act)), X),
     "keras.ops nodes": (functional, X),
-    "a layer's call": (in_layers(custom), X),
-    "a model's call": (in_layers(subclassed), X),
+    "a layer's call": (lambda act: stack(layers.Dense(5), make_custom(act)), X),
+    "a model's call": (lambda act: stack(make_subclass(act)), X),
     "nested and shared": (nested, X),
-    "TimeDistributed": (in_layers(distributed), STEPS),
-    "recurrent": (in_layers(recurrent), STEPS),
+    "TimeDistributed": (
+        lambda act: stack(layers.TimeDistributed(layers.Dense(3, activation=act))),
+        STEPS,
+    ),
+    # The first step has no state that is not 0, and one step has no other.
+    "recurrent": (
+        lambda act: stack(layers.SimpleRNN(3, activation=act, return_sequences=True)),
+        STEPS,
+    ),
 }
 
 
@@ -219,7 +185,7 @@ SELECTORS: dict[str, Any] = {
 @pytest.mark.parametrize("how", SELECTORS)
 def test_a_layer_is_selected_in_each_way(how: str) -> None:
     named = {
-        "ReLU": keras.layers.ReLU,
+        "ReLU": layers.ReLU,
         "ops.relu": keras.ops.relu,
         "activations.relu": keras.activations.relu,
     }
@@ -227,8 +193,8 @@ def test_a_layer_is_selected_in_each_way(how: str) -> None:
     selector = named.get(selector, selector) if isinstance(selector, str) else selector
 
     def make(act: str) -> Any:
-        middle = keras.layers.ReLU(name="act") if act == "relu" else keras.layers.Identity()
-        return keras.Sequential([keras.layers.Dense(5), middle, keras.layers.Dense(2)])
+        middle = layers.ReLU(name="act") if act == "relu" else layers.Identity()
+        return keras.Sequential([layers.Dense(5), middle, layers.Dense(2)])
 
     model, linear = build_equal(make, X)
     with attach(model, {selector: PASS}) as handle:
@@ -239,8 +205,8 @@ def test_a_layer_is_selected_in_each_way(how: str) -> None:
 
 def test_names_of_nested_layers_are_dotted_where_one_stands_twice() -> None:
     def block(name: str) -> Any:
-        layers = [keras.layers.Dense(6, name="dense"), keras.layers.ReLU(name="act")]
-        return keras.Sequential([keras.Input((6,)), *layers], name=name)
+        parts = [layers.Dense(6, name="dense"), layers.ReLU(name="act")]
+        return keras.Sequential([keras.Input((6,)), *parts], name=name)
 
     model = keras.Sequential([keras.Input((6,)), block("one"), block("two")])
     with xk.attach(model, {"two.act": PASS}) as handle:
@@ -251,14 +217,15 @@ def test_names_of_nested_layers_are_dotted_where_one_stands_twice() -> None:
         xk.attach(model, {"two.atc": PASS})
     with xk.attach(model, {"one": PASS}) as handle:
         _, grad = run(model.get_layer("one"), X)
-        weights = np.cos(np.arange(X.size, dtype=np.float32)).reshape(X.shape)
-        np.testing.assert_array_equal(grad, weights)  # the whole block's gradient is the rule's
+        np.testing.assert_array_equal(
+            grad, relevance(X)
+        )  # the whole block's gradient is the rule's
 
 
 def test_weights_keep_their_own_gradients_under_the_rule_of_their_layer() -> None:
     zero = xg.get("clip_norm").with_params(max_norm=1e-12)
-    layers = [keras.layers.Dense(4, name="first"), keras.layers.Dense(4, name="last")]
-    model = keras.Sequential([keras.Input((6,)), *layers])
+    parts = [layers.Dense(4, name="first"), layers.Dense(4, name="last")]
+    model = keras.Sequential([keras.Input((6,)), *parts])
     model.compile(keras.optimizers.SGD(0.5), "mse")
     target, before = np.zeros((3, 4), np.float32), model.get_weights()
     model.fit(X, target, batch_size=3, verbose=0)
@@ -275,8 +242,8 @@ def test_weights_keep_their_own_gradients_under_the_rule_of_their_layer() -> Non
 
 
 def test_an_operation_of_another_model_stays_as_it_is() -> None:
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6, activation="relu")])
-    other = keras.Sequential([keras.Input((6,)), keras.layers.ReLU()])
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(6, activation="relu")])
+    other = keras.Sequential([keras.Input((6,)), layers.ReLU()])
     expected = run(other, X)[1]
     found: list[Any] = []
     with xk.attach(model, {"relu": PASS}):
@@ -292,8 +259,8 @@ def test_an_operation_of_another_model_stays_as_it_is() -> None:
 
 def test_a_model_made_of_the_layers_has_the_rules_too() -> None:
     inputs = keras.Input((6,))
-    features = keras.layers.Dense(5, activation="relu", name="features")(inputs)
-    model = keras.Model(inputs, keras.layers.Dense(2)(keras.ops.relu(features)))
+    features = layers.Dense(5, activation="relu", name="features")(inputs)
+    model = keras.Model(inputs, layers.Dense(2)(keras.ops.relu(features)))
     with xk.attach(model, {"relu": PASS}):
         part = keras.Model(model.inputs, model.get_layer("features").output)
         grad = run(part, X)[1]
@@ -305,8 +272,8 @@ def test_a_model_made_of_the_layers_has_the_rules_too() -> None:
 def test_layers_computed_anew_in_backward_have_the_rules_there() -> None:
     def make(act: str) -> Any:
         with keras.RematScope(mode="full"):
-            middle = keras.layers.Dense(5, activation=act)
-        return keras.Sequential([keras.layers.Dense(6), middle, keras.layers.Dense(2)])
+            middle = layers.Dense(5, activation=act)
+        return keras.Sequential([layers.Dense(6), middle, layers.Dense(2)])
 
     model, linear = build_equal(make, X)
     with xk.attach(model, {"relu": PASS}):
@@ -314,7 +281,7 @@ def test_layers_computed_anew_in_backward_have_the_rules_there() -> None:
 
 
 def test_a_rule_acts_under_losses_that_know_logits() -> None:
-    model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(2, activation="sigmoid")])
+    model = keras.Sequential([keras.Input((6,)), layers.Dense(2, activation="sigmoid")])
     model.compile(keras.optimizers.SGD(1.0), "binary_crossentropy")
     before = model.get_weights()
     with xk.attach(model, {"sigmoid": xg.get("clip_norm").with_params(max_norm=1e-12)}):
@@ -323,11 +290,11 @@ def test_a_rule_acts_under_losses_that_know_logits() -> None:
 
 
 def test_the_activation_of_one_layer_is_selected_by_its_name() -> None:
-    layers = [keras.layers.Dense(5, activation="relu", name=n) for n in ("hidden", "other")]
-    model = keras.Sequential([keras.Input((6,)), *layers, keras.layers.Dense(3)])
+    parts = [layers.Dense(5, activation="relu", name=n) for n in ("hidden", "other")]
+    model = keras.Sequential([keras.Input((6,)), *parts, layers.Dense(3)])
     own, config = run(model, X)[1], str(model.get_config())
     kernels = [layer.get_weights()[0] for layer in model.layers]
-    z = X @ kernels[0] + layers[0].get_weights()[1]
+    z = X @ kernels[0] + parts[0].get_weights()[1]
     y = np.maximum(z, 0.0) @ kernels[1]
     weights = np.cos(np.arange(len(X) * 3, dtype=np.float32)).reshape(len(X), 3)
     expected = ((weights @ kernels[2].T) * (y > 0)) @ kernels[1].T @ kernels[0].T
@@ -348,7 +315,7 @@ def test_the_activation_of_a_recurrent_layer_is_that_of_its_cell(path: str) -> N
         return grad_out * 0.0
 
     x = np.cos(np.arange(24, dtype=np.float32)).reshape(2, 4, 3)
-    model = keras.Sequential([keras.Input((4, 3)), keras.layers.LSTM(3, name="cell")])
+    model = keras.Sequential([keras.Input((4, 3)), layers.LSTM(3, name="cell")])
     assert model.layers[0].cell.name.startswith("lstm_cell")
     own = run(model, x)[1]
     found = []
@@ -363,7 +330,7 @@ def test_the_activation_of_a_recurrent_layer_is_that_of_its_cell(path: str) -> N
 
 
 def test_an_activation_that_is_a_layer_is_selected_as_the_activation_of_its_holder() -> None:
-    dense = keras.layers.Dense(3, activation=keras.layers.LeakyReLU(name="leaky"), name="dense")
+    dense = layers.Dense(3, activation=layers.LeakyReLU(name="leaky"), name="dense")
     model = keras.Sequential([keras.Input((6,)), dense])
     grads = []
     for selector in ("leaky", "dense.leaky", "dense.activation"):

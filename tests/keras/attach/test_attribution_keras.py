@@ -15,6 +15,8 @@ import multigrad as xg
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models import attribution as lrp
 
+from ...harness.models.models_keras import pull, relevance
+
 keras: Any = pytest.importorskip("keras")
 
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -25,17 +27,6 @@ SMALL = 1e-9
 IMAGES = RNG.normal(size=(2, 7, 6, 4)).astype(np.float32)
 STEPS = RNG.normal(size=(2, 7, 4)).astype(np.float32)
 FLAT = RNG.normal(size=(3, 4)).astype(np.float32)
-
-
-def pull(f: Any, x: Any, cotangent: Any) -> tuple[Any, Any]:
-    """Give a model's outputs, and a cotangent (a function of the outputs) pulled back."""
-    y, back = xg.vjp(f, keras.ops.convert_to_tensor(x))
-    (grad,) = back(keras.ops.convert_to_tensor(cotangent(keras.ops.convert_to_numpy(y))))
-    return keras.ops.convert_to_numpy(y), keras.ops.convert_to_numpy(grad)
-
-
-def relevance(y: Any) -> Any:
-    return np.cos(np.arange(y.size, dtype=np.float32)).reshape(y.shape)
 
 
 def filled(model: Any) -> Any:

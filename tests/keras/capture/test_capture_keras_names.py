@@ -5,7 +5,7 @@ compute, by position and by the names of their parameters. The plain ones stand 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -244,13 +244,6 @@ def keyworded(function: Any) -> Call:
     return function if is_free else call
 
 
-@pytest.fixture
-def scratch() -> Iterator[str]:
-    yield "under test"
-    if "under test" in xg.rules():
-        xg.unregister("under test")
-
-
 def combined(function: Call, sample: Call, ops: Any, weights: list[Any]) -> Call:
     """A rule that calls a function and gives the result, or weighted sums where that has another
     shape.
@@ -266,7 +259,7 @@ def combined(function: Call, sample: Call, ops: Any, weights: list[Any]) -> Call
     return rule
 
 
-def assert_means_the_same(name: str, function: Call, sample: Call, scratch: str) -> None:
+def assert_means_the_same(name: str, function: Call, sample: Call) -> None:
     """Compare a call in a rule with Keras's own, by position and by keyword."""
     from keras import ops
 
@@ -280,7 +273,7 @@ def assert_means_the_same(name: str, function: Call, sample: Call, scratch: str)
         terms = [np.sum(each * w) for each, w in zip(wanted, weights, strict=True)]
     scale = max(np.nanmax(np.abs(each)) for each in (*wanted, *terms))
     for call in (function, keyworded(function)):
-        rule = xg.register(scratch, native=False, override=True)(
+        rule = xg.register("under test", native=False, override=True)(
             combined(call, sample, ops, weights)
         )
         expected = np.broadcast_to(sum(terms), x.shape)
@@ -289,30 +282,21 @@ def assert_means_the_same(name: str, function: Call, sample: Call, scratch: str)
         )
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLES))
+OF_KERAS = {
+    "ops": SAMPLES,
+    "activations": ACTIVATIONS,
+    "losses": LOSSES,
+}
+
+
+@pytest.mark.parametrize(
+    ("room", "name"), [(room, name) for room, rows in OF_KERAS.items() for name in sorted(rows)]
+)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_name_of_keras_ops_means_what_keras_computes(name: str, scratch: str) -> None:
-    from keras import ops
-
-    for sample in SAMPLES[name]:
-        assert_means_the_same(name, getattr(ops, name), sample, scratch)
-
-
-@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_an_activation_of_keras_means_what_keras_computes(name: str, scratch: str) -> None:
-    from keras import activations
-
-    for sample in ACTIVATIONS[name]:
-        assert_means_the_same(name, getattr(activations, name), sample, scratch)
-
-
-@pytest.mark.parametrize("name", sorted(LOSSES))
-def test_a_loss_of_keras_means_what_keras_computes(name: str, scratch: str) -> None:
-    from keras import losses
-
-    for sample in LOSSES[name]:
-        assert_means_the_same(name, getattr(losses, name), sample, scratch)
+@pytest.mark.usefixtures("registry_as_found")
+def test_a_name_with_options_means_what_keras_computes(room: str, name: str) -> None:
+    for sample in OF_KERAS[room][name]:
+        assert_means_the_same(name, getattr(getattr(keras, room), name), sample)
 
 
 # What Keras's names become is as the digests have it, and means what Keras computes; see

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import multigrad as xg
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 
@@ -46,9 +46,7 @@ def step(network: Any) -> Step:
     return Step(network)
 
 
-def test_every_step_draws_anew(
-    xk: ModuleType, network: Any, step: Step, mode: dict[str, Any]
-) -> None:
+def test_every_step_draws_anew(network: Any, step: Step, mode: dict[str, Any]) -> None:
     model = network.build(xk.Activation("Linear", rule="full_jam"), **mode)
     factors = np.array([step(model) for _ in range(4)])
     assert factors.min() >= -1e-5
@@ -60,7 +58,7 @@ def test_every_step_draws_anew(
 @pytest.mark.parametrize("options", [{}, {"run_eagerly": True}], ids=["auto", "eagerly"])
 @pytest.mark.parametrize("by_use", [False, True], ids=["own rule", "use"])
 def test_kerass_seed_repeats_the_draws(
-    xk: ModuleType, network: Any, step: Step, options: dict[str, Any], by_use: bool
+    network: Any, step: Step, options: dict[str, Any], by_use: bool
 ) -> None:
     def run(seed: int) -> Any:
         keras.utils.set_random_seed(seed)
@@ -76,7 +74,7 @@ def test_kerass_seed_repeats_the_draws(
     assert np.abs(np.subtract(first, other)).max() > 1e-2
 
 
-def test_two_layers_draw_different_numbers(xk: ModuleType) -> None:
+def test_two_layers_draw_different_numbers() -> None:
     weights = [np.eye(6, dtype=np.float32), np.zeros(6, np.float32)]
     parts = [keras.layers.Dense(6), xk.Activation("Linear", rule="full_jam")]
     parts += [keras.layers.Dense(6), xk.Activation("Linear", rule="full_jam")]
@@ -91,7 +89,7 @@ def test_two_layers_draw_different_numbers(xk: ModuleType) -> None:
 
 
 def test_a_key_gives_the_known_numbers_in_the_first_step(
-    xk: ModuleType, network: Any, step: Step, kind: str
+    network: Any, step: Step, kind: str
 ) -> None:
     model = network.build(xk.Activation("Linear"), kind)
     with xg.use("full_jam", key=7):
@@ -99,7 +97,7 @@ def test_a_key_gives_the_known_numbers_in_the_first_step(
 
 
 def test_a_key_seeds_a_layers_own_rule(
-    xk: ModuleType, network: Any, step: Step, usual_mode: dict[str, Any]
+    network: Any, step: Step, usual_mode: dict[str, Any]
 ) -> None:
     model = network.build(xk.Activation("Linear", rule="full_jam"), **usual_mode)
     with xg.use("clip_norm", key=7):
@@ -108,7 +106,7 @@ def test_a_key_seeds_a_layers_own_rule(
 
 @pytest.mark.usefixtures("whole_step")
 def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
-    xk: ModuleType, network: Any, step: Step, usual_mode: dict[str, Any]
+    network: Any, step: Step, usual_mode: dict[str, Any]
 ) -> None:
     model = network.build(xk.Activation("Linear"), **usual_mode)
     compiled = {
@@ -128,7 +126,7 @@ def test_steps_count_their_draws_and_compiled_ones_count_their_traces(
     assert drawn == ([0, 1, 2] if counts else [0, 1, 1] if traced_twice else [0, 0, 0])
 
 
-def test_finding_shapes_counts_no_draw(xk: ModuleType, network: Any, step: Step) -> None:
+def test_finding_shapes_counts_no_draw(network: Any, step: Step) -> None:
     with xg.use("full_jam", key=7):
         model = network.build(xk.Activation("Linear"), "functional", run_eagerly=True)
         network.chain([model]).compute_output_spec(keras.KerasTensor((None, 8)))
@@ -136,7 +134,7 @@ def test_finding_shapes_counts_no_draw(xk: ModuleType, network: Any, step: Step)
 
 
 def test_another_key_is_followed_or_refused(
-    xk: ModuleType, network: Any, step: Step, mode: dict[str, Any], is_fixed: bool
+    network: Any, step: Step, mode: dict[str, Any], is_fixed: bool
 ) -> None:
     model = network.build(xk.Activation("Linear"), **mode)
     with xg.use("full_jam", key=7):

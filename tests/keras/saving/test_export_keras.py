@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,9 +18,11 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.hidden import run_python
 from ..conftest import WHOLE
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 KERAS_BACKEND = os.environ.get("KERAS_BACKEND", "")
@@ -52,7 +51,7 @@ def triangle_of_width_2(grad_out: Any, x: Any) -> Any:
     return grad_out * xg.xp.maximum(1 - abs(x) / 2, 0)
 
 
-def build(xk: ModuleType, network: Any, case: str) -> Any:
+def build(network: Any, case: str) -> Any:
     """Give a model that has learned a little, with the rule in one place or another."""
     if case == "activation of Dense":
         first = keras.layers.Dense(6, activation=xk.activation("Heaviside", **RULE))
@@ -61,14 +60,14 @@ def build(xk: ModuleType, network: Any, case: str) -> Any:
         for weight, value in zip(model.trainable_weights, network.weights, strict=True):
             weight.assign(value)
     else:
-        model = network.build(make_layer(xk, case))
+        model = network.build(make_layer(case))
     if case == "annealed":
         model.layers[1].params["width"].assign(0.75)
     model.train_on_batch(network.x, network.y)
     return model
 
 
-def make_layer(xk: ModuleType, case: str) -> Any:
+def make_layer(case: str) -> Any:
     """Give the layer between the two Dense ones."""
     if case == "function":
         return xk.CustomGradient(xg.function(step, triangle_of_width_2))
@@ -105,8 +104,7 @@ def run_without_multigrad(script: str, *arguments: Path) -> Any:
         "            raise ImportError(f'{name} is blocked')\n"
         "sys.meta_path.insert(0, Block())\n"
     )
-    command = [sys.executable, "-c", block + script, *map(str, arguments)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    done = run_python("-c", block + script, *arguments, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -131,12 +129,12 @@ print(json.dumps(found))
 @on("tensorflow", "jax")
 @pytest.mark.needs("tensorflow")
 def test_a_saved_model_predicts_and_differentiates_by_the_rule_without_multigrad(
-    xk: ModuleType, network: Any, tmp_path: Path
+    network: Any, tmp_path: Path
 ) -> None:
     np.save(tmp_path / "x.npy", network.x)
     expected = {}
     for case in CASES:
-        model = build(xk, network, case)
+        model = build(network, case)
         with exporting(case):
             model.export(tmp_path / case, format="tf_saved_model", verbose=False)
         expected[case] = model.predict(network.x, verbose=0), gradient_of(model, network, case)
@@ -150,12 +148,10 @@ def test_a_saved_model_predicts_and_differentiates_by_the_rule_without_multigrad
 
 @on("tensorflow", "jax")
 @pytest.mark.needs("tensorflow")
-def test_a_saved_model_keeps_the_params_as_variables(
-    xk: ModuleType, network: Any, tmp_path: Path
-) -> None:
+def test_a_saved_model_keeps_the_params_as_variables(network: Any, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    model = build(xk, network, "layer")
+    model = build(network, "layer")
     model.export(tmp_path / "model", format="tf_saved_model", verbose=False)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     (width,) = (
@@ -172,9 +168,7 @@ def test_a_saved_model_keeps_the_params_as_variables(
 
 @on("tensorflow", "jax")
 @pytest.mark.needs("tensorflow")
-def test_a_random_rule_goes_on_drawing_in_a_saved_model(
-    xk: ModuleType, network: Any, tmp_path: Path
-) -> None:
+def test_a_random_rule_goes_on_drawing_in_a_saved_model(network: Any, tmp_path: Path) -> None:
     import tensorflow as tf
 
     model = network.build(xk.Activation("Tanh", rule="noise", params={"sigma": 1.0}))
@@ -195,12 +189,10 @@ def test_a_random_rule_goes_on_drawing_in_a_saved_model(
 
 @NEEDS_ONNX
 @pytest.mark.parametrize("case", CASES)
-def test_onnx_predicts_as_the_model(
-    xk: ModuleType, network: Any, case: str, tmp_path: Path
-) -> None:
+def test_onnx_predicts_as_the_model(network: Any, case: str, tmp_path: Path) -> None:
     import onnxruntime
 
-    model, path = build(xk, network, case), tmp_path / "model.onnx"
+    model, path = build(network, case), tmp_path / "model.onnx"
     expected = model.predict(network.x, verbose=0)
     with exporting(case):
         model.export(path, format="onnx", verbose=False)
@@ -213,9 +205,7 @@ def test_onnx_predicts_as_the_model(
 @on("torch")
 @NEEDS_ONNX
 @pytest.mark.parametrize("forward", ["ReLU", "GELU", "Heaviside", "Softplus", "LeakyReLU", "ELU"])
-def test_onnx_from_torch_knows_the_activations(
-    xk: ModuleType, network: Any, forward: str, tmp_path: Path
-) -> None:
+def test_onnx_from_torch_knows_the_activations(network: Any, forward: str, tmp_path: Path) -> None:
     import onnxruntime
 
     model, path = network.build(xk.Activation(forward, rule="noise")), tmp_path / "model.onnx"
@@ -227,10 +217,10 @@ def test_onnx_from_torch_knows_the_activations(
 
 
 @on("tensorflow")
-def test_litert_predicts_as_the_model(xk: ModuleType, network: Any, tmp_path: Path) -> None:
+def test_litert_predicts_as_the_model(network: Any, tmp_path: Path) -> None:
     import tensorflow as tf
 
-    model, path = build(xk, network, "layer"), tmp_path / "model.tflite"
+    model, path = build(network, "layer"), tmp_path / "model.tflite"
     model.export(path, format="litert", verbose=False)
     interpreter = tf.lite.Interpreter(str(path))
     (inputs,), (outputs,) = interpreter.get_input_details(), interpreter.get_output_details()
@@ -260,7 +250,7 @@ STRICT = CASES[:-1] if WHOLE else ("layer", "guest")
 
 @on("torch")
 def test_a_torch_program_predicts_and_has_no_gradient_through_the_layer(
-    xk: ModuleType, network: Any, tmp_path: Path
+    network: Any, tmp_path: Path
 ) -> None:
     import torch
 
@@ -268,7 +258,7 @@ def test_a_torch_program_predicts_and_has_no_gradient_through_the_layer(
     dynamic_shapes = ({0: torch.export.Dim("batch")},)
     expected = {}
     for case, strict in [*((case, False) for case in CASES), *((case, True) for case in STRICT)]:
-        model, name = build(xk, network, case), f"{case}, strict {strict}"
+        model, name = build(network, case), f"{case}, strict {strict}"
         options = {"dynamic_shapes": dynamic_shapes, "strict": strict, "verbose": False}
         expected[name] = model.predict(network.x, verbose=0)
         with exporting(case):
@@ -295,7 +285,7 @@ SUFFIXES = {"tf_saved_model": "", "onnx": ".onnx", "torch": ".pt2"}
     "form", [pytest.param(name, marks=NEEDS[name]) for name in FORMATS.get(KERAS_BACKEND, ["onnx"])]
 )
 def test_the_model_follows_another_rule_after_an_export(
-    xk: ModuleType, network: Any, form: str, tmp_path: Path
+    network: Any, form: str, tmp_path: Path
 ) -> None:
     model = network.build(xk.Activation("Heaviside"))
     model.predict(network.x, verbose=0)
@@ -306,7 +296,7 @@ def test_the_model_follows_another_rule_after_an_export(
 
 
 @pytest.fixture
-def inner(xk: ModuleType) -> Any:
+def inner() -> Any:
     """A tf.function of the user's own."""
     import tensorflow as tf
 

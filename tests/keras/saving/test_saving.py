@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import multigrad as xg
 from ...data import v0_1_0 as before
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 
@@ -35,13 +34,10 @@ def band(
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registered(registry_as_found: None) -> None:
     """A rule of the user's own, and a composed one, registered while a test runs."""
     rule = xg.register("keras_test_band")(band)
     xg.register("keras_test_twice")(xg.compose("clip_norm", rule.with_params(scale=2.0)))
-    yield
-    xg.unregister("keras_test_band")
-    xg.unregister("keras_test_twice")
 
 
 def make_rule(name: str) -> Any:
@@ -78,7 +74,7 @@ DATA = {
 
 
 @pytest.mark.parametrize("form", DATA)
-def test_config_holds_the_rule_as_names_numbers_and_graphs(xk: ModuleType, form: str) -> None:
+def test_config_holds_the_rule_as_names_numbers_and_graphs(form: str) -> None:
     layer = xk.Activation("relu", rule=make_rule(form), name="gate")
     config = layer.get_config()
     rule = config["rule"]
@@ -93,9 +89,7 @@ def test_config_holds_the_rule_as_names_numbers_and_graphs(xk: ModuleType, form:
 
 
 @pytest.mark.parametrize("form", ["none", "name", "bound", "nested", "bound further", "nameless"])
-def test_a_layer_made_from_its_config_has_the_same_gradient(
-    xk: ModuleType, network: Any, form: str
-) -> None:
+def test_a_layer_made_from_its_config_has_the_same_gradient(network: Any, form: str) -> None:
     layer = xk.Activation("ReLU", rule=make_rule(form))
     copy = xk.Activation.from_config(json.loads(json.dumps(layer.get_config())))
     trained = [network.train(network.build(one)) for one in (layer, copy)]
@@ -103,7 +97,7 @@ def test_a_layer_made_from_its_config_has_the_same_gradient(
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_params_of_the_layer_come_back(xk: ModuleType, network: Any) -> None:
+def test_params_of_the_layer_come_back(network: Any) -> None:
     params = {"edges": (-1.0, 1.0), "scale": np.float32(0.5)}
     layer = xk.Activation("Heaviside", rule="keras_test_band", params=params)
     config = json.loads(json.dumps(layer.get_config()))
@@ -112,7 +106,7 @@ def test_params_of_the_layer_come_back(xk: ModuleType, network: Any) -> None:
     network.check(model, lambda x: 0.5 * network.surrogates["rectangular"](x, -1, 1))
 
 
-def test_the_value_at_the_jump_is_saved_with_the_layer(xk: ModuleType) -> None:
+def test_the_value_at_the_jump_is_saved_with_the_layer() -> None:
     for at_zero, name in ((1, "Heaviside(at_zero=1.0)"), (None, "Heaviside")):
         for make in (xk.Activation, xk.activation):
             layer = make("Heaviside", "spikingjelly.ATan", at_zero=at_zero, name="spike")
@@ -126,7 +120,7 @@ def test_the_value_at_the_jump_is_saved_with_the_layer(xk: ModuleType) -> None:
 
 
 def test_a_saved_model_predicts_and_trains_the_same(
-    xk: ModuleType, network: Any, kind: str, tmp_path: Path
+    network: Any, kind: str, tmp_path: Path
 ) -> None:
     rule = xg.compose("triangular", xg.get("rectangular").with_params(a=-0.25, b=0.5))
     model = network.build(xk.Activation("Heaviside", rule=rule), kind)
@@ -140,7 +134,7 @@ def test_a_saved_model_predicts_and_trains_the_same(
     network.check(loaded, lambda x: triangle(x) * window(x, -0.25, 0.5))
 
 
-def test_a_cloned_model_keeps_the_rule(xk: ModuleType, network: Any) -> None:
+def test_a_cloned_model_keeps_the_rule(network: Any) -> None:
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     clone = keras.models.clone_model(network.build(layer))
     clone.compile(keras.optimizers.SGD(network.rate), "mse")
@@ -153,7 +147,7 @@ def looping(ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::multigrad.errors.NativeRuleWarning")
-def test_a_rule_without_graph_and_name_is_refused_with_what_to_type(xk: ModuleType) -> None:
+def test_a_rule_without_graph_and_name_is_refused_with_what_to_type() -> None:
     layer = xk.Activation("ReLU", rule=looping, name="gate")
     with pytest.raises(xg.RuleError, match=r"layer 'gate': .*@xg\.register\('looping'\)"):
         layer.get_config()
@@ -162,17 +156,9 @@ def test_a_rule_without_graph_and_name_is_refused_with_what_to_type(xk: ModuleTy
         composed.get_config()
 
 
-@pytest.fixture
-def native() -> Iterator[str]:
-    """The name of a rule that runs as it is, so a config holds nothing but the name."""
-    name = "keras_test_native"
-    xg.register(name, native=True)(looping)
-    yield name
-    if name in xg.rules():
-        xg.unregister(name)
-
-
-def test_a_rule_without_a_graph_is_saved_by_name(xk: ModuleType, native: str) -> None:
+def test_a_rule_without_a_graph_is_saved_by_name() -> None:
+    native = "keras_test_native"
+    xg.register(native, native=True)(looping)
     config = xk.Activation("ReLU", rule=native).get_config()
     assert config["rule"] == native
     composed = xk.Activation("ReLU", rule=xg.compose("clip_norm", native)).get_config()
@@ -185,13 +171,11 @@ def test_a_rule_without_a_graph_is_saved_by_name(xk: ModuleType, native: str) ->
 
 
 @pytest.fixture
-def taken() -> Iterator[str]:
+def taken(registry_as_found: None) -> str:
     """A name that a test may register anew."""
     name = "keras_test_taken"
     xg.register(name)(nameless)
-    yield name
-    if name in xg.rules():
-        xg.unregister(name)
+    return name
 
 
 def another(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -204,7 +188,7 @@ def slope_of(layer: Any) -> float:
     return float(rule(None, np.ones(1), np.ones(1))[0])
 
 
-def test_a_deleted_rule_loads_from_its_graph(xk: ModuleType, taken: str) -> None:
+def test_a_deleted_rule_loads_from_its_graph(taken: str) -> None:
     config = json.loads(json.dumps(xk.Activation("ReLU", rule=taken).get_config()))
     xg.unregister(taken)
     layer = xk.Activation.from_config(config)
@@ -212,9 +196,7 @@ def test_a_deleted_rule_loads_from_its_graph(xk: ModuleType, taken: str) -> None
     assert xk.Activation.from_config(layer.get_config()).get_config() == layer.get_config()
 
 
-def test_a_name_that_means_another_rule_now_does_not_change_what_was_saved(
-    xk: ModuleType, taken: str
-) -> None:
+def test_a_name_that_means_another_rule_now_does_not_change_what_was_saved(taken: str) -> None:
     layer = xk.Activation("ReLU", rule=taken)
     config = layer.get_config()
     xg.register(taken, override=True)(another)
@@ -225,14 +207,14 @@ def test_a_name_that_means_another_rule_now_does_not_change_what_was_saved(
     assert slope_of(loaded) == slope_of(layer) == 3.0
 
 
-def test_a_name_with_the_same_meaning_stays_a_name(xk: ModuleType, taken: str) -> None:
+def test_a_name_with_the_same_meaning_stays_a_name(taken: str) -> None:
     assert xk.Activation.from_config(xk.Activation("ReLU", taken).get_config()).rule == taken
 
 
 @pytest.mark.parametrize(
     "data", [3, [], {}, {"function": "os.system"}, {"name": "noise", "code": "x"}, {"compose": "x"}]
 )
-def test_a_config_of_another_form_is_refused(xk: ModuleType, data: Any) -> None:
+def test_a_config_of_another_form_is_refused(data: Any) -> None:
     config = {**xk.Activation("ReLU", name="gate").get_config(), "rule": data}
     with pytest.raises(xg.FormatError, match="layer 'gate': a saved rule is a name"):
         xk.Activation.from_config(config)
@@ -266,7 +248,7 @@ def change_config(file: Path, change: Any) -> Path:
     ids=["newer", "another format", "no graph", "params", "backend"],
 )
 def test_a_malformed_model_file_is_refused_by_name(
-    xk: ModuleType, network: Any, tmp_path: Path, change: dict[str, Any]
+    network: Any, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     model = network.build(xk.Activation("Heaviside", rule=band, name="gate"))
     model.save(tmp_path / "model.keras")
@@ -277,7 +259,7 @@ def test_a_malformed_model_file_is_refused_by_name(
 
 
 def test_a_file_whose_backend_is_not_installed_loads_with_a_warning(
-    xk: ModuleType, network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    network: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = network.build(xk.Activation("Heaviside", "triangular", backend="numpy", name="gate"))
     model.save(tmp_path / "model.keras")
@@ -296,9 +278,7 @@ def refuse_numpy(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["activations", "functional"])
-def test_a_model_file_predicts_and_trains_the_same(xk: ModuleType, name: str) -> None:
-    import keras
-
+def test_a_model_file_predicts_and_trains_the_same(name: str) -> None:
     assert "window" not in xg.rules()
     model = keras.saving.load_model(before.HERE / "keras" / f"{name}.keras", safe_mode=True)
     assert type(model.optimizer) is type(xk.apply_to_gradients("sgd", "scale"))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from ...harness.hidden import run_python
 
 pytestmark = [pytest.mark.anywhere, pytest.mark.needs("keras")]
 BACKENDS = ("tensorflow", "jax", "torch")
@@ -119,13 +118,7 @@ for file in sorted(folder.glob("*.keras")):
 
 
 def run(script: str, backend: str, folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)],
-        env={**os.environ, "KERAS_BACKEND": backend},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", script, folder, KERAS_BACKEND=backend)
     assert done.returncode == 0, f"{backend}: {done.stderr}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import multigrad as xg
 
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 
@@ -39,58 +39,37 @@ def train_by_formulas(network: Any, widths: list[float], size: int) -> list[Any]
         network.x, network.y, network.weights = x, y, before
 
 
-def check(network: Any, model: Any, expected: list[Any]) -> None:
-    for ours, theirs in zip(network.trained(model), expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
-
-
-def fit(network: Any, model: Any, callback: Any, size: int = 8, **options: Any) -> None:
-    model.fit(
-        network.x,
-        network.y,
-        batch_size=size,
-        shuffle=False,
-        verbose=0,
-        callbacks=[callback],
-        **options,
-    )
-
-
-def test_every_batch_has_the_value_of_its_step(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
-) -> None:
+def test_every_batch_has_the_value_of_its_step(network: Any, mode: dict[str, Any]) -> None:
     model = network.build(xk.Activation("Heaviside", rule="triangular"), **mode)
-    fit(network, model, xk.Anneal("width", halve), epochs=2)
-    check(network, model, train_by_formulas(network, [halve(step) for step in range(8)], 8))
+    network.fit(model, xk.Anneal("width", halve), epochs=2)
+    network.assert_trained(model, train_by_formulas(network, [halve(step) for step in range(8)], 8))
 
 
-def test_the_count_goes_on_in_the_next_fit(xk: ModuleType, network: Any) -> None:
+def test_the_count_goes_on_in_the_next_fit(network: Any) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
     model = network.build(layer)
     callback = xk.Anneal("width", halve)
     for _ in range(2):
-        fit(network, model, callback)
-    check(network, model, train_by_formulas(network, [halve(step) for step in range(8)], 8))
+        network.fit(model, callback)
+    network.assert_trained(model, train_by_formulas(network, [halve(step) for step in range(8)], 8))
     assert dict(layer.params.numbers()) == {"width": halve(7)}
 
 
-def test_several_steps_in_one_execution_have_the_value_of_the_first(
-    xk: ModuleType, network: Any
-) -> None:
+def test_several_steps_in_one_execution_have_the_value_of_the_first(network: Any) -> None:
     if os.environ["KERAS_BACKEND"] == "torch":
         pytest.skip("Keras on torch has no steps_per_execution")
     layer = xk.Activation("Heaviside", rule="triangular")
     model = network.build(layer, steps_per_execution=2)
-    fit(network, model, xk.Anneal("width", halve))
+    network.fit(model, xk.Anneal("width", halve))
     widths = [halve(step) for step in (0, 0, 2, 2)]
-    check(network, model, train_by_formulas(network, widths, 8))
+    network.assert_trained(model, train_by_formulas(network, widths, 8))
 
 
-def test_an_epoch_has_one_value(xk: ModuleType, network: Any) -> None:
+def test_an_epoch_has_one_value(network: Any) -> None:
     model = network.build(xk.Activation("Heaviside", rule="triangular"))
-    fit(network, model, xk.Anneal("width", halve, per="epoch"), size=16, epochs=3)
+    network.fit(model, xk.Anneal("width", halve, per="epoch"), size=16, epochs=3)
     widths = [halve(epoch) for epoch in (0, 0, 1, 1, 2, 2)]
-    check(network, model, train_by_formulas(network, widths, 16))
+    network.assert_trained(model, train_by_formulas(network, widths, 16))
 
 
 @pytest.fixture
@@ -116,45 +95,40 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
 
 
 def test_annealing_in_every_batch_traces_nothing_anew(
-    xk: ModuleType, network: Any, traces: Callable[[], int]
+    network: Any, traces: Callable[[], int]
 ) -> None:
     model = network.build(xk.Activation("Heaviside", rule="triangular"), jit_compile=True)
-    fit(network, model, xk.Anneal("width", halve), epochs=2)
+    network.fit(model, xk.Anneal("width", halve), epochs=2)
     known = traces()
     assert known > 0
-    fit(network, model, xk.Anneal("width", lambda step: 1.0 + 0.125 * step), epochs=3)
+    network.fit(model, xk.Anneal("width", lambda step: 1.0 + 0.125 * step), epochs=3)
     assert traces() == known
 
 
+@pytest.mark.parametrize(
+    ("moment", "size", "epochs"),
+    [("on_epoch_begin", 32, 3), ("on_train_batch_begin", 8, 1)],
+    ids=["an epoch", "a batch"],
+)
 def test_an_assignment_in_a_callback_of_the_users_own_is_followed(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
+    network: Any, usual_mode: dict[str, Any], moment: str, size: int, epochs: int
 ) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
     model = network.build(layer, **usual_mode)
 
-    class Narrow(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            layer.params["width"] = halve(epoch)
+    def narrow(number: int, logs: Any = None) -> None:
+        if moment == "on_epoch_begin":
+            layer.params["width"] = halve(number)
+        else:
+            layer.params = {"width": halve(number)}
 
-    fit(network, model, Narrow(), size=32, epochs=3)
-    check(network, model, train_by_formulas(network, [halve(epoch) for epoch in range(3)], 32))
-
-
-def test_an_assignment_between_two_batches_is_followed(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
-) -> None:
-    layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, **usual_mode)
-
-    class Narrow(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            layer.params = {"width": halve(batch)}
-
-    fit(network, model, Narrow())
-    check(network, model, train_by_formulas(network, [halve(batch) for batch in range(4)], 8))
+    network.fit(model, keras.callbacks.LambdaCallback(**{moment: narrow}), size=size, epochs=epochs)
+    steps = epochs * len(network.x) // size
+    expected = train_by_formulas(network, [halve(step) for step in range(steps)], size)
+    network.assert_trained(model, expected)
 
 
-def test_layers_are_chosen_by_name_or_as_objects(xk: ModuleType) -> None:
+def test_layers_are_chosen_by_name_or_as_objects() -> None:
     first, second = (
         xk.Activation("Heaviside", rule="triangular", name=name) for name in ("first", "second")
     )
@@ -174,9 +148,7 @@ def test_layers_are_chosen_by_name_or_as_objects(xk: ModuleType) -> None:
     assert train([second, "inner"], 8.0) == [2.0, 8.0, 8.0]
 
 
-def test_what_cannot_be_annealed_is_said_before_the_first_step(
-    xk: ModuleType, network: Any
-) -> None:
+def test_what_cannot_be_annealed_is_said_before_the_first_step(network: Any) -> None:
     def windows(
         ctx: Any, grad_out: Any, tin: Any, count: int = 2, width: float = 1.0, slope: float = 1.0
     ) -> Any:
@@ -198,21 +170,20 @@ def test_what_cannot_be_annealed_is_said_before_the_first_step(
     ):
         network.reset(model)
         with pytest.raises(xg.RuleError, match=message):
-            fit(network, model, callback)
-        for ours, initial in zip(network.trained(model), network.weights, strict=True):
-            np.testing.assert_array_equal(ours, initial)
+            network.fit(model, callback)
+        network.assert_trained(model, network.weights, 0.0)
     with pytest.raises(TypeError, match="needs a function of the step"):
         xk.Anneal("width", 0.5)
     with pytest.raises(ValueError, match="per is 'batch' or 'epoch'"):
         xk.Anneal("width", halve, per="step")
-    fit(network, model, xk.Anneal("width", halve))
+    network.fit(model, xk.Anneal("width", halve))
     assert layer.params.numbers()["width"] == halve(3)
 
 
 @pytest.mark.parametrize("place", ["layer", "optimizer"])
 @pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
 def test_a_number_that_the_rule_does_not_take_is_refused_before_it_trains(
-    xk: ModuleType, network: Any, place: str, number: float
+    network: Any, place: str, number: float
 ) -> None:
     param = "width" if place == "layer" else "max_norm"
     model = network.build(xk.Activation("Heaviside", rule="triangular", name="gate"))
@@ -221,5 +192,5 @@ def test_a_number_that_the_rule_does_not_take_is_refused_before_it_trains(
         model.compile(clipped, "mse")
     callback = xk.Anneal(param, lambda step: 1.0 if step == 0 else number)
     with pytest.raises(xg.RuleError, match=rf"Anneal.'{param}'.: the schedule gave .* at batch 1"):
-        fit(network, model, callback)
+        network.fit(model, callback)
     assert all(np.isfinite(each).all() for each in network.trained(model))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,13 @@ import multigrad as xg
 
 tf: Any = pytest.importorskip("tensorflow")
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = [pytest.mark.needs("keras"), pytest.mark.needs("tensorflow")]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_layer_with_params_runs_again_under_its_own_rule(xk: ModuleType, compiled: bool) -> None:
+def test_a_layer_with_params_runs_again_under_its_own_rule(compiled: bool) -> None:
     if keras.config.backend() != "tensorflow":
         pytest.skip("tf.recompute_grad is TensorFlow's")
 
@@ -50,7 +50,7 @@ ON_TENSORFLOW = pytest.mark.skipif(
 )
 
 
-def rematerialized(xk: ModuleType, rule: Any = None) -> Any:
+def rematerialized(rule: Any = None) -> Any:
     keras.utils.set_random_seed(3)
     with keras.RematScope(mode="full"):
         layers = [
@@ -74,12 +74,10 @@ def gradient_after(model: Any, change: Any) -> Any:
 
 @ON_TENSORFLOW
 @pytest.mark.parametrize("place", ["gate", "relu", "activation"])
-def test_a_schedule_stepped_before_backward_acts_at_the_next_forward(
-    xk: ModuleType, place: str
-) -> None:
+def test_a_schedule_stepped_before_backward_acts_at_the_next_forward(place: str) -> None:
     width = xg.schedule.linear(2.0, 4.0, steps=1)
     rule = xg.get("triangular").with_params(width=width)
-    model = rematerialized(xk, rule if place == "activation" else None)
+    model = rematerialized(rule if place == "activation" else None)
     with contextlib.ExitStack() as stack:
         if place != "activation":
             stack.enter_context(xg.attach(model, {place: rule}))
@@ -90,10 +88,8 @@ def test_a_schedule_stepped_before_backward_acts_at_the_next_forward(
 
 @ON_TENSORFLOW
 @pytest.mark.parametrize("selector", ["gate", "relu", "*dense*"])
-def test_rules_that_are_detached_before_backward_are_missed_loudly(
-    xk: ModuleType, selector: str
-) -> None:
-    model = rematerialized(xk)
+def test_rules_that_are_detached_before_backward_are_missed_loudly(selector: str) -> None:
+    model = rematerialized()
     model.build((None, 4))
     own = gradient_after(model, list)
     handle = xg.attach(model, {selector: lambda ctx, grad_out, tin: grad_out * 3.0})

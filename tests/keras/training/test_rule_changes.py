@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,10 @@ import pytest
 
 import multigrad as xg
 
+from ..conftest import DISTINCT_MODES, KINDS
+
 keras: Any = pytest.importorskip("keras")
+xk: Any = pytest.importorskip("multigrad.keras")
 
 pytestmark = pytest.mark.needs("keras")
 
@@ -30,12 +31,11 @@ def check_or_stale(network: Any, model: Any, derivative: Any, is_stale: bool) ->
     network.reset(model)
     with pytest.raises(xg.StaleTraceError):
         network.train(model)
-    for ours, initial in zip(network.trained(model), network.weights, strict=True):
-        np.testing.assert_array_equal(ours, initial)
+    network.assert_trained(model, network.weights, 0.0)
 
 
 def test_another_rule_around_fit_is_followed_or_refused(
-    xk: ModuleType, network: Any, mode: dict[str, Any], is_fixed: bool
+    network: Any, mode: dict[str, Any], is_fixed: bool
 ) -> None:
     model = network.build(xk.Activation("Heaviside"), **mode)
     for rule in ("triangular", "rectangular", None, "triangular"):
@@ -45,7 +45,7 @@ def test_another_rule_around_fit_is_followed_or_refused(
 
 
 def test_other_params_are_followed_or_refused(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any], is_fixed: bool
+    network: Any, usual_mode: dict[str, Any], is_fixed: bool
 ) -> None:
     model = network.build(xk.Activation("Heaviside"), **usual_mode)
     for width in (1.0, 2.0, 1.0):
@@ -56,7 +56,7 @@ def test_other_params_are_followed_or_refused(
 
 
 @pytest.fixture
-def redefinable() -> Iterator[str]:
+def redefinable(registry_as_found: None) -> str:
     """The name of a rule that a test may define anew."""
     name = "keras_test_window"
 
@@ -64,12 +64,11 @@ def redefinable() -> Iterator[str]:
     def first(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return xg.xp.where(abs(tin) <= 0.5, grad_out, 0.0)
 
-    yield name
-    xg.unregister(name)
+    return name
 
 
 def test_a_name_that_is_registered_anew_is_followed_or_refused(
-    xk: ModuleType, network: Any, redefinable: str, mode: dict[str, Any], is_fixed: bool
+    network: Any, redefinable: str, mode: dict[str, Any], is_fixed: bool
 ) -> None:
     model = network.build(xk.Activation("Heaviside", rule=redefinable), **mode)
     network.check(model, network.surrogates["rectangular"])
@@ -82,9 +81,7 @@ def test_a_name_that_is_registered_anew_is_followed_or_refused(
 
 
 @pytest.mark.parametrize("remedy", ["make_train_function", "compile"])
-def test_a_train_step_made_anew_takes_the_rule_in_force(
-    xk: ModuleType, network: Any, remedy: str
-) -> None:
+def test_a_train_step_made_anew_takes_the_rule_in_force(network: Any, remedy: str) -> None:
     model = network.build(xk.Activation("Heaviside"))
     with xg.use("triangular"):
         network.check(model, network.surrogates["triangular"])
@@ -97,9 +94,7 @@ def test_a_train_step_made_anew_takes_the_rule_in_force(
             network.check(model, network.surrogates[rule])
 
 
-def test_evaluate_and_predict_run_under_any_rule(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
-) -> None:
+def test_evaluate_and_predict_run_under_any_rule(network: Any, usual_mode: dict[str, Any]) -> None:
     model = network.build(xk.Activation("Heaviside"), **usual_mode)
     data = (network.x, network.y)
     with xg.use("triangular"):
@@ -116,7 +111,7 @@ def test_evaluate_and_predict_run_under_any_rule(
         network.check(model, network.surrogates["triangular"])
 
 
-def test_validation_before_another_rule_does_not_fix_it(xk: ModuleType, network: Any) -> None:
+def test_validation_before_another_rule_does_not_fix_it(network: Any) -> None:
     model = network.build(xk.Activation("Heaviside"))
     with xg.use("rectangular"):
         model.evaluate(network.x, network.y, verbose=0)
@@ -125,9 +120,7 @@ def test_validation_before_another_rule_does_not_fix_it(xk: ModuleType, network:
         network.check(model, network.surrogates["triangular"])
 
 
-def test_a_model_built_under_one_rule_trains_under_another(
-    xk: ModuleType, network: Any, kind: str
-) -> None:
+def test_a_model_built_under_one_rule_trains_under_another(network: Any, kind: str) -> None:
     with xg.use("rectangular"):
         model = network.build(xk.Activation("Heaviside"), kind)
         # What `fit` does before its first step: the whole model is called without data.
@@ -136,30 +129,23 @@ def test_a_model_built_under_one_rule_trains_under_another(
         network.check(model, network.surrogates["triangular"])
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [*((kind, "auto") for kind in KINDS), *((KINDS[0], mode) for mode in DISTINCT_MODES[1:])],
+    indirect=True,
+)
 def test_an_assigned_rule_acts_in_the_next_step(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
+    network: Any, kind: str, mode: dict[str, Any]
 ) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, **mode)
+    model = network.build(layer, kind, **mode)
     for rule in ("triangular", "rectangular", None, "triangular"):
         layer.rule = rule
         network.check(model, network.surrogates[rule])
     assert layer.rule == "triangular"
 
 
-def test_an_assigned_rule_acts_in_models_of_each_kind(
-    xk: ModuleType, network: Any, kind: str
-) -> None:
-    layer = xk.Activation("Heaviside", rule="triangular")
-    model = network.build(layer, kind)
-    network.check(model, network.surrogates["triangular"])
-    layer.rule = "rectangular"
-    network.check(model, network.surrogates["rectangular"])
-
-
-def test_assigned_params_act_in_the_next_step(
-    xk: ModuleType, network: Any, mode: dict[str, Any]
-) -> None:
+def test_assigned_params_act_in_the_next_step(network: Any, mode: dict[str, Any]) -> None:
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     model = network.build(layer, **mode)
     triangle = network.surrogates["triangular"]
@@ -174,9 +160,7 @@ def test_assigned_params_act_in_the_next_step(
     network.check(model, triangle)
 
 
-def test_a_param_of_which_only_the_sign_changes_acts_in_the_next_step(
-    xk: ModuleType, network: Any
-) -> None:
+def test_a_param_of_which_only_the_sign_changes_acts_in_the_next_step(network: Any) -> None:
     def toward(ctx: Any, grad_out: Any, tin: Any, slope: float = 1.0) -> Any:
         return xg.xp.where(1.0 / (slope * abs(tin)) > 0.0, grad_out, -grad_out)
 
@@ -190,7 +174,7 @@ def test_a_param_of_which_only_the_sign_changes_acts_in_the_next_step(
 
 
 def test_params_that_are_part_of_the_rules_code_are_followed_too(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
+    network: Any, usual_mode: dict[str, Any]
 ) -> None:
     def windows(
         ctx: Any, grad_out: Any, tin: Any, count: int = 1, slope: float = 1.0, width: float = 1.0
@@ -211,7 +195,7 @@ def test_params_that_are_part_of_the_rules_code_are_followed_too(
 
 
 def test_a_rule_assigned_by_a_callback_within_fit_acts(
-    xk: ModuleType, network: Any, usual_mode: dict[str, Any]
+    network: Any, usual_mode: dict[str, Any]
 ) -> None:
     rules = ("triangular", None, "rectangular")
     layer = xk.Activation("Heaviside", rule="full_jam")
@@ -221,26 +205,15 @@ def test_a_rule_assigned_by_a_callback_within_fit_acts(
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             layer.rule = rules[epoch]
 
-    model.fit(
-        network.x,
-        network.y,
-        batch_size=32,
-        epochs=3,
-        shuffle=False,
-        verbose=0,
-        callbacks=[Switch()],
-    )
+    network.fit(model, Switch(), size=32, epochs=3)
     initial = network.weights
     for rule in rules:
         network.weights = network.step(network.surrogates[rule])
-    for ours, theirs in zip(network.trained(model), network.weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+    network.assert_trained(model, network.weights)
     network.weights = initial
 
 
-def test_a_step_that_the_user_compiled_follows_an_assigned_rule_or_is_refused(
-    xk: ModuleType, network: Any
-) -> None:
+def test_a_step_that_the_user_compiled_follows_an_assigned_rule_or_is_refused(network: Any) -> None:
     layer = xk.Activation("Heaviside", rule="triangular")
     x = network.x
     gradient = jit_gradient(layer)
@@ -281,7 +254,7 @@ def jit_gradient(layer: Any) -> Any:
     return lambda x: compute(tf.constant(x)).numpy()
 
 
-def test_a_wrong_assignment_says_so_and_changes_nothing(xk: ModuleType, network: Any) -> None:
+def test_a_wrong_assignment_says_so_and_changes_nothing(network: Any) -> None:
     layer = xk.Activation("Heaviside", rule="triangular", params={"width": 2.0})
     model = network.build(layer)
     with pytest.raises(xg.RuleError, match="did you mean 'triangular'"):
@@ -303,7 +276,7 @@ def test_a_wrong_assignment_says_so_and_changes_nothing(xk: ModuleType, network:
 
 
 def test_a_rule_registered_anew_with_other_params_is_refused(
-    xk: ModuleType, network: Any, redefinable: str
+    network: Any, redefinable: str
 ) -> None:
     @xg.register(redefinable, override=True)
     def narrow(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
@@ -328,7 +301,7 @@ def needs_tensorflow_graphs() -> None:
         pytest.skip("about TensorFlow's graphs, and Keras runs on another backend here")
 
 
-def make_attacked_model(xk: ModuleType) -> Any:
+def make_attacked_model() -> Any:
     """Give a model whose test_step reports a gradient: that of the loss by the inputs."""
     import tensorflow as tf
 
@@ -345,13 +318,11 @@ def make_attacked_model(xk: ModuleType) -> Any:
     return model
 
 
-def test_a_gradient_taken_inside_a_test_step_follows_the_rule_or_is_refused(
-    xk: ModuleType, network: Any
-) -> None:
+def test_a_gradient_taken_inside_a_test_step_follows_the_rule_or_is_refused(network: Any) -> None:
     needs_tensorflow_graphs()
     x, y = network.y, np.full_like(network.y, 0.25)
     error = 2 * ((x > 0) - 0.25)
-    model = make_attacked_model(xk)
+    model = make_attacked_model()
     with xg.use("triangular"):
         attack = model.evaluate(x, y, batch_size=len(x), return_dict=True, verbose=0)["attack"]
     expected = ((error * network.surrogates["triangular"](x)) ** 2).sum()
@@ -361,7 +332,7 @@ def test_a_gradient_taken_inside_a_test_step_follows_the_rule_or_is_refused(
 
 
 def test_no_gradient_comes_through_a_predict_step_that_was_traced_without_a_tape(
-    xk: ModuleType, network: Any
+    network: Any,
 ) -> None:
     needs_tensorflow_graphs()
     import tensorflow as tf
@@ -376,3 +347,62 @@ def test_no_gradient_comes_through_a_predict_step_that_was_traced_without_a_tape
     ):
         tape.watch(x)
         tape.gradient(step((x,)), x)
+
+
+# A compiled train step depends on what it read: a layer's own rule wins whatever is around it, and
+# whatever else changes.
+
+
+def test_a_layer_with_a_rule_of_its_own_trains_on_under_any_use(network: Any) -> None:
+    layer = xk.Activation("Heaviside", rule="triangular", params={"width": 1.0})
+    model = network.build(layer)
+    derivative = network.surrogates["triangular"]
+    with xg.use("scale", {"s": 1234.0}):
+        network.check(model, derivative)
+    calls, call = [], layer.call  # compiled steps call it while they are traced
+
+    def counted(inputs: Any) -> Any:
+        calls.append(inputs)
+        return call(inputs)
+
+    layer.call = counted
+    for n in range(3):
+        with xg.use("scale", {"s": 1235.0 + n}, key=n):
+            network.check(model, derivative)
+    with xg.use("rectangular", {"a": -1235.0}):
+        network.check(model, derivative)
+    assert keras.config.backend() == "torch" or not calls
+
+
+@pytest.mark.usefixtures("registry_as_found")
+def test_a_rule_registered_anew_between_two_fits_leaves_a_step_of_others_valid(
+    network: Any,
+) -> None:
+    def register(number: float) -> None:
+        @xg.register("test of another cell", override=True)
+        def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
+            return grad_out * number
+
+    model = network.build(xk.Activation("Heaviside"))
+    for number in (1.0, 2.0):  # a notebook's cell is run twice
+        register(number)
+        with xg.use("test of another cell", scope="params"):
+            pass
+        with xg.use("triangular"):
+            network.check(model, network.surrogates["triangular"])
+
+
+def test_a_function_that_holds_an_activation_is_followed_or_refused(network: Any) -> None:
+    act = xg.activation("Heaviside")
+    layer = xk.CustomGradient(xg.function(lambda x: act(x) * 1.0))
+    model = network.build(layer)
+    for rule in ("triangular", "rectangular"):
+        with xg.use(rule):
+            try:
+                network.check(model, network.surrogates[rule])
+            except xg.StaleTraceError:
+                assert keras.config.backend() == "tensorflow"
+                assert rule == "rectangular"
+                network.reset(model)
+                model.make_train_function(force=True)
+                network.check(model, network.surrogates[rule])
