@@ -83,28 +83,6 @@ def test_devices_that_there_cannot_be_are_an_error_before_anything_is_started(
     assert not folder.exists()
 
 
-def test_more_devices_than_cores_are_said_to_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    from demo.parallel import devices
-
-    monkeypatch.setattr(devices, "count_cores", lambda: 2)
-    assert "fewer than devices" not in devices.describe_devices(2)
-    assert "2 cores, fewer than devices" in devices.describe_devices(3)
-
-
-def test_a_rank_that_fails_is_named_with_what_it_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = tmp_path / "site" / "torch"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("raise OSError('libbroken.so: cannot open')\n")
-    path = os.pathsep.join(filter(None, [str(broken.parent), os.environ.get("PYTHONPATH")]))
-    monkeypatch.setenv("PYTHONPATH", path)
-    result = run_devices("torch", "--rules", "true", "--epochs", 1, "--out", tmp_path)
-    assert result.returncode == 1, result.stdout + result.stderr
-    assert "rank 0 ended with code 1: OSError: libbroken.so: cannot open" in result.stdout
-    assert len(read_document(tmp_path)["failed"]) == 4
-
-
 def find_processes(folder: Path) -> list[int]:
     """Return the processes whose command line names a folder."""
     found = []

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ...harness.hidden import run_python
 from ...written.hosts_and_guests import every_host
-from .test_bench import invoke_bench
 
+PATH = {"PYTHONPATH": os.pathsep.join(sys.path)}
 BENCH = str(Path(__file__).parents[3] / "tools" / "bench")
 pytestmark = pytest.mark.needs("typer", "rich")
 
@@ -45,17 +45,6 @@ assert np.abs(grad).max() > 0.01
 """
 
 
-def run_python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-    )
-
-
 def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
     """Return what a measurement gives: the guest took twice the native time."""
     from bench.cases import STEP
@@ -79,9 +68,8 @@ def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
     host: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "bench.json"
-    words = (BENCH, "--quick", "--only", "bridges")
-    words = (*words, "--backends", f"{host},numpy", "--sizes", "64,100")
-    result = run_python(*words, "--json", str(path))
+    words = ("--only", "bridges", "--backends", f"{host},numpy", "--sizes", "64,100")
+    result = run_python(BENCH, "--quick", *words, "--json", path, **PATH)
     assert result.returncode == 0, result.stderr
     document = json.loads(path.read_text())
     assert document["cells"] == document["overheads"] == document["failures"] == []
@@ -136,60 +124,8 @@ def test_keras_has_a_row_for_our_layer_and_for_each_framework_it_can_run_in(host
 @pytest.mark.needs("keras")
 @every_host
 def test_the_hand_written_layer_trains_by_the_formula(host: str) -> None:
-    result = run_python("-c", ORACLE, KERAS_BACKEND=host)
+    result = run_python("-c", ORACLE, **PATH, KERAS_BACKEND=host)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.needs("keras")
-def test_a_process_that_fails_says_what_it_said_last() -> None:
-    from bench.cases import Effort
-    from bench.fits import measure_fits
-    from multigrad.errors import MultigradError
-
-    with pytest.raises(MultigradError, match="no_such_framework"):
-        measure_fits("no_such_framework", [], 1, Effort(**FEW), {})
-
-
-# --- the command ----------------------------------------------------------------------------------
-
-
-def test_numpy_alone_has_neither_bridges_nor_keras(tmp_path: Path) -> None:
-    path = tmp_path / "bench.json"
-    words = ("--quick", "--only", "bridges,keras", "--backends", "numpy", "--json", path)
-    result = invoke_bench(*words)
-    assert result.exit_code == 0, result.output
-    document = json.loads(path.read_text())
-    assert document["contests"] == document["absences"] == document["failures"] == []
-
-
-def test_what_is_not_installed_is_said_in_a_line_and_is_no_error() -> None:
-    code = """
-import sys
-from importlib import util
-find_spec = util.find_spec
-util.find_spec = lambda name, *rest: None if name in ("keras", "jax") else find_spec(name, *rest)
-import runpy
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
-"""
-    words = ("--quick", "--only", "keras")
-    result = run_python("-c", code, BENCH, *words)
-    assert result.returncode == 0, result.stderr
-    assert "jax is not installed; type: pip install 'jax>=" in result.stdout
-    assert "keras is not installed; type: pip install 'keras>=" in result.stdout
-    assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--only", "bridge"), "did you mean 'bridges'"),
-        (("--only", "keras", "--rules", "arctan"), "--rules triangular"),
-    ],
-)
-def test_a_part_that_cannot_be_measured_is_an_error(words: tuple[str, ...], text: str) -> None:
-    result = invoke_bench("--quick", *words)
-    assert result.exit_code == 2
-    assert text in result.stderr
 
 
 def test_other_rules_are_measured_without_bridges_and_keras() -> None:
@@ -197,11 +133,6 @@ def test_other_rules_are_measured_without_bridges_and_keras() -> None:
 
     assert choose_parts([], choose_cases(["arctan"])) == ["rules"]
     assert choose_parts([], choose_cases([])) == ["rules", "bridges", "keras", "packages"]
-
-
-def test_show_prints_the_layer_written_by_hand() -> None:
-    output = invoke_bench("--show", "--backends", "keras").output
-    assert "class Step(keras.layers.Layer)" in output
 
 
 # --- tables and files -----------------------------------------------------------------------------
@@ -231,14 +162,6 @@ def test_contests_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     again = results.read(path)
     assert again.contests == found.contests
     assert again.absences == ["no jax"]
-
-
-def test_a_file_from_before_there_were_contests_is_read() -> None:
-    from bench.results import Results, from_document, to_document
-
-    document = to_document(Results())
-    del document["contests"], document["absences"]
-    assert from_document(document).contests == []
 
 
 def test_contests_are_compared_with_those_of_the_same_part() -> None:

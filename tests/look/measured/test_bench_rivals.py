@@ -11,14 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-CASES = [
-    ("Heaviside", "triangular"),
-    ("ReLU", "rectangular"),
-    ("Heaviside", "rectangular"),
-    ("Heaviside", "arctan"),
-    ("ReLU", "d(ReLU)"),
-    ("Linear", "clip_norm"),
-]
+from .test_bench import CASES
 
 pytestmark = [
     pytest.mark.needs("typer", "rich"),
@@ -26,7 +19,8 @@ pytestmark = [
 ]
 
 
-def load_harness(backend: Any) -> Any:
+@pytest.fixture
+def harness(backend: Any) -> Any:
     from bench.harness import load
 
     return load(backend.name)
@@ -41,19 +35,6 @@ def rivals_of(harness: Any, forward: str, rule: str) -> Iterator[dict[str, Any]]
     with ExitStack() as stack:
         harness.enter_rule(case, stack)
         yield harness.list_rivals(case)
-
-
-def run_rivals(
-    harness: Any, forward: str, rule: str, x: Any, grad_out: Any
-) -> dict[str, tuple[Any, Any]]:
-    """Run every rival once: name to output and gradient."""
-    found = {}
-    tensors = harness.make_inputs(x, grad_out)
-    with rivals_of(harness, forward, rule) as rivals, np.errstate(all="ignore"):
-        for name, rival in rivals.items():
-            output, gradient = harness.build_step(rival, *tensors)()
-            found[name] = harness.to_numpy(output), harness.to_numpy(gradient)
-    return found
 
 
 def make_values(size: int) -> tuple[Any, Any]:
@@ -73,9 +54,14 @@ def make_values(size: int) -> tuple[Any, Any]:
 @pytest.mark.parametrize("size", [64, 200_000])
 @pytest.mark.parametrize(("forward", "rule"), CASES)
 def test_every_rival_gives_the_numbers_of_multigrad(
-    backend: Any, forward: str, rule: str, size: int
+    harness: Any, forward: str, rule: str, size: int
 ) -> None:
-    found = run_rivals(load_harness(backend), forward, rule, *make_values(size))
+    found = {}
+    tensors = harness.make_inputs(*make_values(size))
+    with rivals_of(harness, forward, rule) as rivals, np.errstate(all="ignore"):
+        for name, rival in rivals.items():
+            pair = harness.build_step(rival, *tensors)()
+            found[name] = tuple(map(harness.to_numpy, pair))
     output, gradient = found.pop("multigrad")
     assert {"plain", "hand-written"} <= set(found)
     for name, (their_output, their_gradient) in found.items():
@@ -84,49 +70,13 @@ def test_every_rival_gives_the_numbers_of_multigrad(
         np.testing.assert_allclose(their_gradient, gradient, rtol=2e-6, atol=scale, err_msg=name)
 
 
-@pytest.mark.parametrize("size", [64, 8192])
-@pytest.mark.parametrize(("forward", "rule"), CASES[:5])
-def test_rivals_without_shortcuts_keep_the_answers_at_nan_and_infinity(
-    backend: Any, forward: str, rule: str, size: int
-) -> None:
-    x, grad_out = make_values(size)
-    x[40:43] = np.nan, np.inf, -np.inf
-    x[44:48] = -3.0, -0.25, 0.25, 3.0
-    grad_out[44:48] = np.inf
-    found = run_rivals(load_harness(backend), forward, rule, x, grad_out)
-    expected = found["multigrad"][1]
-    for name in ("plain", "hand-written"):
-        gradient = found[name][1]
-        np.testing.assert_array_equal(np.isnan(gradient), np.isnan(expected), err_msg=name)
-        np.testing.assert_array_equal(np.isinf(gradient), np.isinf(expected), err_msg=name)
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize(("forward", "rule"), [CASES[0], CASES[3], CASES[5]])
-def test_hand_written_functions_in_torch_are_differentiable_twice(forward: str, rule: str) -> None:
-    import torch
-
-    from bench.rivals.in_torch import RIVALS
-
-    second = {}
-    for name in ("plain", "hand-written"):
-        x = torch.linspace(-0.9, 0.9, 10).requires_grad_()
-        grad_out = torch.linspace(1.0, 2.0, 10).requires_grad_()
-        (first,) = torch.autograd.grad(
-            RIVALS[forward, rule][name](x), x, grad_out, create_graph=True
-        )
-        second[name] = torch.autograd.grad(first.square().sum(), grad_out)[0]
-    torch.testing.assert_close(second["hand-written"], second["plain"])
-
-
 @pytest.mark.parametrize(
     ("forward", "rule", "plain", "written"),
     [("ReLU", "rectangular", 4, 1), ("ReLU", "d(ReLU)", 4, 1), ("Heaviside", "triangular", 4, 4)],
 )
 def test_kept_bytes_are_those_of_the_input_or_of_a_mask(
-    backend: Any, forward: str, rule: str, plain: int, written: int
+    backend: Any, harness: Any, forward: str, rule: str, plain: int, written: int
 ) -> None:
-    harness = load_harness(backend)
     x, grad_out = harness.make_inputs(*make_values(1000))
     with rivals_of(harness, forward, rule) as rivals:
         kept = {name: harness.count_kept_bytes(f, x, grad_out) for name, f in rivals.items()}
@@ -183,36 +133,21 @@ def test_quartiles_and_ratios_come_from_the_rounds() -> None:
     assert race.subtract("ours", "theirs") == (2.0, 3.0, 4.0)
 
 
-# --- the overheads --------------------------------------------------------------------------------
-
-
-@pytest.mark.needs("torch", "freegrad")
-def test_freegrad_is_a_rival_where_it_has_the_rule() -> None:
-    from bench.runners import on_torch
-
-    for forward, rule in CASES:
-        with rivals_of(on_torch, forward, rule) as rivals:
-            assert ("freegrad" in rivals) == (rule != "arctan")
-
-
-@pytest.mark.needs("torch")
-def test_an_activation_without_a_rule_is_measured_against_torchs_own() -> None:
+@pytest.mark.parametrize(
+    ("framework", "row"),
+    [
+        pytest.param("torch", ("no rule", "times", 1.1), marks=pytest.mark.needs("torch")),
+        pytest.param("tensorflow", ("guard", "us", 200.0), marks=pytest.mark.needs("tensorflow")),
+    ],
+)
+def test_a_framework_has_an_overhead_of_its_own(
+    framework: str, row: tuple[str, str, float]
+) -> None:
     from bench.cases import QUICK
     from bench.harness import load
     from bench.overheads import plan
 
-    backend, measurement = plan(["torch"])[0]
-    row = measurement(backend, load(backend), QUICK)
-    assert (row.name, row.unit, row.target) == ("no rule", "times", 1.1)
-    assert row.value > 0
-
-
-@pytest.mark.needs("tensorflow")
-def test_the_guard_of_a_tf_function_is_measured() -> None:
-    from bench.cases import QUICK
-    from bench.harness import load
-    from bench.overheads import plan
-
-    backend, measurement = plan(["tensorflow"])[0]
-    row = measurement(backend, load(backend), QUICK)
-    assert (row.name, row.unit, row.target) == ("guard", "us", 200.0)
+    backend, measurement = plan([framework])[0]
+    found = measurement(backend, load(backend), QUICK)
+    assert (found.name, found.unit, found.target) == row
+    assert found.value > 0
