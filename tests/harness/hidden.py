@@ -33,6 +33,7 @@ def run_python(
     return subprocess.run(
         [sys.executable, *map(str, words)],
         check=False,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         cwd=cwd,
