@@ -1,7 +1,8 @@
-"""What tests of captures register, for one test."""
+"""What tests of captures register for one test, and the libraries that they are written in."""
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,6 +10,16 @@ from typing import Any
 import pytest
 
 import multigrad as xg
+
+
+def imported(name: str, module: str) -> Any:
+    """Return a fixture: a library, which is imported where a test asks for it."""
+    return pytest.fixture(name=name)(lambda: importlib.import_module(module))
+
+
+torch, jax, jnp = imported("torch", "torch"), imported("jax", "jax"), imported("jnp", "jax.numpy")
+tf, F = imported("tf", "tensorflow"), imported("F", "torch.nn.functional")
+keras = imported("keras", "keras")
 
 
 @pytest.fixture

@@ -170,9 +170,7 @@ def catches_a_call_that_asserts(ctx: Any, x: Any) -> Any:
     return x * 3
 
 
-def test_what_is_caught_beyond_all_samples_is_no_assertion(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_caught_beyond_all_samples_is_no_assertion(monkeypatch: pytest.MonkeyPatch) -> None:
     """No proof on samples finds these: they end before."""
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
     inner, _ = make(raises_beyond_all_samples)

@@ -132,10 +132,9 @@ def test_no_captured_function_forgets_an_argument() -> None:
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("threshold", [0.5, 2, 20.0, -1.0])
 @pytest.mark.parametrize("beta", [1.0, 2])
-def test_softplus_is_linear_above_its_threshold(backend: Any, beta: Any, threshold: Any) -> None:
-    import torch
-    import torch.nn.functional as F
-
+def test_softplus_is_linear_above_its_threshold(
+    backend: Any, beta: Any, threshold: Any, torch: Any, F: Any
+) -> None:
     def f(x: Any) -> Any:
         return F.softplus(x, beta, threshold)
 

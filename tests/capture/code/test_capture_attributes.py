@@ -102,9 +102,7 @@ def test_every_form_is_decided_on_for_numbers_and_tensors() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_a_torch_method_in_a_rule_in_jax_fails_as_in_python() -> None:
-    import jax.numpy as jnp
-
+def test_a_torch_method_in_a_rule_in_jax_fails_as_in_python(jnp: Any) -> None:
     def clamped(ctx: Any, g: Any, x: Any) -> Any:
         return jnp.multiply(g, x.clamp(0.0, 1.0))
 
@@ -115,9 +113,7 @@ def test_a_torch_method_in_a_rule_in_jax_fails_as_in_python() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_torch_method_beside_numpy_s_constants_is_torch_s() -> None:
-    import torch
-
+def test_a_torch_method_beside_numpy_s_constants_is_torch_s(torch: Any) -> None:
     def clamped(ctx: Any, g: Any, x: Any) -> Any:
         return g * x.clamp(-np.pi / 2, np.pi / 2)
 

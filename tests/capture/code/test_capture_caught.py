@@ -234,10 +234,7 @@ def test_what_is_found_in_another_way_is_no_refusal(registered: Any) -> None:
 
 
 @pytest.mark.needs("jax")
-def test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user() -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user(jax: Any, jnp: Any) -> None:
     def falls_back(ctx: Any, grad_out: Any, tin: Any) -> Any:
         try:
             scale = float(jnp.max(tin))

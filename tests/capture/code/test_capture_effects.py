@@ -84,9 +84,7 @@ def test_a_draw_of_the_rule_s_own_is_made_at_each_call(registered: Any, function
 
 
 @pytest.mark.needs("torch")
-def test_a_draw_from_torch_is_made_at_each_call(registered: Any) -> None:
-    import torch
-
+def test_a_draw_from_torch_is_made_at_each_call(registered: Any, torch: Any) -> None:
     own = torch.Generator().manual_seed(0)
 
     def by_a_branch(ctx: Any, g: Any, x: Any) -> Any:
@@ -352,9 +350,7 @@ def test_a_function_that_keeps_what_it_computes_runs_as_it_is() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_buffer_that_a_rule_reads_is_read_at_each_call(registered: Any) -> None:
-    import torch
-
+def test_a_buffer_that_a_rule_reads_is_read_at_each_call(registered: Any, torch: Any) -> None:
     class Scaled(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -379,9 +375,7 @@ def test_a_buffer_that_a_rule_reads_is_read_at_each_call(registered: Any) -> Non
 
 
 @pytest.mark.needs("torch")
-def test_a_tensor_of_a_module_s_own_is_a_constant(registered: Any) -> None:
-    import torch
-
+def test_a_tensor_of_a_module_s_own_is_a_constant(registered: Any, torch: Any) -> None:
     weights = torch.tensor([1.0, 2.0, 3.0])
 
     def weighted(ctx: Any, g: Any, x: Any) -> Any:

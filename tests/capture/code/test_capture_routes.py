@@ -41,11 +41,8 @@ def origin_of(rule: xg.Rule) -> str:
 
 @pytest.mark.needs("jax")
 def test_a_jaxpr_serves_every_shape_of_its_rank_in_each_dtype(
-    captured: Callable[..., xg.Rule],
+    captured: Any, jax: Any, jnp: Any
 ) -> None:
-    import jax
-    import jax.numpy as jnp
-
     traced = Unseen()
 
     def rule(ctx: Any, g: Any, x: Any) -> Any:
@@ -69,11 +66,8 @@ def test_a_jaxpr_serves_every_shape_of_its_rank_in_each_dtype(
 
 @pytest.mark.needs("jax")
 def test_a_tensor_that_a_jaxpr_makes_has_the_shape_of_what_is_given(
-    captured: Callable[..., xg.Rule],
+    captured: Any, jax: Any, jnp: Any
 ) -> None:
-    import jax
-    import jax.numpy as jnp
-
     traced = Unseen()
 
     def rule(ctx: Any, g: Any, x: Any) -> Any:
@@ -90,10 +84,7 @@ def test_a_tensor_that_a_jaxpr_makes_has_the_shape_of_what_is_given(
 
 
 @pytest.mark.needs("jax")
-def test_a_jaxpr_is_imported_while_jax_compiles(captured: Callable[..., xg.Rule]) -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_a_jaxpr_is_imported_while_jax_compiles(captured: Any, jax: Any, jnp: Any) -> None:
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g * jax.vmap(jnp.cumsum)(x) * jnp.asarray([1.0, 2.0, 3.0, 4.0])
 
@@ -106,9 +97,7 @@ def test_a_jaxpr_is_imported_while_jax_compiles(captured: Callable[..., xg.Rule]
 
 
 @pytest.mark.needs("jax")
-def test_a_branch_on_a_value_stays_an_error(captured: Callable[..., xg.Rule]) -> None:
-    import jax.numpy as jnp
-
+def test_a_branch_on_a_value_stays_an_error(captured: Any, jnp: Any) -> None:
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g if jnp.sum(x) > 0 else -g
 
@@ -127,10 +116,8 @@ def test_a_branch_on_a_value_stays_an_error(captured: Callable[..., xg.Rule]) ->
     ],
 )
 def test_a_name_without_an_op_is_named_with_its_place_and_a_way_out(
-    name: str, call: Callable[..., Any], captured: Callable[..., xg.Rule]
+    name: str, call: Callable[..., Any], captured: Any, jax: Any
 ) -> None:
-    import jax
-
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g * call(jax, x)
 
@@ -142,9 +129,7 @@ def test_a_name_without_an_op_is_named_with_its_place_and_a_way_out(
 
 
 @pytest.mark.needs("jax")
-def test_a_draw_of_jax_says_how_rules_draw(captured: Callable[..., xg.Rule]) -> None:
-    import jax
-
+def test_a_draw_of_jax_says_how_rules_draw(captured: Any, jax: Any) -> None:
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g + jax.random.normal(jax.random.key(0), x.shape)
 
@@ -154,10 +139,8 @@ def test_a_draw_of_jax_says_how_rules_draw(captured: Callable[..., xg.Rule]) -> 
 
 @pytest.mark.needs("jax")
 def test_what_no_route_reaches_runs_as_it_is_on_jax_with_a_warning(
-    registered: Callable[..., xg.Rule],
+    registered: Any, jnp: Any
 ) -> None:
-    import jax.numpy as jnp
-
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g * jnp.fft.hfft(jnp.fft.ihfft(x), x.shape[-1])
 
@@ -170,9 +153,7 @@ def test_what_no_route_reaches_runs_as_it_is_on_jax_with_a_warning(
 
 
 @pytest.mark.needs("jax")
-def test_a_users_class_and_module_keep_their_own_state(captured: Callable[..., xg.Rule]) -> None:
-    import jax.numpy as jnp
-
+def test_a_users_class_and_module_keep_their_own_state(captured: Any, jnp: Any) -> None:
     class Counter:
         calls = 0
 
@@ -198,11 +179,7 @@ def test_a_users_class_and_module_keep_their_own_state(captured: Callable[..., x
 
 
 @pytest.mark.needs("jax")
-def test_functions_keep_working_on_arrays_that_are_no_symbols(
-    captured: Callable[..., xg.Rule],
-) -> None:
-    import jax.numpy as jnp
-
+def test_functions_keep_working_on_arrays_that_are_no_symbols(captured: Any, jnp: Any) -> None:
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         kernel = jnp.cumsum(jnp.asarray([0.5, 0.25, 0.25, 1.0]))
         assert float(kernel[-1]) == 2.0 and jnp.where(kernel > 1, 1, 0).sum() == 1
@@ -240,9 +217,7 @@ def test_show_says_which_dialect_and_which_route(rule: Any, said: str) -> None:
 
 
 @pytest.mark.needs("jax")
-def test_show_says_so_of_jax_and_of_mixed_rules(captured: Callable[..., xg.Rule]) -> None:
-    import jax.numpy as jnp
-
+def test_show_says_so_of_jax_and_of_mixed_rules(captured: Any, jnp: Any) -> None:
     def substituted(ctx: Any, g: Any, x: Any) -> Any:
         return g * jnp.tanh(x)
 
@@ -256,10 +231,8 @@ def test_show_says_so_of_jax_and_of_mixed_rules(captured: Callable[..., xg.Rule]
 
 @pytest.mark.needs("jax")
 def test_show_of_a_rule_with_one_graph_per_rank_is_that_of_its_last_use(
-    captured: Callable[..., xg.Rule],
+    captured: Any, jax: Any
 ) -> None:
-    import jax
-
     def squared(ctx: Any, g: Any, x: Any) -> Any:
         return jax.vjp(jax.numpy.square, x)[1](g)[0]
 
@@ -273,9 +246,7 @@ def test_show_of_a_rule_with_one_graph_per_rank_is_that_of_its_last_use(
 
 
 @pytest.mark.needs("torch")
-def test_show_says_so_of_torch(captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_show_says_so_of_torch(captured: Any, torch: Any) -> None:
     def rule(ctx: Any, g: Any, x: Any) -> Any:
         return g * torch.tanh(x)
 
@@ -283,7 +254,7 @@ def test_show_says_so_of_torch(captured: Callable[..., xg.Rule]) -> None:
 
 
 @pytest.mark.needs("jax")
-def test_no_warning_where_a_jaxpr_can_be_imported(registered: Callable[..., xg.Rule]) -> None:
+def test_no_warning_where_a_jaxpr_can_be_imported(registered: Any) -> None:
     rule = registered(find_rule("rules_by_jaxpr", "pulled_back"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -292,10 +263,7 @@ def test_no_warning_where_a_jaxpr_can_be_imported(registered: Callable[..., xg.R
 
 
 @pytest.mark.needs("jax", "torch")
-def test_the_same_name_keeps_each_dialects_default(captured: Callable[..., xg.Rule]) -> None:
-    import jax.numpy as jnp
-    import torch
-
+def test_the_same_name_keeps_each_dialects_default(captured: Any, jnp: Any, torch: Any) -> None:
     def in_jax(ctx: Any, g: Any, x: Any) -> Any:
         return g * jnp.std(x) + x.std()
 

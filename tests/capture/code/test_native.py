@@ -98,9 +98,7 @@ def test_uncapturable_rule_acts_in_backward_and_warns_at_forward(backend: Any) -
 
 
 @pytest.mark.needs("torch")
-def test_warning_points_at_the_rule_from_within_a_torch_module() -> None:
-    import torch
-
+def test_warning_points_at_the_rule_from_within_a_torch_module(torch: Any) -> None:
     function = make_uncapturable()
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), xg.Activation("ReLU", function))
     with pytest.warns(xg.NativeRuleWarning) as caught:
@@ -262,9 +260,7 @@ def test_wrong_result_is_a_gradient_error(what: str, backend: Any) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_tensor_of_another_framework_is_a_gradient_error() -> None:
-    import torch
-
+def test_tensor_of_another_framework_is_a_gradient_error(torch: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return np.zeros(4, np.float32)
 

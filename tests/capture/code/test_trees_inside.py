@@ -24,10 +24,7 @@ def check(written: Any) -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("case", ["tree", "tree_util", "flat", "namedtuple", "reduce"])
-def test_jaxs_trees(case: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_jaxs_trees(case: str, jax: Any, jnp: Any) -> None:
     def tree(x: Any) -> Any:
         y = jax.tree.map(jnp.square, {"a": (x + 1,), "b": None})["a"][0]
         return 3 * y + jnp.sin(x)
@@ -54,9 +51,7 @@ def test_jaxs_trees(case: str) -> None:
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("case", ["map", "flat"])
-def test_tensorflows_nested_structures(case: str) -> None:
-    import tensorflow as tf
-
+def test_tensorflows_nested_structures(case: str, tf: Any) -> None:
     def mapped(x: Any) -> Any:
         both = tf.nest.map_structure(
             lambda a, b: a * b, {"a": x + 1, "b": [x]}, {"a": x + 1, "b": [1]}
@@ -73,9 +68,7 @@ def test_tensorflows_nested_structures(case: str) -> None:
 
 
 @pytest.mark.needs("tensorflow")
-def test_a_gradient_function_that_packs_its_result_is_kept() -> None:
-    import tensorflow as tf
-
+def test_a_gradient_function_that_packs_its_result_is_kept(tf: Any) -> None:
     @tf.custom_gradient
     def rounded(x: Any) -> Any:
         structure = tf.nest.map_structure(lambda _: 0, (x,))
@@ -90,8 +83,7 @@ def test_a_gradient_function_that_packs_its_result_is_kept() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_torchs_trees() -> None:
-    import torch
+def test_torchs_trees(torch: Any) -> None:
     from torch.utils import _pytree
 
     def mapped(x: Any) -> Any:
@@ -114,9 +106,7 @@ def test_optrees_trees() -> None:
 
 
 @pytest.mark.needs("keras")
-def test_kerass_trees() -> None:
-    import keras
-
+def test_kerass_trees(keras: Any) -> None:
     def mapped(x: Any) -> Any:
         both = keras.tree.map_structure(keras.ops.square, {"a": x + 1, "b": (x,)})
         (leaf, _) = keras.tree.flatten(both)

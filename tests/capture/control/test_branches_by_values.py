@@ -155,10 +155,7 @@ def test_ways_that_draw_are_refused() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_a_function_of_jax_that_branches_is_compiled() -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_a_function_of_jax_that_branches_is_compiled(jax: Any, jnp: Any) -> None:
     @jax.custom_vjp
     def scaled(x: Any) -> Any:
         return x * 3.0 if x.sum() > 0 else x / 2.0
@@ -172,9 +169,7 @@ def test_a_function_of_jax_that_branches_is_compiled() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_no_second_derivative_is_taken_of_several_ways() -> None:
-    import jax
-
+def test_no_second_derivative_is_taken_of_several_ways(jax: Any) -> None:
     function, _ = make(by_a_number, by_the_cotangent)
 
     def of_gradient(x: Any) -> Any:

@@ -328,7 +328,7 @@ def test_what_is_torch_s_alone_is_refused(function: Callable[..., Any], said: st
         xg.function(function, native=False)(X)
 
 
-def test_a_rule_takes_no_gradient(captured: Callable[..., xg.Rule]) -> None:
+def test_a_rule_takes_no_gradient(captured: Any) -> None:
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return GRAD((tin * tin).sum(), tin)[0] * grad_out
 
@@ -363,9 +363,7 @@ def test_forward_does_not_record_and_backward_neither(backend: Any) -> None:
 
 
 @pytest.mark.needs("torch", "jax")
-def test_a_second_derivative_is_the_original_s_or_refused() -> None:
-    import jax
-
+def test_a_second_derivative_is_the_original_s_or_refused(jax: Any) -> None:
     function, cls = make(tells_the_mode, backward_of_two_ways)
     for apply in (function, cls.apply, xg.function(cls.apply)):
         x = torch.tensor(X, requires_grad=True)

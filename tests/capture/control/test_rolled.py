@@ -129,9 +129,7 @@ def test_a_rolled_loop_has_its_numbers_everywhere(backend: Any) -> None:
 
 
 @pytest.mark.backends("tensorflow")
-def test_a_counted_loop_of_tensorflow_is_rolled(backend: Any) -> None:
-    import tensorflow as tf
-
+def test_a_counted_loop_of_tensorflow_is_rolled(backend: Any, tf: Any) -> None:
     def f(x: Any) -> Any:
         def body(i: Any, v: Any, total: Any) -> Any:
             v = 0.9 * v + x[i]

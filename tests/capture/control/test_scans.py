@@ -156,9 +156,7 @@ def test_what_is_kept_every_few_steps_changes_no_number(backend: Any, every: int
 
 
 @pytest.mark.backends("torch")
-def test_only_the_carry_before_every_so_many_steps_is_kept(backend: Any) -> None:
-    import torch
-
+def test_only_the_carry_before_every_so_many_steps_is_kept(backend: Any, torch: Any) -> None:
     x, w = torch.ones(12, 2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
     for every, number in ((1, 12), (4, 3), (12, 1)):
 
@@ -351,9 +349,7 @@ def test_a_scan_is_saved_and_loaded(tmp_path: Any) -> None:
 
 
 @pytest.mark.backends("torch")
-def test_torch_compiles_maps_and_differentiates_twice(backend: Any) -> None:
-    import torch
-
+def test_torch_compiles_maps_and_differentiates_twice(backend: Any, torch: Any) -> None:
     f = function_of(recurrent, xp.scan)
     x, w, b = (torch.tensor(a, requires_grad=True) for a in (X, W, B))
     assert torch.autograd.gradcheck(f, (x, w, b))
@@ -368,8 +364,7 @@ def test_torch_compiles_maps_and_differentiates_twice(backend: Any) -> None:
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("program", [recurrent, spiking])
-def test_torch_compiles_one_loop_each_way(backend: Any, program: Any) -> None:
-    import torch
+def test_torch_compiles_one_loop_each_way(backend: Any, program: Any, torch: Any) -> None:
     from torch._dynamo.backends.common import aot_autograd
 
     loops = []
@@ -391,9 +386,9 @@ def test_torch_compiles_one_loop_each_way(backend: Any, program: Any) -> None:
 
 @pytest.mark.backends("torch")
 @pytest.mark.parametrize("mapped", [False, True])
-def test_torch_compiles_turns_that_give_what_they_take(backend: Any, mapped: bool) -> None:
-    import torch
-
+def test_torch_compiles_turns_that_give_what_they_take(
+    backend: Any, mapped: bool, torch: Any
+) -> None:
     def of(scan: Loop, x: Any, w: Any, b: Any) -> Any:
         def step(s: Any, row: Any) -> tuple[Any, Any]:
             state, square = s
@@ -417,9 +412,7 @@ def test_torch_compiles_turns_that_give_what_they_take(backend: Any, mapped: boo
 
 
 @pytest.mark.backends("torch")
-def test_autocast_changes_nothing_that_is_carried(backend: Any) -> None:
-    import torch
-
+def test_autocast_changes_nothing_that_is_carried(backend: Any, torch: Any) -> None:
     f = function_of(recurrent, xp.scan)
     x, w, b = (torch.tensor(a, dtype=torch.float32, requires_grad=True) for a in (X, W, B))
     plain = torch.autograd.grad(f(x, w, b).sum(), (x, w, b))
@@ -432,8 +425,7 @@ def test_autocast_changes_nothing_that_is_carried(backend: Any) -> None:
 
 
 @pytest.mark.backends("torch")
-def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
-    import torch
+def test_torchs_own_loops_and_branches_are_captured(backend: Any, torch: Any) -> None:
     from torch._higher_order_ops.associative_scan import associative_scan
     from torch._higher_order_ops.scan import scan
 
@@ -467,8 +459,7 @@ def test_torchs_own_loops_and_branches_are_captured(backend: Any) -> None:
 
 
 @pytest.mark.backends("jax")
-def test_jax_runs_one_loop_each_way_under_jit(backend: Any) -> None:
-    import jax
+def test_jax_runs_one_loop_each_way_under_jit(backend: Any, jax: Any) -> None:
     from jax.test_util import check_grads
 
     f = function_of(recurrent, xp.scan)
@@ -481,9 +472,7 @@ def test_jax_runs_one_loop_each_way_under_jit(backend: Any) -> None:
 
 
 @pytest.mark.backends("tensorflow")
-def test_tensorflow_runs_a_loop_of_unknown_length(backend: Any) -> None:
-    import tensorflow as tf
-
+def test_tensorflow_runs_a_loop_of_unknown_length(backend: Any, tf: Any) -> None:
     f = function_of(spiking, xp.scan)
     given = [tf.constant(a) for a in (X, W, B)]
 
@@ -505,9 +494,7 @@ def test_tensorflow_runs_a_loop_of_unknown_length(backend: Any) -> None:
 
 
 @pytest.mark.backends("tensorflow")
-def test_tensorflows_own_scans_are_loops_with_its_gradients(backend: Any) -> None:
-    import tensorflow as tf
-
+def test_tensorflows_own_scans_are_loops_with_its_gradients(backend: Any, tf: Any) -> None:
     step = lambda carry, row: tf.tanh(carry * 0.5 + row)
     turn = lambda carry, row: (carry[0] * row, carry[1] + carry[0])
     programs: list[Loop] = [

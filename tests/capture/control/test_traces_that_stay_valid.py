@@ -206,9 +206,7 @@ def test_a_name_that_a_trace_looked_up_is_followed_or_refused(compiled: Any, nam
 
 
 @pytest.mark.needs("jax")
-def test_an_eager_step_on_jax_compiles_nothing_for_a_new_number_or_key() -> None:
-    import jax
-
+def test_an_eager_step_on_jax_compiles_nothing_for_a_new_number_or_key(jax: Any) -> None:
     act, traces = xg.activation("Heaviside"), []
     unrelated = jax.jit(lambda x: traces.append(None) or x * 2.0)
 
@@ -245,9 +243,7 @@ class Compilations(logging.Handler):
 
 
 @pytest.mark.needs("jax")
-def test_threads_on_jax_that_share_no_rule_share_no_trace() -> None:
-    import jax
-
+def test_threads_on_jax_that_share_no_rule_share_no_trace(jax: Any) -> None:
     act = xg.activation("Heaviside")
     grad = jax.jit(jax.grad(lambda x: act(x).sum()))
     found: dict[float, list[Array]] = {}
@@ -271,9 +267,7 @@ def test_threads_on_jax_that_share_no_rule_share_no_trace() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_nested_uses_on_jax_are_told_apart_whichever_is_traced_first() -> None:
-    import jax
-
+def test_nested_uses_on_jax_are_told_apart_whichever_is_traced_first(jax: Any) -> None:
     act = xg.activation("Linear")
 
     def grad_of(f: Callable[[Tensor], Tensor]) -> Callable[[], Array]:

@@ -103,18 +103,14 @@ def test_complex_numbers_of_torch_are_pairs_of_real_ones(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["spectral convolution", "matmul", "conj", "fft2", "angle", "where"]
 )
-def test_complex_numbers_of_jax_are_pairs_of_real_ones(name: str) -> None:
-    import jax
-
+def test_complex_numbers_of_jax_are_pairs_of_real_ones(name: str, jax: Any) -> None:
     with jax.enable_x64(True):
         check("jax", in_jax()[name], lambda x: x.sum())
 
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("name", ["spectral convolution", "abs", "conj", "fft2d"])
-def test_complex_numbers_of_tensorflow_are_pairs_of_real_ones(name: str) -> None:
-    import tensorflow as tf
-
+def test_complex_numbers_of_tensorflow_are_pairs_of_real_ones(name: str, tf: Any) -> None:
     check("tensorflow", in_tensorflow()[name], lambda x: tf.reduce_sum(x))
 
 
@@ -153,9 +149,8 @@ def test_a_complex_argument_is_refused_with_what_to_write() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_layer_of_a_fourier_neural_operator_is_captured_as_it_is_written() -> None:
+def test_a_layer_of_a_fourier_neural_operator_is_captured_as_it_is_written(torch: Any) -> None:
     """It makes complex zeros, and writes the lowest frequencies into them; in float32."""
-    import torch
 
     def layer(x: Tensor, weights: Tensor) -> Tensor:
         seen = torch.fft.rfft2(x)
@@ -176,10 +171,8 @@ def test_a_layer_of_a_fourier_neural_operator_is_captured_as_it_is_written() -> 
 
 
 @pytest.mark.needs("torch")
-def test_the_imaginary_part_of_a_conjugate_keeps_its_sign() -> None:
+def test_the_imaginary_part_of_a_conjugate_keeps_its_sign(torch: Any) -> None:
     """Torch negates it when it is read, and hands over the number without its sign."""
-    import torch
-
     x = torch.complex(torch.ones(2), torch.ones(2)).conj().imag
     assert xg.convert(lambda x: 2.0 * x)(x).tolist() == [-2.0, -2.0]
     check("torch", lambda x, a, b: torch.complex(a, b).conj().imag, lambda x: x.sum())

@@ -91,10 +91,7 @@ def test_arrays_are_computed_by_einops_itself_after_a_capture() -> None:
 
 
 @pytest.mark.needs("torch", "jax")
-def test_torchs_code_around_a_pattern_is_the_same_on_jax() -> None:
-    import jax
-    import jax.numpy as jnp
-    import torch
+def test_torchs_code_around_a_pattern_is_the_same_on_jax(jax: Any, jnp: Any, torch: Any) -> None:
     from einops import rearrange, reduce
 
     def energy(x: Any) -> Any:

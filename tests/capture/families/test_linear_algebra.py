@@ -158,9 +158,9 @@ def test_a_shape_that_is_no_matrix_is_refused() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(backend: Any) -> None:
-    import torch
-
+def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(
+    backend: Any, torch: Any
+) -> None:
     class Sampled(torch.autograd.Function):
         """A matrix's factor times a vector, with jitter where there is none."""
 
@@ -193,9 +193,7 @@ def test_a_class_that_asks_whether_its_factor_succeeded_is_converted(backend: An
 
 
 @pytest.mark.needs("torch")
-def test_torchs_checker_finds_the_second_derivatives_right() -> None:
-    import torch
-
+def test_torchs_checker_finds_the_second_derivatives_right(torch: Any) -> None:
     s, b = (torch.tensor(each, requires_grad=True) for each in matrices(SHAPES["one matrix"]))
 
     def everything(s: Tensor, b: Tensor) -> Tensor:
@@ -209,8 +207,7 @@ def test_torchs_checker_finds_the_second_derivatives_right() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled() -> None:
-    import jax
+def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled(jax: Any) -> None:
     from jax.test_util import check_grads
 
     with jax.enable_x64(True):
@@ -220,9 +217,7 @@ def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_primitives_of_a_jaxpr_are_read() -> None:
-    import jax
-
+def test_primitives_of_a_jaxpr_are_read(jax: Any) -> None:
     def mapped(s: Tensor, b: Tensor) -> Tensor:
         def one(s: Tensor, b: Tensor) -> Tensor:
             return jax.scipy.linalg.solve_triangular(jax.numpy.linalg.cholesky(s), b, lower=True)

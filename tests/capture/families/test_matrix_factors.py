@@ -158,9 +158,7 @@ def test_a_full_form_is_refused_where_it_is_not_unique() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_torchs_checker_finds_the_second_derivatives_right() -> None:
-    import torch
-
+def test_torchs_checker_finds_the_second_derivatives_right(torch: Any) -> None:
     x = torch.tensor(np.random.default_rng(5).normal(size=(4, 3)), requires_grad=True)
     for function in (of_svd, of_qr, of_lu, lambda x: of_eigh(x[:3])):
         run = xg.function(function, native=False)
@@ -176,8 +174,7 @@ def everything(x: Tensor) -> Tensor:
 
 
 @pytest.mark.needs("jax")
-def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled() -> None:
-    import jax
+def test_jaxs_checker_finds_the_gradients_right_and_they_are_compiled(jax: Any) -> None:
     from jax.test_util import check_grads
 
     with jax.enable_x64(True):
@@ -219,9 +216,7 @@ def nearly_solved(a: Tensor, b: Tensor) -> Tensor:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("function", [mapped, factored_before])
-def test_a_solve_of_jax_keeps_its_derivatives(function: Callable[..., Tensor]) -> None:
-    import jax
-
+def test_a_solve_of_jax_keeps_its_derivatives(function: Callable[..., Tensor], jax: Any) -> None:
     draw = np.random.default_rng(3)
     a, b = draw.normal(size=(2, 3, 3)) + 3 * np.eye(3), draw.normal(size=(2, 3, 1))
     converted = xg.function(function, native=False, dialect="jax")
@@ -248,9 +243,7 @@ def test_what_does_not_solve_its_equation_is_not_converted() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_a_pseudo_inverse_of_equal_and_lost_rank_has_jaxs_gradient() -> None:
-    import jax
-
+def test_a_pseudo_inverse_of_equal_and_lost_rank_has_jaxs_gradient(jax: Any) -> None:
     def inverses(x: Tensor) -> Tensor:
         return jax.vmap(jax.numpy.linalg.pinv)(x)
 

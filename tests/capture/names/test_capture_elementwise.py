@@ -108,9 +108,7 @@ def torch_functions() -> dict[str, Callable[..., Tensor]]:
 
 
 @pytest.mark.needs("torch")
-def test_torch_functions_mean_what_they_mean_on_tensors() -> None:
-    import torch
-
+def test_torch_functions_mean_what_they_mean_on_tensors(torch: Any) -> None:
     for name, function in torch_functions().items():
         assert_captured_as_it_is(name, function, torch.float64)
         assert_captured_as_it_is(name, function, torch.float32)
@@ -130,10 +128,7 @@ def assert_captured_as_it_is(name: str, function: Callable[..., Tensor], dtype: 
 
 
 @pytest.mark.needs("torch")
-def test_a_threshold_may_be_a_param() -> None:
-    import torch
-    import torch.nn.functional as F
-
+def test_a_threshold_may_be_a_param(torch: Any, F: Any) -> None:
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, low: float = 0.5) -> Tensor:
         return grad_out * (F.hardtanh(tin, -low, low) + torch.nan_to_num(tin, nan=low))
 

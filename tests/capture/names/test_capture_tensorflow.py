@@ -25,14 +25,14 @@ def as_written(function: Callable[..., Any], grad_out: Any, tin: Any) -> Any:
     return function(None, tf.constant(grad_out), tf.constant(tin)).numpy()
 
 
-def test_show_says_that_a_rule_is_written_in_tensorflow(captured: Callable[..., xg.Rule]) -> None:
+def test_show_says_that_a_rule_is_written_in_tensorflow(captured: Any) -> None:
     assert "# written in tf; captured by substitution" in xg.show(
         captured(find_rule("rules_in_tensorflow", "triangular"))
     )
 
 
 def test_functions_that_a_foreign_object_holds_come_through_tensorflows_dispatcher(
-    backend: Any, captured: Callable[..., xg.Rule]
+    backend: Any, captured: Any
 ) -> None:
     held = types.SimpleNamespace(
         soften=tf.nn.softplus,
@@ -56,9 +56,7 @@ def test_functions_that_a_foreign_object_holds_come_through_tensorflows_dispatch
     np.testing.assert_allclose(given, wanted, rtol=3e-6, atol=3e-6 * np.abs(wanted).max())
 
 
-def test_first_capture_inside_a_tf_function_takes_constants_as_they_are(
-    captured: Callable[..., xg.Rule],
-) -> None:
+def test_first_capture_inside_a_tf_function_takes_constants_as_they_are(captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         weights = tf.constant([0.5, 1.0, 1.5, 2.0]) * tf.cast(tf.range(4), tf.float32)
         return grad_out * weights
@@ -76,7 +74,7 @@ def test_first_capture_inside_a_tf_function_takes_constants_as_they_are(
     np.testing.assert_array_equal(given, [[0.0, 1.0, 3.0, 6.0]] * 2)
 
 
-def test_compiled_function_is_a_rule(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+def test_compiled_function_is_a_rule(backend: Any, captured: Any) -> None:
     @tf.function
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return tf.nn.relu(tin) * grad_out
@@ -86,9 +84,7 @@ def test_compiled_function_is_a_rule(backend: Any, captured: Callable[..., xg.Ru
     np.testing.assert_array_equal(given, np.maximum(tin, 0) * grad_out)
 
 
-def test_update_of_an_immutable_tensor_does_not_reach_its_other_names(
-    captured: Callable[..., xg.Rule],
-) -> None:
+def test_update_of_an_immutable_tensor_does_not_reach_its_other_names(captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         total = tf.identity(grad_out)
         before = total
@@ -114,7 +110,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
-    name: str, captured: Callable[..., xg.Rule]
+    name: str, captured: Any
 ) -> None:
     arguments = {
         "case": lambda x: ([(tf.reduce_sum(x) > 0, lambda: x)],),
@@ -137,7 +133,7 @@ def test_name_without_an_op_is_refused_by_its_name_with_the_line_and_what_to_do(
         captured(rule)(None, grad_out, tin)
 
 
-def test_call_in_a_way_that_is_not_captured_says_why(captured: Callable[..., xg.Rule]) -> None:
+def test_call_in_a_way_that_is_not_captured_says_why(captured: Any) -> None:
     def indices(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return tf.where(tin > 0)
 

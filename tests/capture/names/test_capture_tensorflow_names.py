@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import multigrad as xg
-
 tf: Any = pytest.importorskip("tensorflow")
 
 pytestmark = pytest.mark.needs("tensorflow")
@@ -291,9 +289,7 @@ def as_gradient(result: Any, like: Any) -> Any:
     return like * 0 + tf.reduce_sum(tf.sqrt(tf.cumsum(tf.ones_like(flat))) * flat)
 
 
-def compare(
-    rule: Callable[..., Any], captured: Callable[..., xg.Rule], *, edges: bool = False
-) -> None:
+def compare(rule: Callable[..., Any], captured: Any, *, edges: bool = False) -> None:
     """Check that a rule gives TensorFlow's own numbers: in double precision, at the edges in
     single.
     """
@@ -315,18 +311,14 @@ def compare(
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_name_with_its_defaults_means_what_tensorflows_does(
-    name: str, captured: Callable[..., xg.Rule]
-) -> None:
+def test_name_with_its_defaults_means_what_tensorflows_does(name: str, captured: Any) -> None:
     function, arguments = find(name), ROWS[name]
 
     compare(labeled_call(function, arguments), captured)
 
 
 @pytest.mark.parametrize("number", range(len(OPTIONS)))
-def test_name_with_options_means_what_tensorflows_does(
-    number: int, captured: Callable[..., xg.Rule]
-) -> None:
+def test_name_with_options_means_what_tensorflows_does(number: int, captured: Any) -> None:
     name, arguments, options = OPTIONS[number]
     function = find(name)
 
@@ -352,9 +344,7 @@ ELEMENTWISE = [
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_name_means_what_tensorflows_does_at_the_edges(
-    name: str, captured: Callable[..., xg.Rule]
-) -> None:
+def test_name_means_what_tensorflows_does_at_the_edges(name: str, captured: Any) -> None:
     function, arguments = find(name), ROWS[name]
 
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
@@ -363,7 +353,7 @@ def test_name_means_what_tensorflows_does_at_the_edges(
     compare(rule, captured, edges=True)
 
 
-def test_raw_operations_mean_what_tensorflows_do(captured: Callable[..., xg.Rule]) -> None:
+def test_raw_operations_mean_what_tensorflows_do(captured: Any) -> None:
     from multigrad_tensorflow.dialect.table import ALIASES
 
     meanings = {function: getattr(alias, "meaning", None) for function, alias in ALIASES.items()}

@@ -323,9 +323,7 @@ TENSORFLOW_FACTORS: dict[str, Call] = {
 
 
 @pytest.mark.needs("tensorflow")
-def test_lu_of_tensorflow_has_a_gradient_that_tensorflow_lacks() -> None:
-    import tensorflow as tf
-
+def test_lu_of_tensorflow_has_a_gradient_that_tensorflow_lacks(tf: Any) -> None:
     a, _, b, *_ = arrays()
 
     def solved(a: Tensor, b: Tensor) -> Tensor:
@@ -341,8 +339,7 @@ def test_lu_of_tensorflow_has_a_gradient_that_tensorflow_lacks() -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", sample([*NUMPY_FACTORS, *SCIPY_FACTORS, *JAX_FACTORS], 1 / 3))
-def test_a_factor_of_jax_means_what_jax_computes(name: str) -> None:
-    import jax
+def test_a_factor_of_jax_means_what_jax_computes(name: str, jax: Any) -> None:
     import jax.scipy.linalg
 
     if name in JAX_FACTORS:
@@ -367,8 +364,7 @@ def test_a_name_of_tensorflow_means_what_tensorflow_computes(name: str) -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("table", [NUMPY, SCIPY, NEWER, JAX], ids=["numpy", "scipy", "new", "own"])
-def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call]) -> None:
-    import jax
+def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call], jax: Any) -> None:
     import jax.scipy.linalg
 
     room = jax.scipy.linalg if table is SCIPY else jax.numpy.linalg

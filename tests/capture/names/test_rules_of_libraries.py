@@ -59,9 +59,7 @@ def as_written(file: str, name: str, grad_out: Any, tin: Any) -> Any:
 
 
 @pytest.mark.parametrize(("file", "name"), EVERY)
-def test_rule_gives_its_librarys_numbers(
-    file: str, name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_rule_gives_its_librarys_numbers(file: str, name: str, backend: Any, captured: Any) -> None:
     tin, grad_out = inputs(np.float32)
     wanted = as_written(file, name, grad_out, tin)
     rule = captured(find_rule(file, name))
@@ -71,9 +69,7 @@ def test_rule_gives_its_librarys_numbers(
 
 
 @pytest.mark.parametrize(("file", "name"), WIDE)
-def test_rule_gives_its_librarys_numbers_in_float64(
-    file: str, name: str, captured: Callable[..., xg.Rule]
-) -> None:
+def test_rule_gives_its_librarys_numbers_in_float64(file: str, name: str, captured: Any) -> None:
     rule = captured(find_rule(file, name))
     if file == "rules_by_jaxpr":  # what is captured for float32 serves, or is captured anew
         rule(None, *reversed(inputs(np.float32)))
@@ -85,9 +81,7 @@ def test_rule_gives_its_librarys_numbers_in_float64(
 
 
 @pytest.mark.parametrize(("file", "name"), CASES["rules_in_jax"])
-def test_rule_is_captured_by_the_way_meant(
-    file: str, name: str, captured: Callable[..., xg.Rule]
-) -> None:
+def test_rule_is_captured_by_the_way_meant(file: str, name: str, captured: Any) -> None:
     tin, grad_out = inputs(np.float32)
     rule = captured(find_rule(file, name))
     rule(None, grad_out, tin)
@@ -102,9 +96,7 @@ def test_rule_is_captured_by_the_way_meant(
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
 @pytest.mark.parametrize(("file", "name"), SOME)
-def test_rule_acts_under_an_activation(
-    file: str, name: str, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_rule_acts_under_an_activation(file: str, name: str, backend: Any, captured: Any) -> None:
     tin, grad_out = inputs(np.float32)
     wanted = as_written(file, name, grad_out, tin)
     act = xg.activation("Heaviside", captured(find_rule(file, name)))
@@ -144,7 +136,7 @@ LIBRARIES = [
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.usefixtures("unproven")
 def test_one_capture_serves_every_rank_and_dtype(
-    library: str, shape: tuple[int, ...], dtype: Any, captured: Callable[..., xg.Rule]
+    library: str, shape: tuple[int, ...], dtype: Any, captured: Any
 ) -> None:
     captures = Unseen()
     made = captured(bell_of(library, captures))
@@ -212,7 +204,7 @@ each_that_draws = pytest.mark.parametrize(
 
 @each_that_draws
 def test_draws_of_a_library_become_draws_by_key(
-    draws: Callable[[], Any], backend: Any, captured: Callable[..., xg.Rule]
+    draws: Callable[[], Any], backend: Any, captured: Any
 ) -> None:
     tin, grad_out = inputs(np.float32)
     rule = captured(draws()["several"])
@@ -227,9 +219,7 @@ def test_draws_of_a_library_become_draws_by_key(
 
 
 @each_that_draws
-def test_draws_of_a_library_have_its_distributions(
-    draws: Callable[[], Any], captured: Callable[..., xg.Rule]
-) -> None:
+def test_draws_of_a_library_have_its_distributions(draws: Callable[[], Any], captured: Any) -> None:
     ones = np.ones(20_000, np.float32)
     for name, function in draws().items():
         given = captured(function)(None, ones, ones, key=1)

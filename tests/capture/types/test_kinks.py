@@ -32,9 +32,7 @@ def find(module: Any, name: str) -> Any:
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("name", IN_TENSORFLOW.split())
-def test_of_equal_operands_in_tensorflow(name: str) -> None:
-    import tensorflow as tf
-
+def test_of_equal_operands_in_tensorflow(name: str, tf: Any) -> None:
     assert_as_in("tensorflow", lambda x, y: find(tf, name)(x, y), A, B)
     if "imum" in name:
         assert_as_in("tensorflow", lambda x: find(tf, name)(x, 0.0), A)
@@ -42,16 +40,12 @@ def test_of_equal_operands_in_tensorflow(name: str) -> None:
 
 @pytest.mark.needs("tensorflow")
 @pytest.mark.parametrize("name", OF_ONE.split())
-def test_at_zero_in_tensorflow(name: str) -> None:
-    import tensorflow as tf
-
+def test_at_zero_in_tensorflow(name: str, tf: Any) -> None:
     assert_as_in("tensorflow", lambda x: find(tf, name)(x), A)
 
 
 @pytest.mark.needs("tensorflow")
-def test_a_tensor_of_zeros_is_clipped_in_tensorflow() -> None:
-    import tensorflow as tf
-
+def test_a_tensor_of_zeros_is_clipped_in_tensorflow(tf: Any) -> None:
     assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
     assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x, -1.0) + x, A)
 
@@ -61,17 +55,13 @@ C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin", "logaddexp"])
-def test_of_equal_operands_in_jax(name: str) -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_of_equal_operands_in_jax(name: str, jax: Any, jnp: Any) -> None:
     assert_as_in("jax", lambda x, y: getattr(jnp, name)(x, y), A, B)
     assert_as_in("jax", jax.vmap(lambda x, y: getattr(jnp, name)(x, y)), A, B)  # by its jaxpr
 
 
 @pytest.mark.needs("jax")
-def test_at_zero_beside_a_logarithm_in_jax() -> None:
-    import jax
+def test_at_zero_beside_a_logarithm_in_jax(jax: Any) -> None:
     from jax.scipy import special
 
     both = jax.vmap(lambda x: special.xlogy(x, 3.0) + special.xlog1py(x, 3.0))
@@ -86,28 +76,21 @@ def test_at_zero_beside_a_logarithm_in_jax() -> None:
         *("nn.elu", "nn.softplus", "nn.log_sigmoid", "numpy.sinc"),
     ],
 )
-def test_at_a_kink_in_jax(name: str) -> None:
-    import jax
-
+def test_at_a_kink_in_jax(name: str, jax: Any) -> None:
     assert_as_in("jax", lambda x: find(jax, name)(x), C)
     assert_as_in("jax", lambda x: jax.vmap(find(jax, name))(x), C)  # read by its jaxpr
 
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("limits", [(-1.0, 1.0), (None, 0.0), (0.0, None)])
-def test_at_a_limit_in_jax(limits: tuple[float | None, float | None]) -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_at_a_limit_in_jax(limits: tuple[float | None, float | None], jax: Any, jnp: Any) -> None:
     assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
     assert_as_in("jax", lambda x: abs(jnp.tanh(x)).clip(*limits), C)
     assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
 
 
 @pytest.mark.needs("jax")
-def test_limits_that_have_crossed_in_jax() -> None:
-    import jax
-
+def test_limits_that_have_crossed_in_jax(jax: Any) -> None:
     low, high = np.linspace(-1, 1, C.size), np.linspace(1, -1, C.size)
     limits = [each.reshape(C.shape).astype(C.dtype) for each in (low, high)]
     assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), C, *limits)
@@ -116,16 +99,12 @@ def test_limits_that_have_crossed_in_jax() -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
-def test_of_equal_operands_in_torch(name: str) -> None:
-    import torch
-
+def test_of_equal_operands_in_torch(name: str, torch: Any) -> None:
     assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), A, B)
 
 
 @pytest.mark.needs("torch")
-def test_a_derivative_on_an_edge_disproves_nothing() -> None:
-    import torch
-
+def test_a_derivative_on_an_edge_disproves_nothing(torch: Any) -> None:
     def angle(x: Any, y: Any) -> Any:
         return torch.atan2(x, y)
 
@@ -134,8 +113,7 @@ def test_a_derivative_on_an_edge_disproves_nothing() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_derivative_beside_the_edges_disproves() -> None:
-    import torch
+def test_a_derivative_beside_the_edges_disproves(torch: Any) -> None:
 
     from multigrad.errors import DisprovedError
     from multigrad.graph import ops
@@ -156,8 +134,7 @@ def test_a_derivative_beside_the_edges_disproves() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_derivative_far_out_that_torch_can_hold_disproves() -> None:
-    import torch
+def test_a_derivative_far_out_that_torch_can_hold_disproves(torch: Any) -> None:
 
     from multigrad.errors import DisprovedError
     from multigrad.graph import ops
@@ -184,9 +161,7 @@ HIGH = np.array([1.0, 3.0, 1.0, 4.0, 3.0, 2.0], np.float32)  # crossed, and equa
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["clamp", "clip"])
-def test_limits_that_are_tensors_and_cross_in_torch(name: str) -> None:
-    import torch
-
+def test_limits_that_are_tensors_and_cross_in_torch(name: str, torch: Any) -> None:
     assert_as_in("torch", lambda x, low, high: getattr(torch, name)(x, low, high), X, LOW, HIGH)
     assert_as_in(
         "torch", lambda *given: torch.sin(getattr(given[0], name)(*given[1:])), X, LOW, HIGH
@@ -196,24 +171,18 @@ def test_limits_that_are_tensors_and_cross_in_torch(name: str) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["fmax", "fmin"])
-def test_a_method_of_equal_operands_in_torch(name: str) -> None:
-    import torch
-
+def test_a_method_of_equal_operands_in_torch(name: str, torch: Any) -> None:
     assert_as_in("torch", lambda x, y: torch.exp(getattr(x, name)(y)), X, LOW)
     assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), X, LOW)
 
 
 @pytest.mark.needs("tensorflow")
-def test_limits_that_are_tensors_and_cross_in_tensorflow() -> None:
-    import tensorflow as tf
-
+def test_limits_that_are_tensors_and_cross_in_tensorflow(tf: Any) -> None:
     assert_as_in("tensorflow", lambda x, low, high: tf.clip_by_value(x, low, high), X, LOW, HIGH)
 
 
 @pytest.mark.needs("jax")
-def test_limits_that_are_tensors_and_cross_in_jax() -> None:
-    import jax
-
+def test_limits_that_are_tensors_and_cross_in_jax(jax: Any) -> None:
     assert_as_in("jax", lambda x, low, high: jax.numpy.clip(x, low, high), X, LOW, HIGH)
     assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), X, LOW, HIGH)
 
@@ -223,9 +192,7 @@ PLACES = np.array([0.0, 2.0, 3.0, 7.0], np.float32)
 
 
 @pytest.mark.needs("torch")
-def test_the_ends_that_torch_takes_off_an_integral_are_infinite() -> None:
-    import torch
-
+def test_the_ends_that_torch_takes_off_an_integral_are_infinite(torch: Any) -> None:
     assert_as_in("torch", lambda y: torch.trapezoid(y), INF)
     assert_as_in(
         "torch", lambda y, x: torch.trapezoid(y, x), INF, LOW[:4] * np.arange(4, dtype=np.float32)
@@ -233,18 +200,14 @@ def test_the_ends_that_torch_takes_off_an_integral_are_infinite() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_limits_of_logit_at_0_and_1_in_torch() -> None:
-    import torch
-
+def test_limits_of_logit_at_0_and_1_in_torch(torch: Any) -> None:
     x = np.array([-0.5, 0.25, 0.75, 2.0, np.nan], np.float32)
     assert_as_in("torch", lambda x: torch.logit(x, 0.0), x)
     assert_as_in("torch", lambda x: torch.special.logit(x, 0.125), x)
 
 
 @pytest.mark.needs("tensorflow")
-def test_batches_of_vectors_in_tensorflow() -> None:
-    import tensorflow as tf
-
+def test_batches_of_vectors_in_tensorflow(tf: Any) -> None:
     matrices = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
     assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[:, 0])
     assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[0, 0])
@@ -261,9 +224,7 @@ def test_a_deviation_from_infinity_is_nan(name: str) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_of_equal_operands_in_a_narrower_dtype_in_torch() -> None:
-    import torch
-
+def test_of_equal_operands_in_a_narrower_dtype_in_torch(torch: Any) -> None:
     def function(x: Any) -> Any:
         size = torch.linalg.vector_norm(x.float(), 1)
         return x / torch.maximum(size, torch.tensor(3.5)).to(x.dtype)

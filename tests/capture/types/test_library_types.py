@@ -78,9 +78,7 @@ def test_one_graph_serves_single_and_double_precision() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_tensor_without_axes_gives_way_to_one_with_axes() -> None:
-    import torch
-
+def test_a_tensor_without_axes_gives_way_to_one_with_axes(torch: Any) -> None:
     step = torch.tensor(0.25)  # as a learnable step is beside what autocast makes
     function = captured(lambda x, s: torch.round(x / s) * s, "torch")
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
@@ -92,9 +90,7 @@ def test_a_tensor_without_axes_gives_way_to_one_with_axes() -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("constant", [2.0, [2.0]])
-def test_a_rank_that_decides_beside_a_constant_is_looked_at(constant: Any) -> None:
-    import torch
-
+def test_a_rank_that_decides_beside_a_constant_is_looked_at(constant: Any, torch: Any) -> None:
     def doubled(x: Tensor) -> Tensor:
         return x * torch.tensor(constant, dtype=torch.float64)
 
@@ -105,9 +101,7 @@ def test_a_rank_that_decides_beside_a_constant_is_looked_at(constant: Any) -> No
 
 
 @pytest.mark.needs("torch")
-def test_two_values_of_the_inputs_shape_ask_for_no_rank() -> None:
-    import torch
-
+def test_two_values_of_the_inputs_shape_ask_for_no_rank(torch: Any) -> None:
     found = captured(lambda x: x * x.to(torch.float64), "torch")
     for shape in ((), (3,), (2, 3)):
         assert found(torch.ones(shape)).dtype == torch.float64
@@ -115,9 +109,7 @@ def test_two_values_of_the_inputs_shape_ask_for_no_rank() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_float_in_a_class_is_float32() -> None:
-    import torch
-
+def test_float_in_a_class_is_float32(torch: Any) -> None:
     class Spike(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -139,9 +131,7 @@ def test_float_in_a_class_is_float32() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_constant_in_the_inputs_dtype_keeps_all_digits() -> None:
-    import torch
-
+def test_a_constant_in_the_inputs_dtype_keeps_all_digits(torch: Any) -> None:
     @torch_class(lambda ctx, grad: grad * torch.as_tensor(math.pi, dtype=grad.dtype))
     def TimesPi(ctx: Any, x: Tensor) -> Tensor:
         return x * torch.tensor(math.pi, dtype=x.dtype)
@@ -153,10 +143,7 @@ def test_a_constant_in_the_inputs_dtype_keeps_all_digits() -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
-def test_what_torch_rounds_once_is_rounded_once(name: str) -> None:
-    import torch
-    import torch.nn.functional as F
-
+def test_what_torch_rounds_once_is_rounded_once(name: str, torch: Any, F: Any) -> None:
     x = (torch.arange(16).reshape(4, 4) / 7.0 - 1.0).to(getattr(torch, name)) * 300
     for function in (
         lambda x: F.softplus(x, beta=100),
@@ -175,10 +162,7 @@ def test_what_torch_rounds_once_is_rounded_once(name: str) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_operands_are_repeated_before_lengths_are_taken() -> None:
-    import torch
-    import torch.nn.functional as F
-
+def test_operands_are_repeated_before_lengths_are_taken(torch: Any, F: Any) -> None:
     x = torch.tensor([[1.5], [0.75]])
     y = torch.tensor([[2.0, 0.5, 1.0]])
     function = captured(lambda x, y: torch.cosine_similarity(x, y), "torch")
@@ -188,10 +172,7 @@ def test_operands_are_repeated_before_lengths_are_taken() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_weak_types_of_jax_give_way() -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_weak_types_of_jax_give_way(jax: Any, jnp: Any) -> None:
     x = jnp.asarray([0.5, 2.0], jnp.float16)
     for function in (
         lambda x: x * jnp.where(x > 1, 1.0, 0.5),
@@ -209,10 +190,8 @@ def test_weak_types_of_jax_give_way() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_jax_is_asked_for_types_without_a_warning() -> None:
+def test_jax_is_asked_for_types_without_a_warning(jnp: Any) -> None:
     """Of float64 where 64 bits are off, which nobody wrote."""
-    import jax.numpy as jnp
-
     answers._answers.clear()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -222,10 +201,7 @@ def test_jax_is_asked_for_types_without_a_warning() -> None:
 
 
 @pytest.mark.needs("jax")
-def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_a_capture_follows_jax_to_64_bits_and_back(jax: Any, jnp: Any) -> None:
     functions = [
         lambda x: x * 1.0,
         lambda x: jnp.broadcast_arrays(x, 2)[1],
@@ -240,9 +216,7 @@ def test_a_capture_follows_jax_to_64_bits_and_back() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_capture_follows_the_default_dtype_of_torch() -> None:
-    import torch
-
+def test_a_capture_follows_the_default_dtype_of_torch(torch: Any) -> None:
     functions = [
         lambda x: x.long() / 2,
         lambda x: torch.zeros(3) * x.long(),
@@ -268,9 +242,7 @@ def test_a_capture_follows_the_default_dtype_of_torch() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() -> None:
-    import torch
-
+def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied(torch: Any) -> None:
     x, y = torch.tensor([2**24 + 1, 7], dtype=torch.int32), torch.tensor([100, 120]).char()
     z = torch.tensor([3, 5], dtype=torch.int8)
     for function in (
@@ -287,9 +259,7 @@ def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied() ->
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("divisor", [2, -2, 3, -7])
-def test_a_quotient_of_integers_is_right_of_the_least_one(divisor: int) -> None:
-    import torch
-
+def test_a_quotient_of_integers_is_right_of_the_least_one(divisor: int, torch: Any) -> None:
     least = torch.tensor([-(2**31), -(2**31) + 1, 7, -7, -1, 0, 2**31 - 1], dtype=torch.int32)
     for function in (
         lambda x: torch.div(x, divisor, rounding_mode="trunc"),
@@ -301,28 +271,21 @@ def test_a_quotient_of_integers_is_right_of_the_least_one(divisor: int) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_mask_beside_a_number_that_is_given_stays_one() -> None:
-    import torch
-
+def test_a_mask_beside_a_number_that_is_given_stays_one(torch: Any) -> None:
     filled = captured(lambda x, c: x.masked_fill(x < 1.0, 1 / (2 * c)), "torch")
     x = torch.tensor([0.5, 2.0])
     np.testing.assert_array_equal(filled(x, 4.0), [0.125, 2.0])
 
 
 @pytest.mark.needs("jax")
-def test_attention_of_jax_accumulates_in_float32() -> None:
-    import jax
-    import jax.numpy as jnp
-
+def test_attention_of_jax_accumulates_in_float32(jax: Any, jnp: Any) -> None:
     x = jnp.full((1, 2, 1, 4), 60.0, jnp.float16)
     attention = captured(lambda x: jax.nn.dot_product_attention(x, x, x), "jax")
     np.testing.assert_allclose(attention(x), jax.nn.dot_product_attention(x, x, x), rtol=1e-3)
 
 
 @pytest.mark.needs("tensorflow")
-def test_cross_entropy_of_tensorflow_in_16_bits_is_computed_in_float32() -> None:
-    import tensorflow as tf
-
+def test_cross_entropy_of_tensorflow_in_16_bits_is_computed_in_float32(tf: Any) -> None:
     logits = tf.constant([300.5, 2000.0, 0.25], tf.float16)
     labels = tf.constant([1e9, 1e9, 0.0])  # infinite in float16
     loss = captured(tf.nn.softmax_cross_entropy_with_logits, "tensorflow")(labels, logits)
@@ -331,18 +294,14 @@ def test_cross_entropy_of_tensorflow_in_16_bits_is_computed_in_float32() -> None
 
 
 @pytest.mark.needs("tensorflow")
-def test_the_dtype_of_a_count_is_not_that_of_what_is_counted() -> None:
-    import tensorflow as tf
-
+def test_the_dtype_of_a_count_is_not_that_of_what_is_counted(tf: Any) -> None:
     x = tf.constant([0.0, 0.5, -0.25])
     count = captured(lambda x: tf.math.count_nonzero(x, dtype=tf.int32), "tensorflow")(x)
     assert (count.numpy(), count.dtype) == (2, tf.int32)
 
 
 @pytest.mark.needs("tensorflow")
-def test_a_constant_of_tensorflow_keeps_all_digits() -> None:
-    import tensorflow as tf
-
+def test_a_constant_of_tensorflow_keeps_all_digits(tf: Any) -> None:
     x = tf.constant([1.0], tf.float64)
     for function in (
         lambda x: x * tf.sqrt(tf.constant(2.0, x.dtype)),
@@ -420,9 +379,7 @@ def test_a_length_that_is_returned_is_an_integer(library: str, dtype: str) -> No
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int64", "float32"])
-def test_labels_of_a_loss_are_subtracted_in_their_own_dtype(dtype: str) -> None:
-    import torch
-
+def test_labels_of_a_loss_are_subtracted_in_their_own_dtype(dtype: str, torch: Any) -> None:
     def loss(x: Tensor) -> Tensor:
         labels = torch.tensor([3, 1, 2, 5], dtype=getattr(torch, dtype))
         return torch.nn.functional.multilabel_soft_margin_loss(x, labels)
@@ -433,9 +390,7 @@ def test_labels_of_a_loss_are_subtracted_in_their_own_dtype(dtype: str) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_draws_have_the_dtype_that_is_asked_for(dtype: str) -> None:
-    import torch
-
+def test_draws_have_the_dtype_that_is_asked_for(dtype: str, torch: Any) -> None:
     asked, x = getattr(torch, dtype), torch.ones(4)
     for noisy in (
         lambda x: x * torch.rand_like(x, dtype=asked),

@@ -137,9 +137,7 @@ def test_bools_added_are_a_union_on_every_backend(backend: Any) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_union_in_an_autograd_function_is_torchs() -> None:
-    import torch
-
+def test_a_union_in_an_autograd_function_is_torchs(torch: Any) -> None:
     class Window(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
@@ -207,9 +205,9 @@ def drawn(x: Any) -> Any:
 @pytest.mark.parametrize("name", [*CASTS, "drawn"])
 @pytest.mark.backends("numpy", "torch")
 @pytest.mark.needs("torch")
-def test_a_cast_of_a_cast_rounds_as_in_torch(name: str, dtype: str, backend: Any) -> None:
-    import torch
-
+def test_a_cast_of_a_cast_rounds_as_in_torch(
+    name: str, dtype: str, backend: Any, torch: Any
+) -> None:
     function = CASTS.get(name, drawn)
     values = X_CASTS.astype(dtype)
     x = torch.from_numpy(values.copy()).requires_grad_()

@@ -64,9 +64,7 @@ WEIGHTED = [a_list, a_global, a_default, in_a_helper, in_xp, make_closure()]
 
 
 @pytest.mark.parametrize("function", WEIGHTED, ids=lambda f: f.__name__)
-def test_constant_takes_the_inputs_dtype(
-    function: Any, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_constant_takes_the_inputs_dtype(function: Any, backend: Any, captured: Any) -> None:
     rule = captured(function)
     for dtype in (np.float32, np.float64, np.float16, ml_dtypes.bfloat16):
         given = run(backend, rule, dtype)
@@ -77,7 +75,7 @@ def test_constant_takes_the_inputs_dtype(
 @pytest.mark.backends("torch", "jax", "tensorflow")
 @pytest.mark.parametrize("function", [a_list, a_global], ids=lambda f: f.__name__)
 def test_constant_acts_in_backward_eager_and_compiled(
-    function: Any, backend: Any, captured: Callable[..., xg.Rule]
+    function: Any, backend: Any, captured: Any
 ) -> None:
     act = xg.activation("ReLU", captured(function))
     options = {"torch": {"backend": "aot_eager", "fullgraph": True}}.get(backend.name, {})
@@ -88,9 +86,7 @@ def test_constant_acts_in_backward_eager_and_compiled(
 
 
 @pytest.mark.needs("torch")
-def test_constant_does_not_leak_out_of_a_transform(captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_constant_does_not_leak_out_of_a_transform(captured: Any, torch: Any) -> None:
     act, x = xg.activation("ReLU", captured(a_list)), torch.from_numpy(X)
     wanted = np.broadcast_to(WEIGHTS.astype(np.float32), X.shape)
     per_row = torch.func.vmap(torch.func.grad(lambda row: act(row).sum()))
@@ -105,9 +101,7 @@ def test_constant_does_not_leak_out_of_a_transform(captured: Callable[..., xg.Ru
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("dynamic", [None, True])
-def test_constants_of_rules_in_turn_under_torch_compile(dynamic: bool | None) -> None:
-    import torch
-
+def test_constants_of_rules_in_turn_under_torch_compile(dynamic: bool | None, torch: Any) -> None:
     def make(weights: list[float]) -> Callable[..., Any]:
         return lambda ctx, grad_out, tin: grad_out * torch.tensor(weights)
 
@@ -124,9 +118,7 @@ def test_constants_of_rules_in_turn_under_torch_compile(dynamic: bool | None) ->
 
 
 @pytest.mark.needs("jax")
-def test_tensor_of_a_trace_around_the_rule_is_refused(captured: Callable[..., xg.Rule]) -> None:
-    import jax
-
+def test_tensor_of_a_trace_around_the_rule_is_refused(captured: Any, jax: Any) -> None:
     def scaled_by_a_tracer(factor: Any) -> Any:
         rule = captured(functools.partial(times, factor))
         return xg.activation("ReLU", rule)(X)
@@ -137,9 +129,7 @@ def test_tensor_of_a_trace_around_the_rule_is_refused(captured: Callable[..., xg
 
 @pytest.mark.needs("jax")
 @pytest.mark.usefixtures("quick_collections")
-def test_constant_does_not_leak_out_of_a_trace(captured: Callable[..., xg.Rule]) -> None:
-    import jax
-
+def test_constant_does_not_leak_out_of_a_trace(captured: Any, jax: Any) -> None:
     act = xg.activation("ReLU", captured(a_list))
     wanted = np.broadcast_to(WEIGHTS.astype(np.float32), X.shape)
     with jax.check_tracer_leaks():
@@ -147,7 +137,7 @@ def test_constant_does_not_leak_out_of_a_trace(captured: Callable[..., xg.Rule])
             np.testing.assert_allclose(jax.grad(lambda x, f=f: f(x).sum())(X), wanted)
 
 
-def test_constant_of_bools_is_a_mask(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+def test_constant_of_bools_is_a_mask(backend: Any, captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return xp.where((tin > 0) & MASK, grad_out, 0.0) + grad_out * ~MASK
 
@@ -155,9 +145,7 @@ def test_constant_of_bools_is_a_mask(backend: Any, captured: Callable[..., xg.Ru
     np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
 
 
-def test_constant_of_integers_counts_in_the_inputs_dtype(
-    backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_constant_of_integers_counts_in_the_inputs_dtype(backend: Any, captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * np.arange(3) + (tin > np.array([[0], [1]]))
 
@@ -166,7 +154,7 @@ def test_constant_of_integers_counts_in_the_inputs_dtype(
     np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
 
 
-def test_constant_of_integers_meets_bits(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+def test_constant_of_integers_meets_bits(backend: Any, captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         bits = xp.cast(tin * 4, "int32") & np.array([1, 2, 3])
         return grad_out * (bits | np.array([[0], [4]]))
@@ -175,9 +163,7 @@ def test_constant_of_integers_meets_bits(backend: Any, captured: Callable[..., x
     np.testing.assert_array_equal(run(backend, captured(rule)), G * bits)
 
 
-def test_constant_meets_a_cast_tensor_unrounded(
-    backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_constant_meets_a_cast_tensor_unrounded(backend: Any, captured: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         wide = xp.cast(grad_out, "float32") * WEIGHTS
         return xp.cast(wide * 1024.0 - 1024.0 * 0.1, grad_out.dtype)
@@ -188,7 +174,7 @@ def test_constant_meets_a_cast_tensor_unrounded(
     np.testing.assert_allclose(given, wanted, rtol=1e-3, atol=1e-3)
 
 
-def test_captured_values_are_fixed(captured: Callable[..., xg.Rule]) -> None:
+def test_captured_values_are_fixed(captured: Any) -> None:
     weights = np.ones(3)
     rule = captured(lambda ctx, grad_out, tin: grad_out * weights)
     np.testing.assert_array_equal(rule(None, G, X), G)
@@ -196,14 +182,14 @@ def test_captured_values_are_fixed(captured: Callable[..., xg.Rule]) -> None:
     np.testing.assert_array_equal(rule(None, G, X), G)
 
 
-def test_numbers_without_axes_are_numbers(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+def test_numbers_without_axes_are_numbers(backend: Any, captured: Any) -> None:
     rule = captured(lambda ctx, g, x: g * np.float64(0.5) + x * np.array(2.0) + np.int64(3))
     np.testing.assert_array_equal(run(backend, rule), G * 0.5 + X * 2 + 3)
     assert "array(" not in xg.show(rule)
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
-def test_constant_tensor_of_any_framework(backend: Any, captured: Callable[..., xg.Rule]) -> None:
+def test_constant_tensor_of_any_framework(backend: Any, captured: Any) -> None:
     weights = backend.array(WEIGHTS.astype(np.float32))
     rule = captured(lambda ctx, grad_out, tin: grad_out * weights)
     np.testing.assert_allclose(rule(None, G, X), G * WEIGHTS.astype(np.float32))
@@ -212,9 +198,7 @@ def test_constant_tensor_of_any_framework(backend: Any, captured: Callable[..., 
 
 
 @pytest.mark.needs("torch")
-def test_tensor_written_out_in_torch(backend: Any, captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_tensor_written_out_in_torch(backend: Any, captured: Any, torch: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         bounds = torch.tensor([[0.5], [1.0]])
         steps = torch.arange(tin.shape[-1]) * tin.new_tensor([1, 2, 3])
@@ -226,9 +210,7 @@ def test_tensor_written_out_in_torch(backend: Any, captured: Callable[..., xg.Ru
 
 
 @pytest.mark.needs("torch")
-def test_tensors_made_from_a_shape(backend: Any, captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_tensors_made_from_a_shape(backend: Any, captured: Any, torch: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         result = torch.ones(tin.shape, dtype=tin.dtype, device=tin.device) + np.zeros(tin.shape)
         result = result + torch.full(tin.shape, 0.5) + np.full(tin.shape, 2.0)
@@ -243,9 +225,9 @@ def test_tensors_made_from_a_shape(backend: Any, captured: Callable[..., xg.Rule
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", ["expand_as", "view_as", "reshape_as", "type_as", "to"])
-def test_methods_that_take_another_tensor_take_a_constant_on_either_side(name: str) -> None:
-    import torch
-
+def test_methods_that_take_another_tensor_take_a_constant_on_either_side(
+    name: str, torch: Any
+) -> None:
     def of_constant(x: Any) -> Any:
         return getattr(torch.arange(6).view(2, 3), name)(x) + x
 
@@ -260,9 +242,7 @@ def test_methods_that_take_another_tensor_take_a_constant_on_either_side(name: s
 
 
 @pytest.mark.needs("torch")
-def test_a_tensor_made_of_numbers_alone_lists_them() -> None:
-    import torch
-
+def test_a_tensor_made_of_numbers_alone_lists_them(torch: Any) -> None:
     def repeated(x: Any) -> Any:
         factor = (torch.full((2,), 0.1, dtype=x.dtype) * 3).tolist()[1]
         times = torch.ones(x.dim()).tolist()
@@ -279,10 +259,8 @@ def test_a_tensor_made_of_numbers_alone_lists_them() -> None:
 
 @pytest.mark.needs("torch")
 def test_tensor_of_a_known_shape_costs_a_capture_per_shape(
-    backend: Any, captured: Callable[..., xg.Rule]
+    backend: Any, captured: Any, torch: Any
 ) -> None:
-    import torch
-
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * torch.ones(tin.shape[0], 1) + torch.zeros(*tin.shape)
 
@@ -293,11 +271,7 @@ def test_tensor_of_a_known_shape_costs_a_capture_per_shape(
 
 
 @pytest.mark.needs("torch")
-def test_conversion_of_a_tensor_is_no_constant(
-    backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
-    import torch
-
+def test_conversion_of_a_tensor_is_no_constant(backend: Any, captured: Any, torch: Any) -> None:
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         doubled = np.array(grad_out)
         doubled *= 2
@@ -308,9 +282,7 @@ def test_conversion_of_a_tensor_is_no_constant(
 
 
 @pytest.mark.needs("torch")
-def test_draw_of_a_shape_follows_the_key(backend: Any, captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_draw_of_a_shape_follows_the_key(backend: Any, captured: Any, torch: Any) -> None:
     rule = captured(lambda ctx, g, x: g * 0 + torch.rand(x.shape) + torch.randn(x.shape) * 0)
     first, again, other = (run(backend, rule, key=key) for key in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
@@ -335,16 +307,14 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_a_constant(what: str, captured: Callable[..., xg.Rule]) -> None:
+def test_what_cannot_be_a_constant(what: str, captured: Any) -> None:
     call, message = REFUSED[what]
     rule = captured(lambda ctx, grad_out, tin: call(grad_out))
     with pytest.raises(xg.TraceError, match=f"rule 'under test'.*{message}"):
         rule(None, G, X)
 
 
-def test_constant_larger_than_the_input_is_a_gradient_error(
-    backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_constant_larger_than_the_input_is_a_gradient_error(backend: Any, captured: Any) -> None:
     rule = captured(lambda ctx, grad_out, tin: grad_out * BROADCASTS_UP)
     with pytest.raises(xg.GradientError, match=r"returned shape \(4, 2, 3\) for an input of shape"):
         run(backend, rule)
@@ -355,9 +325,7 @@ def times(factor: Any, ctx: Any, grad_out: Any, tin: Any) -> Any:
 
 
 @pytest.mark.needs("torch")
-def test_tensor_that_waits_for_a_gradient_is_refused(captured: Callable[..., xg.Rule]) -> None:
-    import torch
-
+def test_tensor_that_waits_for_a_gradient_is_refused(captured: Any, torch: Any) -> None:
     weight, number = torch.nn.Parameter(torch.ones(3)), torch.tensor(2.0, requires_grad=True)
     for learned in (weight, number):
         rule = captured(functools.partial(times, learned))

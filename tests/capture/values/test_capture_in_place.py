@@ -185,9 +185,7 @@ def check(given: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize("function", IN_NUMPY, ids=lambda f: f.__name__)
-def test_update_means_what_it_means_in_numpy(
-    function: Any, backend: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_update_means_what_it_means_in_numpy(function: Any, backend: Any, captured: Any) -> None:
     x = np.nan_to_num(X, nan=-2.0) if "isnan" not in function.__code__.co_names else X
     g, tin = backend.array(G), backend.array(x)
     check(backend.numpy(captured(as_rule(function))(None, g, tin)), function(G.copy(), x.copy()))
@@ -198,10 +196,8 @@ def test_update_means_what_it_means_in_numpy(
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("function", IN_TORCH, ids=lambda f: f.__name__)
 def test_update_means_what_it_means_in_torch(
-    function: Any, backend: Any, captured: Callable[..., xg.Rule]
+    function: Any, backend: Any, captured: Any, torch: Any
 ) -> None:
-    import torch
-
     rule = captured(as_rule(function))
     wanted = function(torch.tensor(G), torch.tensor(X)).numpy()
     check(backend.numpy(rule(None, backend.array(G), backend.array(X))), wanted)
@@ -211,10 +207,8 @@ def test_update_means_what_it_means_in_torch(
 
 @pytest.mark.needs("jax")
 def test_augmented_assignment_in_jax_binds_a_new_array(
-    backend: Any, captured: Callable[..., xg.Rule]
+    backend: Any, captured: Any, jax: Any
 ) -> None:
-    import jax
-
     def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
         doubled = grad_out
         doubled *= 2 if jax.__version__ else 1
@@ -295,9 +289,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
-def test_update_that_would_mean_something_else_is_refused(
-    function: Any, captured: Callable[..., xg.Rule]
-) -> None:
+def test_update_that_would_mean_something_else_is_refused(function: Any, captured: Any) -> None:
     with pytest.raises(
         xg.TraceError, match=rf"'under test' \(test_capture_in_place.py:\d+\).*{REFUSED[function]}"
     ):

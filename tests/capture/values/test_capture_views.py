@@ -161,9 +161,7 @@ def test_an_update_reaches_whom_it_reaches_in_numpy(name: str) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("name", {**SHARED, **TORCH})
-def test_an_update_reaches_whom_it_reaches_in_torch(name: str) -> None:
-    import torch
-
+def test_an_update_reaches_whom_it_reaches_in_torch(name: str, torch: Any) -> None:
     make = {**SHARED, **TORCH}[name]
 
     def by_torch(a: Any) -> Any:  # a function that mentions torch, whose methods these are
