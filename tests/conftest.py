@@ -37,6 +37,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.rules.model.names import LIBRARY, RULES, renaming
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
@@ -357,26 +358,25 @@ def torch_compiles() -> None:
         pytest.skip(versions.need(versions.COMPILING, "no full graph"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def registry_as_found() -> Iterator[None]:
-    """A test leaves the registered rules as it found them."""
-    before = {name: xg.get(name) for name in xg.rules()}
+    """A test leaves the rules as it found them; the library's stay where it has imported them."""
+    before = dict(RULES)
     yield
-    for name in xg.rules():
-        if xg.get(name) is not before.get(name):
-            xg.unregister(name)  # the library's own comes back where one gave way
-    left = {name: xg.get(name) for name in xg.rules()}
-    for name, rule in before.items():
-        if left.get(name) is not rule:
-            xg.register(name, override=True)(rule)
+    for name in {*before, *RULES}:
+        rule = before.get(name, LIBRARY.get(name))
+        if RULES.get(name) is not rule:
+            with renaming(name):
+                if rule is None:
+                    del RULES[name]
+                else:
+                    RULES[name] = rule
 
 
 @pytest.fixture
-def captured() -> Iterator[Callable[..., xg.Rule]]:
+def captured() -> Callable[..., xg.Rule]:
     """Make a rule that must be captured."""
-    yield lambda function: xg.register("under test", override=True, native=False)(function)
-    if "under test" in xg.rules():
-        xg.unregister("under test")
+    return lambda function: xg.register("under test", override=True, native=False)(function)
 
 
 @pytest.fixture(scope="module")

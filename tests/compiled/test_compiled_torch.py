@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -255,7 +255,6 @@ def test_trace_of_an_interleaved_task_is_not_kept_for_another_rule(step: Any) ->
     np.testing.assert_array_equal(gradient(f), np.zeros_like(X))
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_follows_its_params() -> None:
     @xg.register("as it is", native=True)
     def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:
@@ -399,13 +398,10 @@ def as_it_is(ctx: Any, grad_out: Tensor, tin: Tensor, width: float = 1.0) -> Ten
 
 
 @pytest.fixture(params=["triangular", "as it is"])
-def rule(request: Any) -> Iterator[str]:
-    if request.param == "triangular":
-        yield request.param
-    else:
+def rule(request: Any) -> str:
+    if request.param == "as it is":
         xg.register(request.param, native=True)(as_it_is)
-        yield request.param
-        xg.unregister(request.param)
+    return str(request.param)
 
 
 @pytest.mark.parametrize("compiler", ["aot_eager", "inductor"])

@@ -4,7 +4,7 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -43,15 +43,14 @@ def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.fixture
-def as_it_is() -> Iterator[str]:
+def as_it_is() -> str:
     """Register triangular once more, as a rule that is not captured."""
 
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return grad_out * tf.maximum(1.0 - tf.abs(tin), 0.0)
 
-    yield "test as it is"
-    xg.unregister("test as it is")
+    return "test as it is"
 
 
 @eagerly_and_in_a_graph

@@ -124,7 +124,6 @@ def test_key_under_vmap_draws_and_without_one_randomness_decides() -> None:
     assert len(set(drawn.tolist())) == len(X)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_works_under_torch_func() -> None:
     from torch.func import grad, vmap
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,6 @@ import multigrad as xg
 from multigrad.look.described import KINDS, describe, describe_all, exchanged_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
-
-
-@pytest.fixture
-def named() -> Iterator[Any]:
-    """Register rules for one test."""
-    names: list[str] = []
-
-    def register(name: str, function: Any, **options: Any) -> xg.Rule:
-        names.append(name)
-        return xg.register(name, **options)(function)
-
-    yield register
-    for name in names:
-        xg.unregister(name)
 
 
 def list_collectives(rule: str) -> list[tuple[str, int, bool]]:
@@ -67,19 +52,19 @@ def test_a_norm_of_the_whole_array_is_four_bytes_and_a_mean_of_columns_some_for_
     assert told == "`all_max`, `all_dim`, `all_sum`: 8 bytes per column and 8 bytes"
 
 
-def test_a_rule_that_needs_the_whole_array_is_refused_by_its_op(named: Any) -> None:
+def test_a_rule_that_needs_the_whole_array_is_refused_by_its_op() -> None:
     def ordered(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return grad_out * xg.xp.sort(tin, axis=0)
 
-    found = exchanged_by(named("ordered", ordered))
+    found = exchanged_by(xg.register("ordered")(ordered))
     assert str(found) == "refused: sort needs the whole array"
 
 
-def test_a_rule_that_runs_as_it_is_has_no_graph_to_split(named: Any) -> None:
+def test_a_rule_that_runs_as_it_is_has_no_graph_to_split() -> None:
     def as_it_is(ctx: Any, grad_out: Any, tin: Any) -> Any:
         return np.asarray(grad_out)
 
-    found = exchanged_by(named("as_it_is", as_it_is, native=True))
+    found = exchanged_by(xg.register("as_it_is", native=True)(as_it_is))
     assert found.kind == "refused"
     assert "runs as written" in found.reason
 

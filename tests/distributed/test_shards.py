@@ -185,7 +185,6 @@ def test_a_rule_that_runs_as_it_is_cannot_reduce_over_shards() -> None:
     rule = xg.register("plain_of_shards", native=True)(plain)
     with pytest.raises(xg.TraceError, match=r"plain_of_shards.*over='global'"):
         rule.over("global")(None, G, X)
-    xg.unregister("plain_of_shards")
 
 
 def test_a_part_over_shards_within_a_composition_is_refused() -> None:
@@ -210,7 +209,6 @@ def test_every_way_of_giving_a_rule_takes_it_over_shards() -> None:
         xg.activation("ReLU", over="global")
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_over_shards_is_looked_up_when_it_is_used() -> None:
     xg.register("later_of_shards")(lambda ctx, g, x: g * 2.0)
     act = xg.activation("Linear", "later_of_shards", over="global")

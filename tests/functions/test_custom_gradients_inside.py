@@ -482,7 +482,6 @@ def test_a_rule_may_call_a_function(backend: Any) -> None:
     assert np.allclose(
         backend.numpy(pullback(backend.array(ONES))[0]), np.tanh(X_NESTED), rtol=1e-6
     )
-    xg.unregister("calls_a_function")
 
 
 def test_a_second_derivative_that_would_lose_the_inner_gradient_is_refused(backend: Any) -> None:

@@ -15,8 +15,6 @@ import multigrad as xg
 
 from ..written.unseen import Unseen
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
-
 Tensor: TypeAlias = Any
 X = np.array([-1.0, 0.25, 2.0], np.float32)
 # TensorFlow (2.21) itself takes -0.0 for the 0.0 that it made a tensor of before.

@@ -24,7 +24,7 @@ FRAMEWORKS = {"torch", "jax", "tensorflow", "mlx"}
 # What a case runs on; in Keras's tests also the other framework, and who reads a file.
 ROLES = ("backend", "guest", "reader")
 # Fixtures that know of no backend.
-PLAIN = {"captured", "registry_as_found", "unproven"}
+PLAIN = {"captured", "unproven"}
 PLAIN |= {"capfd", "caplog", "capsys", "monkeypatch", "recwarn", "request", "tmp_path"}
 
 IMPORTED = re.compile(r"""^\S.*pytest\.importorskip\("(\w+)""", re.MULTILINE)

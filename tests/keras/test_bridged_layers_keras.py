@@ -166,7 +166,6 @@ def test_draws_under_a_key_are_those_of_the_native_layer(network: Any, guest: st
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_that_runs_as_it_is_runs_in_its_own_framework(network: Any) -> None:
     import torch
 

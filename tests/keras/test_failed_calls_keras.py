@@ -211,7 +211,6 @@ def test_params_that_a_rule_does_not_take_leave_those_that_it_has() -> None:
         assert look_at_layer(layer) == before
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_an_annealed_number_that_one_layer_refuses_is_given_to_none() -> None:
     def scaled(ctx: Any, grad_out: Any, tin: Any, s: float = 0.5) -> Any:
         return s * grad_out

@@ -20,7 +20,6 @@ from multigrad.errors import RuleTypeError
 from ..harness.ejecting import BY_RANK
 
 OWN = "multigrad.rules.library."
-pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 X = np.array([[-1.0, 0.25], [0.75, 2.0]], np.float32)

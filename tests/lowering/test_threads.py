@@ -96,14 +96,11 @@ def test_first_calls_that_meet_capture_and_lower_a_rule_once(backend: Any) -> No
 
     name = f"slow on {backend.name}"
     x, rule = backend.array(X), xg.register(name)(slow)
-    try:
-        if backend.name == "numpy":
-            results = together(lambda _: rule(None, x, x))
-        else:
-            act = xg.activation("Linear", rule)
-            results = together(lambda _: backend.vjp(act, X, X)[1])
-    finally:
-        xg.unregister(name)
+    if backend.name == "numpy":
+        results = together(lambda _: rule(None, x, x))
+    else:
+        act = xg.activation("Linear", rule)
+        results = together(lambda _: backend.vjp(act, X, X)[1])
     np.testing.assert_array_equal(results, [3.0 * X] * THREADS)
     assert len(captured) == 1
     assert set(count_lowerings(name).values()) == {1}
@@ -129,10 +126,7 @@ def test_first_calls_that_meet_lower_once_for_each_thing_that_the_rule_asks(back
         with xg.use(rule):  # each thread has a Rule in force of its own
             return backend.vjp(xg.activation("Linear"), x, x)[1]
 
-    try:
-        results = together(run)
-    finally:
-        xg.unregister(name)
+    results = together(run)
     for x, result in zip(inputs, results, strict=True):
         np.testing.assert_array_equal(result, x * (3.0 if x.ndim == 1 else 5.0))
     assert set(count_lowerings(name).values()) == {2}
@@ -218,7 +212,6 @@ def test_rules_registered_and_removed_by_many_threads_are_all_there() -> None:
         return True
 
     assert sum(together(claim)) == 1
-    xg.unregister("test claimed once")
 
 
 def test_rule_that_calls_another_while_it_is_captured_waits_for_no_other_thread() -> None:
@@ -379,7 +372,6 @@ def shift_rules(stop: threading.Event) -> None:
 
 
 @pytest.mark.anywhere
-@pytest.mark.usefixtures("registry_as_found")
 def test_every_gradient_is_right_with_all_frameworks_on_many_threads_while_rules_change(
     request: pytest.FixtureRequest,
 ) -> None:

@@ -94,7 +94,6 @@ def test_regions_of_several_steps_each_have_the_number_of_theirs(reentrant: bool
 
 @REENTRANT
 @WAYS
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(
     way: Any, reentrant: bool
 ) -> None:

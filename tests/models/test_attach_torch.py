@@ -260,7 +260,6 @@ def test_scripted_and_traced_layers_are_refused(net: Any) -> None:
         xg.attach(nn.ReLU, {"relu": "attached_guides"})
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_means_the_rule_that_is_registered_now() -> None:
     def times(factor: float) -> None:
         xg.register("renamed", override=True)(lambda ctx, grad_out, tin: factor * grad_out)

@@ -14,7 +14,6 @@ from multigrad.errors import RuleTypeError, RuleValueError, TraceError
 from ..harness.torch_class import torch_class
 
 OWN = "multigrad.rules.library."
-pytestmark = pytest.mark.usefixtures("registry_as_found")
 LIBRARY = [name for name in xg.rules() if xg.get(name).__module__.startswith(OWN)]
 SHAPE = (6, 5)
 

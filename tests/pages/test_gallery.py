@@ -137,11 +137,7 @@ def test_rules_of_yours_stay_words_and_may_have_no_picture(page: str) -> None:
         """grad_out * gain."""
         return grad_out * gain
 
-    try:
-        other = render_gallery()
-    finally:
-        xg.unregister("gallery<script>alert(1)</script>")
-        xg.unregister("gallery_needy")
+    other = render_gallery()
     assert other.count("<script>") == page.count("<script>")
     assert other.count("</script>") == page.count("</script>")
     assert "<img" not in other and "<b>" not in other
@@ -411,7 +407,6 @@ def test_every_reduction_computes_what_its_op_means(tmp_path: Path) -> None:
         assert result == pytest.approx(expected, rel=1e-13), (op.name, attrs)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_graph_without_rows_is_refused_by_the_name_of_the_op() -> None:
     @xg.register("gallery_sorted")
     def in_order(ctx: Any, grad_out: Any, tin: Any) -> Any:

@@ -122,7 +122,6 @@ def cases() -> Iterator[Any]:
         yield pytest.param(example, id=example.where, marks=marks)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 @pytest.mark.parametrize("example", list(cases()))
 def test_an_example_prints_what_it_promises(
     example: public.Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ and errors in the middle that a user meets. Layers of Keras are in `tests/keras`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -304,13 +304,6 @@ ROWS: dict[str, Any] = {
     ),
     "step": step,
 }
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    yield
-    if "fails" in xg.rules():
-        xg.unregister("fails")
 
 
 DRAWN = sample(ROWS, 1 / 3)

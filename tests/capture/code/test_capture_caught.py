@@ -245,4 +245,3 @@ def test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user(jax: Any, jnp: 
     act = xg.activation("Heaviside", xg.register("falls_back_caught", native=False)(falls_back))
     with pytest.raises(xg.TraceError, match=r"py:\d+\) turns a tensor into a Python number"):
         jax.grad(lambda x: act(x).sum())(jnp.ones(2))
-    xg.unregister("falls_back_caught")

@@ -15,8 +15,6 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
-
 X = np.array([-1.0, 0.0, 0.5, 2.0], np.float32)
 G = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 frameworks = pytest.mark.backends("torch", "jax", "tensorflow", "mlx")

@@ -18,7 +18,7 @@ from ...support import sampling
 jax: Any = pytest.importorskip("jax")
 jnp = jax.numpy
 
-pytestmark = [pytest.mark.needs("jax"), pytest.mark.usefixtures("registry_as_found")]
+pytestmark = pytest.mark.needs("jax")
 
 X = np.array([[-2.3, -1.0, -0.5, -0.0], [0.0, 0.3, 0.5, 1.0], [1.7, 2.5, 3.0, 0.9]])
 Y = np.array([[0.5, -1.5, 2.0, 1.0], [2.0, 0.7, -0.5, 3.0], [1.0, 2.5, 0.1, -2.0]])

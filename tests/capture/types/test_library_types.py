@@ -51,7 +51,6 @@ def test_in_a_rule_it_has_that_of_the_input() -> None:
 
     ones = np.ones(2, np.float32)
     assert xg.get("halved_inside_for_types")(None, ones, ones).dtype == np.float32
-    xg.unregister("halved_inside_for_types")
 
 
 def test_integers_stay_integers_far_above_what_floats_hold() -> None:

@@ -139,7 +139,7 @@ def test_a_branch_in_which_numpy_meets_a_tensor_is_numpys() -> None:
         assert function(x).dtype == written(x).dtype == np.float64
 
 
-def test_a_rule_has_the_dtype_of_its_input(backend: Any, registry_as_found: None) -> None:
+def test_a_rule_has_the_dtype_of_its_input(backend: Any) -> None:
     @xg.register("scaled by a root", override=True)
     def scaled(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
         return np.sqrt(2.0) * grad_out * np.float32(2.0)

@@ -27,7 +27,6 @@ from ...harness import ejected, fresh
 from ...harness.ejecting import BY_RANK, KEY, X, load, native, random_values, rules_by_rank
 from ...support.sampling import WHOLE, sample
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
 ejecting = pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
 
 FORWARDS = ("Linear", "ReLU", "Heaviside")  # in whole tables all of each rule, else in turn

@@ -122,8 +122,6 @@ def test_options_of_a_capture_are_given_together_or_by_themselves(name: str) -> 
     np.testing.assert_array_equal(gradient(alone), 2 * COTANGENT)
     with pytest.raises(xg.errors.RuleTypeError, match=r"or without it, not both"):
         define(capture=xg.Capture(), native=True)
-    if name == "register":
-        xg.unregister("convert_any_doubles")
 
 
 def test_an_option_that_is_none_is_refused_at_once() -> None:

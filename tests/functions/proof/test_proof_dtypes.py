@@ -125,7 +125,6 @@ def test_a_rule_is_proven_in_each_dtype_that_it_is_applied_in(capturing: Any) ->
     expected = np.sin(wide.numpy()) * math.pi
     np.testing.assert_array_equal(bare.numpy(), wide.numpy() * expected)
     np.testing.assert_array_equal(leaf.grad.numpy(), expected)
-    xg.unregister("proof of dtypes")
 
 
 def test_an_output_in_another_dtype_is_no_proof(capturing: Any) -> None:

@@ -20,7 +20,7 @@ RULE = "rectangular"
 
 
 @pytest.fixture
-def registered(registry_as_found: None) -> None:
+def registered() -> None:
     """A rule that hands nothing on, registered while a test runs."""
 
     @xg.register(NONE)

@@ -33,7 +33,7 @@ PASS = "keras_test_pass"
 
 
 @pytest.fixture(autouse=True)
-def registered(registry_as_found: None) -> None:
+def registered() -> None:
     """A rule that hands the gradient on, registered while a test runs."""
 
     @xg.register(PASS)

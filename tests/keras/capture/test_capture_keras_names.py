@@ -293,7 +293,6 @@ OF_KERAS = {
     ("room", "name"), [(room, name) for room, rows in OF_KERAS.items() for name in sorted(rows)]
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_with_options_means_what_keras_computes(room: str, name: str) -> None:
     for sample in OF_KERAS[room][name]:
         assert_means_the_same(name, getattr(getattr(keras, room), name), sample)

@@ -34,7 +34,7 @@ def band(
 
 
 @pytest.fixture(autouse=True)
-def registered(registry_as_found: None) -> None:
+def registered() -> None:
     """A rule of the user's own, and a composed one, registered while a test runs."""
     rule = xg.register("keras_test_band")(band)
     xg.register("keras_test_twice")(xg.compose("clip_norm", rule.with_params(scale=2.0)))
@@ -171,7 +171,7 @@ def test_a_rule_without_a_graph_is_saved_by_name() -> None:
 
 
 @pytest.fixture
-def taken(registry_as_found: None) -> str:
+def taken() -> str:
     """A name that a test may register anew."""
     name = "keras_test_taken"
     xg.register(name)(nameless)

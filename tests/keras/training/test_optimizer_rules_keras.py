@@ -114,7 +114,6 @@ def test_a_param_that_the_rules_python_code_looks_at_stays_a_plain_number(ruled:
     assert_close(train(linear(optimizer)), step(lambda g: 4 * g * g))
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_that_runs_as_it_is_has_plain_params(ruled: Ruled) -> None:
     def soften(ctx: Any, grad_out: Any, tin: Any, by: float = 2.0) -> Any:
         return by * keras.ops.tanh(grad_out)
@@ -168,7 +167,6 @@ def test_applied_twice_the_last_given_rule_acts_first(ruled: Ruled) -> None:
 # --- what changes, and what is wrong --------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_is_followed_or_refused(
     ruled: Ruled, usual_mode: dict[str, Any], is_fixed: bool
 ) -> None:
@@ -441,7 +439,7 @@ def test_gradients_in_other_dtypes_keep_theirs(ruled: Ruled) -> None:
 
 
 @pytest.fixture
-def registered(registry_as_found: None) -> str:
+def registered() -> str:
     name = "keras_test_soft_sign"
 
     @xg.register(name)

@@ -56,7 +56,7 @@ def test_other_params_are_followed_or_refused(
 
 
 @pytest.fixture
-def redefinable(registry_as_found: None) -> str:
+def redefinable() -> str:
     """The name of a rule that a test may define anew."""
     name = "keras_test_window"
 
@@ -374,7 +374,6 @@ def test_a_layer_with_a_rule_of_its_own_trains_on_under_any_use(network: Any) ->
     assert keras.config.backend() == "torch" or not calls
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_registered_anew_between_two_fits_leaves_a_step_of_others_valid(
     network: Any,
 ) -> None:

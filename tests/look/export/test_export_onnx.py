@@ -18,7 +18,6 @@ from multigrad.errors import BackendNotFound, RuleTypeError, UnsupportedOp
 
 pytestmark = [
     pytest.mark.needs("torch", "onnx", "onnxruntime", "onnxscript"),
-    pytest.mark.usefixtures("registry_as_found"),
 ]
 Array: TypeAlias = Any
 RANDOM = np.random.default_rng(3)

@@ -22,7 +22,7 @@ from multigrad.errors import FormatError, GradientError, RuleTypeError, TraceErr
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.needs("torch"),
-    pytest.mark.usefixtures("registry_as_found", "torch_compiles"),
+    pytest.mark.usefixtures("torch_compiles"),
 ]
 Tensor: TypeAlias = Any
 

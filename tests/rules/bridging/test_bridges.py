@@ -196,7 +196,6 @@ def test_a_rule_that_is_not_captured_runs_as_it_is_in_the_guest(host: str) -> No
 
 
 @every_pair
-@pytest.mark.usefixtures("registry_as_found")
 def test_what_a_native_rule_writes_to_is_its_own(host: str, guest: str) -> None:
     @xg.register(f"overwriting_{host}_{guest}", native=True)
     def overwriting(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
@@ -355,7 +354,6 @@ def test_integers_are_refused_under_a_rule(host: str, guest: str) -> None:
 
 @every_pair
 @both_modes
-@pytest.mark.usefixtures("registry_as_found")
 def test_an_error_in_the_guest_keeps_its_words(host: str, guest: str, compiled: bool) -> None:
     @xg.register(f"failing_{host}_{guest}", native=True)
     def failing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
@@ -368,7 +366,6 @@ def test_an_error_in_the_guest_keeps_its_words(host: str, guest: str, compiled: 
 
 
 @every_pair
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_gradient_of_another_shape_is_refused(host: str, guest: str) -> None:
     @xg.register(f"reducing_{host}_{guest}", native=True)
     def reducing(ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:

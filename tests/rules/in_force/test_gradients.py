@@ -104,7 +104,6 @@ def test_rule_objects_functions_and_compositions_are_rules(backend: Any) -> None
         np.testing.assert_array_equal(backend.numpy(got["w"]), expected)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_gets_the_frameworks_own_tensors(backend: Any) -> None:
     seen = []
 

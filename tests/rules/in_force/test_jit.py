@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,15 +23,14 @@ compiling = pytest.mark.backends("torch", "jax", "tensorflow")
 
 
 @pytest.fixture
-def branching() -> Iterator[str]:
+def branching() -> str:
     """Register a rule whose Python code looks at the number of its param."""
 
     @xg.register("test branching")
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, s: float = 1.0, t: float = 1.0) -> Tensor:
         return grad_out * t if s > 1 else -grad_out * t
 
-    yield "test branching"
-    xg.unregister("test branching")
+    return "test branching"
 
 
 @compiling
@@ -74,7 +72,6 @@ def test_twelve_rules_are_twelve_traces_and_then_cache_hits(backend: Any) -> Non
 
 
 @compiling
-@pytest.mark.usefixtures("registry_as_found")
 def test_redefined_rule_of_use_and_of_a_layer_is_followed(backend: Any) -> None:
     def define(factor: float, **options: Any) -> None:
         @xg.register("test redefined", **options)
@@ -170,7 +167,6 @@ def test_rule_that_looks_at_a_number_retraces_for_it_alone(backend: Any, branchi
 
 
 @compiling
-@pytest.mark.usefixtures("registry_as_found")
 def test_rule_that_runs_as_it_is_follows_its_params(backend: Any) -> None:
     @xg.register("test as it is", native=True)
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor, factor: float = 1.0) -> Tensor:

@@ -192,7 +192,6 @@ def test_without_a_rule_the_one_in_force_for_params_acts() -> None:
         assert_equal(updates(apply_rule(key=7))[0], updates(apply_rule("full_jam", key=7))[0])
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_is_followed() -> None:
     name = "optax_test_times"
 

@@ -57,7 +57,6 @@ def test_a_schedule_that_is_stepped_before_backward_acts_at_the_next_forward(
 
 
 @pytest.mark.parametrize("way", [by_activation, by_override])
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_name_that_is_registered_anew_before_backward_acts_at_the_next_forward(way: Any) -> None:
     def times(factor: float) -> None:
         xg.register("replaced", override=True)(lambda ctx, grad_out, tin: factor * grad_out)

@@ -21,7 +21,6 @@ import multigrad as xg
 
 pytestmark = [
     pytest.mark.needs("torch", "freegrad", "jax"),
-    pytest.mark.usefixtures("registry_as_found"),
 ]
 
 KEY = 7

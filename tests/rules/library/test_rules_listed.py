@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,14 +32,13 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def needy() -> Iterator[str]:
+def needy() -> str:
     @xg.register("listed_needy")
     def needy(ctx: Any, grad_out: Any, tin: Any, gain: float) -> Any:
         """grad_out * gain."""
         return gain * grad_out + 0.0 * tin
 
-    yield "listed_needy"
-    xg.unregister("listed_needy")
+    return "listed_needy"
 
 
 def library_rules() -> set[str]:

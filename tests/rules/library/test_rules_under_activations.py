@@ -62,7 +62,6 @@ def test_a_function_of_the_users_own_is_bound_the_same_way(backend: Any) -> None
     np.testing.assert_array_equal(pull(backend, scaled.bind({"by": 0.5}))[1], G * 5.0)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_a_rule_that_runs_as_it_is_does_so_under_an_activation(backend: Any) -> None:
     rule = xg.register("as it is here", native=True)(lambda ctx, g, x, by=2.0: g * by)
     np.testing.assert_array_equal(pull(backend, rule.under("ReLU"))[1], G * 2)

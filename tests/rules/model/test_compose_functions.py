@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -183,9 +182,8 @@ EXPECTED = G * (1 - np.abs(X_PARTS) / 4) * 6 * (X_PARTS > 0)
 
 
 @pytest.fixture
-def registered() -> Iterator[xg.Rule]:
-    yield xg.register("test_parts_chain")(CHAIN_PARTS)
-    xg.unregister("test_parts_chain")
+def registered() -> xg.Rule:
+    return xg.register("test_parts_chain")(CHAIN_PARTS)
 
 
 def run(backend: Any, rule: Any, **params: Any) -> Any:

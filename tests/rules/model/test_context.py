@@ -152,7 +152,6 @@ def test_name_is_looked_up_at_each_entry() -> None:
         )
         with later:
             assert factors() == s
-    xg.unregister("test of a name")
 
 
 def test_threads_begin_without_a_rule_and_keep_their_own() -> None:
@@ -364,7 +363,6 @@ def test_numbers_act_in_a_region_that_runs_again_and_after_it() -> None:
         assert xg.context.apply_now("triangular", {"width": width}).values == (width,)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_zeros_of_both_signs_are_two_numbers() -> None:
     @xg.register("over_number")
     def over_number(ctx: object, grad_out: Any, tin: Any, number: float = 1.0) -> Any:

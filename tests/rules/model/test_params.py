@@ -13,8 +13,6 @@ import multigrad as xg
 
 from ...written.unseen import Unseen
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
-
 X = np.array([-1.0, 0.25, 0.75, 2.0], np.float32)
 G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
 frameworks = pytest.mark.backends("torch", "jax", "tensorflow")

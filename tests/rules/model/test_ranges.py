@@ -17,7 +17,6 @@ from multigrad.graph.support.params import Range
 from multigrad.testing.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 
 OWN = "multigrad.rules.library."
-pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 X = np.array([-2.0, 0.25, 0.75], np.float32)
 G = np.ones_like(X)

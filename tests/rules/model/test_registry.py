@@ -14,8 +14,6 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = pytest.mark.usefixtures("registry_as_found")
-
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 LIBRARY = [
     "arctan",
@@ -304,4 +302,3 @@ def test_layer_follows_a_name_that_is_redefined_while_it_is_looked_up() -> None:
     assert "mul(grad_out, 5.0)" in xg.show(act)
     assert not later
     assert "mul(grad_out, 7.0)" in xg.show(act)
-    xg.unregister("test own")

@@ -17,7 +17,6 @@ from multigrad.errors import RuleValueError
 WAYS = ["auto", "input", "mask", "packed", "recompute", "time"]
 RULES = ["rectangular", "d(ReLU)", "triangular", "arctan", "clip_norm", "clipped_straight_through"]
 SHAPE = (5, 7)  # 35 elements: 5 bytes of bits, of which 5 bits are left over
-pytestmark = pytest.mark.usefixtures("registry_as_found")
 
 
 def inputs() -> tuple[Any, Any]:
