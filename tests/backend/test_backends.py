@@ -4,7 +4,6 @@ point.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -20,6 +19,8 @@ import pytest
 import multigrad as xg
 from multigrad.lowering.reference import backend as reference
 
+from ..harness.fresh import python
+
 pytestmark = pytest.mark.anywhere
 
 FRAMEWORKS = ["numpy", "torch", "jax", "tensorflow"]
@@ -29,16 +30,7 @@ G = np.array([1.0, -2.0, 3.0, 4.0], np.float32)
 
 def run_python(code: str, folder: Path) -> str:
     """Run `code` in a fresh interpreter and give what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", textwrap.dedent(code), cwd=folder)
 
 
 # --- ours -----------------------------------------------------------------------------------------

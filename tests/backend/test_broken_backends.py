@@ -7,11 +7,12 @@ They are laid into an empty folder as an installer would, and met in other proce
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from ..harness.fresh import python
 
 RIGHT = """
 import numpy as np
@@ -99,18 +100,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_code(site: Path, code: str, *options: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *options, "-c", f"import numpy as np\nimport multigrad as xg\n{code}"],
-        check=False,
-        cwd=site,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    path = os.pathsep.join([str(site), *sys.path])
+    code = f"import numpy as np\nimport multigrad as xg\n{code}"
+    return python(*options, "-c", code, cwd=site, PYTHONPATH=path).strip()
 
 
 def test_each_is_refused_by_name_and_listed_with_what_is_wrong(site: Path) -> None:

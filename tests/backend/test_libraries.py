@@ -5,13 +5,13 @@ never.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from multigrad.capture.code.libraries import is_library_file
+
+from ..harness.fresh import python
 
 PROGRAM = """
 import numpy as np
@@ -38,18 +38,9 @@ def test_a_framework_from_any_folder_is_a_library(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "torch").symlink_to(Path(torch.__file__).parent, target_is_directory=True)
     paths = [str(folder), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(folder=str(folder)))
-    run = subprocess.run(
-        [sys.executable, str(program)],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert run.returncode == 0, run.stderr[-2000:]
+    python(str(program), timeout=240, PYTHONPATH=os.pathsep.join(paths))
 
 
 @pytest.mark.parametrize(

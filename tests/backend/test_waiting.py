@@ -8,8 +8,6 @@ import ast
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,6 +21,7 @@ import pytest
 import multigrad as xg
 from multigrad.graph.support import threads
 
+from ..harness.fresh import python
 from ..written.unseen import Unseen
 
 Tensor: TypeAlias = Any
@@ -353,6 +352,4 @@ sys.exit("the child waits for ever")
 @forking
 @pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05, 0.1])
 def test_a_fork_waits_for_what_another_thread_imports(seconds: float) -> None:
-    command = [sys.executable, "-c", FIRST_USES, str(seconds)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert run.returncode == 0, run.stderr
+    python("-c", FIRST_USES, str(seconds), timeout=60)

@@ -55,22 +55,18 @@ EXPECTED = {
     r"rank 1: gradients under centralize",
     "a_rank_that_comes_too_late": r"GradientError: rank 1 did not come to comparison \d+ .* within "
     r"2 s.*applies no rule",
+    **BY_RANK,
 }
 ranks = ranks_of(CHECKS, world=2, timeout=60, env=seconds, grace=None)
 
 
 def test_every_check_is_expected() -> None:
-    assert {*EXPECTED, *BY_RANK, KILLED} == set(names_in(CHECKS))
+    assert {*EXPECTED, KILLED} == set(names_in(CHECKS))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_ranks_that_do_not_do_the_same_all_raise_what_each_does(ranks: Ranks, name: str) -> None:
-    assert_said(ranks, name, [EXPECTED[name]] * 2)
-
-
-@pytest.mark.parametrize("name", BY_RANK)
-def test_a_rank_that_fails_or_does_not_come_is_named(ranks: Ranks, name: str) -> None:
-    assert_said(ranks, name, BY_RANK[name])
+    assert_said(ranks, name, EXPECTED[name])
 
 
 @pytest.mark.parametrize("name", [KILLED])

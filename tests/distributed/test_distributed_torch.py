@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of
+from ..harness.fresh import python
 
 pytestmark = pytest.mark.needs("torch")
 RANKS = Path(__file__).parents[1] / "ranks"
@@ -24,7 +23,7 @@ def test_on_two_processes(ranks: Ranks, name: str) -> None:
 # Rules on a mesh of two dimensions of torch: four processes.
 
 
-CHECKS_MESHES = Path(__file__).parents[1] / "ranks" / "torch_meshes.py"
+CHECKS_MESHES = RANKS / "torch_meshes.py"
 ranks_meshes = ranks_of(CHECKS_MESHES, world=4, timeout=110)
 
 
@@ -36,7 +35,7 @@ def test_meshes(ranks_meshes: Ranks, name: str) -> None:
 # Reductions of rules over the processes of torch's groups.
 
 
-CHECKS_REDUCTIONS = Path(__file__).parents[1] / "ranks" / "torch_collectives.py"
+CHECKS_REDUCTIONS = RANKS / "torch_collectives.py"
 ranks_reductions = ranks_of(CHECKS_REDUCTIONS, world=2, timeout=110)
 
 
@@ -63,7 +62,4 @@ print("all_sum(tin" in str(text), "call(" in str(text))
 
 def test_a_collective_is_known_though_the_rule_itself_imports_it() -> None:
     """Torch does not, and nor does multigrad."""
-    run = subprocess.run(
-        [sys.executable, "-c", IMPORTED_LATE], check=False, capture_output=True, text=True
-    )
-    assert run.stdout.split()[-2:] == ["True", "False"], run.stderr
+    assert python("-c", IMPORTED_LATE).split()[-2:] == ["True", "False"]

@@ -20,6 +20,8 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.fresh import python
+
 CONFORMANCE = Path(__file__).parents[1] / "conformance" / "multigrad_conformance"
 AUTHOR = """
 import json
@@ -218,17 +220,8 @@ def test_op_made_of_others_is_one_file_and_every_backend_has_it(
     with (copy / FAMILY).open("a", encoding="utf-8") as family:
         family.write(ROW)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    run = subprocess.run(
-        [sys.executable, "-c", USER, backend.name],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
-    assert " passed" in run.stdout
+    said = python("-c", USER, backend.name, cwd=tmp_path, timeout=300, PYTHONPATH=path)
+    assert " passed" in said
     changed = [
         file.relative_to(copy)
         for file in copy.rglob("*.py")

@@ -7,8 +7,6 @@ import dataclasses
 import inspect
 import os
 import pickle
-import subprocess
-import sys
 import weakref
 from dataclasses import field, replace
 from pathlib import Path
@@ -20,6 +18,8 @@ import multigrad as xg
 from multigrad.graph.support import data
 from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
 from multigrad.graph.support.versions import HeldWeakly
+
+from ...harness.fresh import python
 
 OPTIONS = [
     {"frozen": frozen, "slots": slots, "eq": eq}
@@ -166,10 +166,7 @@ print(gc.isenabled(), 2 in searched)
 
 
 def test_an_import_makes_no_search_of_all_objects_due() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PROGRAM], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert run.stdout.split() == ["True", "False"], run.stderr
+    assert python("-c", PROGRAM).split() == ["True", "False"]
 
 
 FROZEN = """
@@ -186,10 +183,7 @@ print(gc.get_freeze_count() > 0.9 * frozen)
 
 def test_what_was_frozen_before_stays_so() -> None:
     """As servers do before they fork."""
-    run = subprocess.run(
-        [sys.executable, "-c", FROZEN], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert run.stdout.split() == ["True"], run.stderr
+    assert python("-c", FROZEN).split() == ["True"]
 
 
 # The directory that is kept across processes: where it is, who may write into it, whole files.

@@ -16,9 +16,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.errors import BackendNotFound, RuleTypeError, UnsupportedOp
 
-pytestmark = [
-    pytest.mark.needs("torch", "onnx", "onnxruntime", "onnxscript"),
-]
+pytestmark = pytest.mark.needs("torch", "onnx", "onnxruntime", "onnxscript")
 Array: TypeAlias = Any
 RANDOM = np.random.default_rng(3)
 

@@ -20,10 +20,7 @@ from multigrad import xp
 from multigrad.errors import FormatError, GradientError, RuleTypeError, TraceError, UnsupportedOp
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.needs("torch"),
-    pytest.mark.usefixtures("torch_compiles"),
-]
+pytestmark = [pytest.mark.needs("torch"), pytest.mark.usefixtures("torch_compiles")]
 Tensor: TypeAlias = Any
 
 X = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)

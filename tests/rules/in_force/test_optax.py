@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,6 +9,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph import random
+
+from ...harness.fresh import python
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")
@@ -233,14 +233,6 @@ def test_wrong_arguments_are_said_at_once() -> None:
         updates(apply_rule("scale"), {"w": np.ones(2, np.int32)})
 
 
-def run(code: str) -> str:
-    result = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=120
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
 def test_optax_is_imported_when_a_transformation_is_made_and_not_before() -> None:
     code = """
 import sys
@@ -249,7 +241,7 @@ assert "optax" not in sys.modules and "jax" not in sys.modules
 multigrad.optax.apply_rule("scale")
 assert sys.modules["optax"].__name__ == "optax" and hasattr(sys.modules["optax"], "chain")
 """
-    run(code)
+    python("-c", code)
 
 
 def test_without_optax_the_error_says_what_to_install() -> None:
@@ -262,7 +254,7 @@ try:
 except ImportError as error:
     print(type(error).__name__, error)
 """
-    output = run(code)
+    output = python("-c", code)
     assert output.startswith("BackendNotFound")
     assert "pip install optax" in output
 

@@ -19,9 +19,7 @@ import pytest
 
 import multigrad as xg
 
-pytestmark = [
-    pytest.mark.needs("torch", "freegrad", "jax"),
-]
+pytestmark = pytest.mark.needs("torch", "freegrad", "jax")
 
 KEY = 7
 RULES = {
@@ -116,43 +114,41 @@ def inputs() -> tuple[Any, Any]:
     return tin, random.normal(size=(6, 5)).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.fixture
+def freegrads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Give a function of FreeGrad as a rule, what it is applied to and what it gives in torch."""
+
+    def prepare(name: str, has_tin: bool = True) -> tuple[xg.Rule, Any, Any, Any]:
+        function = freegrad_function(name)
+        rule = xg.register(f"freegrad {name}", native=False)(function)
+        tin, grad_out = inputs()
+        tin = tin if has_tin else None
+        return rule, tin, grad_out, expected(monkeypatch, function, grad_out, tin, RULES[name])
+
+    return prepare
+
+
+@pytest.mark.parametrize(
+    ("name", "has_tin"),
+    [(name, True) for name in RULES] + [(name, False) for name in RULES if name not in NEEDS_TIN],
+)
 def test_freegrads_function_is_captured_and_gives_its_own_numbers(
-    name: str, backend: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, has_tin: bool, backend: Any, freegrads: Callable[..., Any]
 ) -> None:
-    function, params = freegrad_function(name), RULES[name]
-    rule = xg.register(f"freegrad {name}", native=False)(function)
-    tin, grad_out = inputs()
-    wanted = expected(monkeypatch, function, grad_out, tin, params)
-    given = backend.numpy(
-        rule(None, backend.array(grad_out), backend.array(tin), key=KEY, **params)
-    )
+    rule, tin, grad_out, wanted = freegrads(name, has_tin)
+    x = backend.array(tin) if has_tin else None
+    given = backend.numpy(rule(None, backend.array(grad_out), x, key=KEY, **RULES[name]))
     assert given.dtype == np.float32
-    np.testing.assert_allclose(given, wanted, rtol=1e-6, atol=5e-7)
-
-
-@pytest.mark.parametrize("name", [name for name in RULES if name not in NEEDS_TIN])
-def test_freegrads_function_without_tin_gives_its_own_numbers(
-    name: str, backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    function, params = freegrad_function(name), RULES[name]
-    rule = xg.register(f"freegrad {name}", native=False)(function)
-    _, grad_out = inputs()
-    wanted = expected(monkeypatch, function, grad_out, None, params)
-    given = backend.numpy(rule(None, backend.array(grad_out), None, key=KEY, **params))
     np.testing.assert_allclose(given, wanted, rtol=1e-6, atol=5e-7)
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")
 @pytest.mark.parametrize("name", RULES)
 def test_freegrads_function_acts_under_an_activation(
-    name: str, backend: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, backend: Any, freegrads: Callable[..., Any]
 ) -> None:
-    function, params = freegrad_function(name), RULES[name]
-    rule = xg.register(f"freegrad {name}", native=False)(function)
-    tin, grad_out = inputs()
-    wanted = expected(monkeypatch, function, grad_out, tin, params)
-    with xg.use(rule, params, scope="activations", key=KEY):
+    rule, tin, grad_out, wanted = freegrads(name)
+    with xg.use(rule, RULES[name], scope="activations", key=KEY):
         y, grad_in = backend.vjp(xg.activation("Heaviside"), tin, grad_out)
     np.testing.assert_array_equal(y, (tin > 0).astype(np.float32))
     np.testing.assert_allclose(grad_in, wanted, rtol=1e-6, atol=5e-7)
@@ -160,7 +156,7 @@ def test_freegrads_function_acts_under_an_activation(
 
 @pytest.mark.parametrize("has_tin", [True, False])
 def test_rule_in_a_users_file_is_captured_as_it_stands(
-    has_tin: bool, user_rule: xg.Rule, backend: Any, monkeypatch: pytest.MonkeyPatch
+    has_tin: bool, user_rule: xg.Rule, backend: Any
 ) -> None:
     tin, grad_out = inputs()
     params = {"t": 0.5, "sigma": 0.05}

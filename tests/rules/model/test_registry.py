@@ -4,8 +4,6 @@ removed.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -13,6 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ...harness.fresh import python
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 LIBRARY = [
@@ -127,8 +127,7 @@ assert xg.get("triangular") is not mine and xg.get("sign") is mine
 xg.unregister("sign")
 assert xg.get("sign") is not mine
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
+    python("-c", code)
 
 
 def test_override_replaces_and_needs_no_old_rule() -> None:
@@ -273,8 +272,7 @@ def test_rule_of_the_library_is_found_by_threads_that_ask_for_the_first_one() ->
         "find = lambda name: (barrier.wait(), xg.get(name))[1].name\n"
         "with ThreadPoolExecutor(8) as pool: print(*pool.map(find, ['clip_norm'] * 8))"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert run.stdout.split() == ["clip_norm"] * 8, run.stderr
+    assert python("-c", code).split() == ["clip_norm"] * 8
 
 
 def test_layer_follows_a_name_that_is_redefined_while_it_is_looked_up() -> None:
