@@ -3,7 +3,6 @@ warnings."""
 
 from __future__ import annotations
 
-import threading
 import warnings
 from typing import Any
 
@@ -12,6 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.threads import on_threads
 
 X = np.linspace(-2.0, 2.0, 33)
 TIMES = 2  # the constants are made at the first call, and taken from memory at the second
@@ -99,11 +100,7 @@ def test_threads_with_numbers_of_their_own_do_not_see_each_others(scaled: Any) -
             if run(scaled, X, 1.7, width)[1].tobytes() != expected.tobytes():
                 wrong.append(width)
 
-    threads = [threading.Thread(target=work, args=(width,)) for width in (0.3, 0.4, 0.5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, 0.3, 0.4, 0.5)
     assert wrong == []
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 
 import multigrad as xg
+
+from ..harness.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 
@@ -171,11 +172,7 @@ def test_threads_with_numbers_of_their_own_do_not_see_each_others(scaled: Any) -
             if not all(map(np.array_equal, found, expected)):
                 wrong.append(width)
 
-    threads = [threading.Thread(target=work, args=(width,)) for width in (0.3, 0.4, 0.5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(work, 0.3, 0.4, 0.5)
     assert wrong == []
 
 

@@ -4,7 +4,6 @@ the rank.
 
 from __future__ import annotations
 
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from ..harness.distributed.disagreement import (
     seconds,
 )
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of, run_ranks
+from ..harness.threads import on_threads
 
 pytestmark = pytest.mark.needs("torch")
 CHECKS = Path(__file__).parents[1] / "ranks" / "agreement" / "agreement_torch.py"
@@ -134,11 +134,7 @@ def settle_all(said: dict[int, Any], *, late: int = -1, seconds: float = 0.3) ->
         )
         found[rank] = settle(group, 0, said[rank], seconds)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in said]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(run, *said)
     return found
 
 

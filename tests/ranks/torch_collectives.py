@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.distributed.ranks import check
+from harness.distributed.ranks import check, refusal
 from torch.distributed import _functional_collectives as functional
 from torch.distributed import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -331,14 +331,6 @@ def a_distributed_tensor_is_one_array_unless_its_shards_are_meant(over: str) -> 
         torch.testing.assert_close(found.to_local(), expected / expected.norm())
     else:
         torch.testing.assert_close(found.full_tensor(), expected)
-
-
-def refusal(f: Callable[..., Any], *args: Any) -> str:
-    try:
-        f(*args)
-    except xg.MultigradError as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("nothing was refused")
 
 
 @check(distributed=(False, True))

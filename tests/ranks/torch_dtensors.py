@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.distributed.ranks import check
+from harness.distributed.ranks import check, refusal
 from support import matrix
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
@@ -191,14 +191,6 @@ def compiled_code_gives_what_eager_code_gives(rule: str) -> None:
         _, expected = gradient(lambda x: act(x) * 2, x, grad_out)
         _, found = gradient(compiled, distribute(x, "last"), distribute(grad_out, "last"))
     assert_as_whole(found, expected, "last")
-
-
-def refusal(f: Callable[..., Any], *args: Any) -> str:
-    try:
-        f(*args)
-    except xg.MultigradError as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("nothing was refused")
 
 
 @check(kind=("rule", "function", "native", "gradient", "compiled"))

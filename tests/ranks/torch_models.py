@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
-from harness.distributed.ranks import check
+from harness.distributed.ranks import check, refusal
 from support import matrix
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -334,14 +334,6 @@ class Failing(nn.Module):
         y = torch.tanh(x)
         y.register_hook(self.fail)
         return y
-
-
-def refusal(f: Callable[[], Any]) -> str:
-    try:
-        f()
-    except xg.MultigradError as error:
-        return f"{type(error).__name__}: {error}"
-    raise AssertionError("nothing was refused")
 
 
 @check(scheme=("ddp", "fsdp"))

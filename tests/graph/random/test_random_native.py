@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,8 @@ from multigrad.graph import random as core
 from multigrad.graph.random import draws, native
 from multigrad.graph.random.native import write_source
 from multigrad.graph.support.compiled import Compiled, NoLibraryError, find_command
+
+from ...harness.threads import on_threads
 
 DTYPES: tuple[Any, ...] = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 SIZES = (0, 1, 3, 1025, 100_003)
@@ -56,6 +57,13 @@ def compiled(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(native, "LIBRARY", library())
     assert core.find_kernels(1) is not None, native.LIBRARY.reason
     yield native.LIBRARY
+
+
+@pytest.fixture
+def empty_cache(compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A directory for a library that is made anew."""
+    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
+    return tmp_path
 
 
 def bits(draw: np.ndarray) -> tuple[Any, ...]:
@@ -145,11 +153,7 @@ def test_threads_draw_at_once_what_one_draws(compiled: Any) -> None:
     def draw(n: int) -> None:
         drawn[n] = core.normal((0, n), (50_001,), "float32")
 
-    threads = [threading.Thread(target=draw, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(draw, *range(8))
     assert all(bits(drawn[n]) == bits(expected[n]) for n in range(8))
 
 
@@ -165,24 +169,22 @@ def test_few_draws_start_no_compiler(compiled: Any, monkeypatch: pytest.MonkeyPa
 
 
 def test_while_the_compiler_runs_plain_code_draws(
-    compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
-    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
     fresh = library("auto")
     monkeypatch.setattr(native, "LIBRARY", fresh)
     before = core.normal((0, 7), (1000,), "float32")
     fresh.wait()
     assert fresh.bound is not None
     assert bits(core.normal((0, 7), (1000,), "float32")) == bits(before)
-    kept = [*tmp_path.rglob("*.so")]
+    kept = [*empty_cache.rglob("*.so")]
     assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in kept] == [0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_child_draws_though_its_parents_compiler_runs(
-    compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
-    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
     fresh = library("auto")
     monkeypatch.setattr(native, "LIBRARY", fresh)
     expected = bits(core.normal((0, 7), (1000,), "float32"))
@@ -236,36 +238,31 @@ def test_a_compiler_that_fails_is_named_with_what_it_said(
 
 @POSIX
 def test_code_that_draws_other_numbers_is_not_used(
-    compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
-    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
     wrong = write_source().replace("0x1bd11bda", "0x1bd11bdb")
     with pytest.warns(RuntimeWarning, match="draws other numbers than plain code"):
         draw_plainly(library("on", source=wrong), monkeypatch)
 
 
-def test_a_damaged_file_is_made_again(
-    compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
+def test_a_damaged_file_is_made_again(empty_cache: Path) -> None:
     assert library().get(1) is not None
-    (path,) = tmp_path.rglob("*.so")
+    (path,) = empty_cache.rglob("*.so")
     content = path.read_bytes()
     path.unlink()  # this process runs it
     path.write_bytes(content[: len(content) // 2])
     assert library().get(1) is not None
-    (again,) = tmp_path.rglob("*.so")
+    (again,) = empty_cache.rglob("*.so")
     assert again.stat().st_size > len(content) // 2
 
 
 def test_a_file_that_others_can_write_is_not_loaded(
-    compiled: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, empty_cache: Path
 ) -> None:
-    monkeypatch.setenv("MULTIGRAD_CACHE", str(tmp_path))
     assert library().get(1) is not None
-    (path,) = tmp_path.rglob("*.so")
+    (path,) = empty_cache.rglob("*.so")
     path.chmod(0o666)
-    monkeypatch.setenv("CC", str(tmp_path / "no compiler"))
+    monkeypatch.setenv("CC", str(empty_cache / "no compiler"))
     fresh = library("auto")
     assert fresh.get(1) is None
 

@@ -376,6 +376,17 @@ def load(path: Path) -> ModuleType:
     return module
 
 
+def refusal(f: Callable[..., Any], *args: Any) -> str:
+    """Return the class and the message of the error of ours that a call raises."""
+    from multigrad import MultigradError
+
+    try:
+        f(*args)
+    except MultigradError as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was refused")
+
+
 def run_checks(paths: Sequence[Path], names: Sequence[str], report: Path, timeout: float) -> None:
     """Run checks and report each; where it hangs, the stacks go to its output before its end."""
     faulthandler.enable()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
@@ -14,6 +13,7 @@ import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks
 
 from ...harness.models.surrogates import triangle
+from ...harness.threads import on_threads
 from .test_hooks_by_themselves import chain, gradients
 
 torch: Any = pytest.importorskip("torch")
@@ -38,16 +38,14 @@ def model() -> Any:
     return chain()
 
 
-def test_scope_activations_does_not_reach_parameters(model: Any) -> None:
-    attach_param_hooks(model)
-    assert gradients(model, rule="scale", params={"s": 10.0}, scope="activations") == [3.0, 2.0]
-
-
-def test_scope_all_needs_hooks_and_removed_hooks_do_nothing(model: Any) -> None:
+def test_hooks_act_under_scope_all_and_not_under_activations_nor_once_removed(
+    model: Any,
+) -> None:
     use = {"rule": "scale", "params": {"s": 10.0}, "scope": "all"}
     assert gradients(model, **use) == [3.0, 2.0]
     hooks = attach_param_hooks(model)
     assert gradients(model, **use) == [30.0, 20.0]
+    assert gradients(model, **{**use, "scope": "activations"}) == [3.0, 2.0]
     hooks.remove()
     hooks.remove()
     assert gradients(model, **use) == [3.0, 2.0]
@@ -172,9 +170,7 @@ def test_checkpoint_runs_again_on_another_thread_under_its_rule() -> None:
     x = leaf()
     with xg.use("triangular"):
         y = checkpoint(act, x, use_reentrant=False).sum()
-    thread = threading.Thread(target=y.backward)
-    thread.start()
-    thread.join()
+    on_threads(y.backward, None)
     np.testing.assert_allclose(x.grad, triangle(X), rtol=1e-6)
 
 

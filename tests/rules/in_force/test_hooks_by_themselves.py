@@ -17,6 +17,8 @@ import pytest
 import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
 
+from ...harness.threads import on_threads
+
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
 
@@ -226,10 +228,8 @@ def test_random_rule_repeats_by_its_key(hooked: Any) -> None:
 def test_a_thread_without_use_is_not_affected(model: Any) -> None:
     other = chain()
     found = []
-    thread = threading.Thread(target=lambda: found.append(gradients(other)))
     with xg.use(**TEN):
-        thread.start()
-        thread.join()
+        on_threads(lambda other: found.append(gradients(other)), other)
         assert gradients(model, **TEN) == [30.0, 20.0]
     assert found == [[3.0, 2.0]]
     assert count_hooks(other) == 0
@@ -246,11 +246,7 @@ def test_threads_with_rules_of_their_own_do_not_meet() -> None:
             gradients(model, rule="scale", params={"s": s}, scope="params") for _ in range(20)
         ]
 
-    threads = [threading.Thread(target=run, args=(float(s),)) for s in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(run, 1.0, 2.0, 3.0, 4.0)
     assert found == {float(s): [[3.0 * s, 2.0 * s]] * 20 for s in range(1, 5)}
 
 

@@ -5,7 +5,6 @@ cache hit.
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.models.surrogates import triangle
+from ...harness.threads import on_threads
 from ...harness.traced import OPTIONS, Traced, X
 
 Tensor: TypeAlias = Any
@@ -242,11 +242,7 @@ def test_threads_of_one_function_keep_their_own_numbers(backend: Any) -> None:
         with xg.use("scale", {"s": s}):
             found[s] = [traced.gradient() for _ in range(20)]
 
-    threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 5.0, 7.0)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(run, 2.0, 3.0, 5.0, 7.0)
     for s, grads in found.items():
         np.testing.assert_array_equal(grads, np.full((20, *X.shape), s))
     assert sorted(found) == [2.0, 3.0, 5.0, 7.0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 
 import multigrad as xg
 from tests.conftest import is_installed
+
+from ...harness.threads import on_threads
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
 ONES = np.ones_like(X)
@@ -168,15 +169,9 @@ def test_rules_share_a_schedule_also_one_within_the_other(width: Any) -> None:
 def test_threads_share_a_schedule(width: Any) -> None:
     act = xg.activation("Heaviside")
     with xg.use("triangular", {"width": width}):
-        thread = threading.Thread(target=width.step, args=(3,))
-        thread.start()
-        thread.join()
+        on_threads(width.step, 3)
         np.testing.assert_allclose(xg.vjp(act, X)[1](ONES)[0], triangle(1.25), rtol=1e-5)
-    many = [threading.Thread(target=lambda: [width.step() for _ in range(200)]) for _ in range(4)]
-    for each in many:
-        each.start()
-    for each in many:
-        each.join()
+    on_threads(lambda times: [width.step() for _ in range(times)], *[200] * 4)
     assert width.count == 803
 
 

@@ -14,6 +14,8 @@ import pytest
 import multigrad as xg
 from multigrad.testing.under_test import is_installed
 
+from ...harness.threads import on_threads
+
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
 
 
@@ -166,15 +168,11 @@ def test_a_jax_jit_retraces_for_each_number(holder: str, width: Any) -> None:
 
 @pytest.mark.needs("jax")
 def test_a_jax_jit_is_not_stale_where_another_thread_steps(width: Any) -> None:
-    import threading
-
     act = xg.activation("Heaviside")
     f = plain("jax")(Slope("jax", act))
     with xg.use("triangular", {"width": width}):
         f(array("jax"))
-        thread = threading.Thread(target=width.step, args=(6,))
-        thread.start()
-        thread.join()
+        on_threads(width.step, 6)
         follow(f, array("jax"), width, steps=1)
 
 

@@ -15,6 +15,8 @@ import pytest
 import multigrad as xg
 from multigrad.trace.scope.moving import Noted
 
+from ...harness.threads import on_threads
+
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -166,11 +168,7 @@ def test_threads_begin_without_a_rule_and_keep_their_own() -> None:
             barrier.wait()
 
     with scale(7.0):
-        threads = [threading.Thread(target=run, args=(s,)) for s in (2.0, 3.0, 5.0)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        on_threads(run, 2.0, 3.0, 5.0)
         assert factors() == 7.0
     assert found == {2.0: 2.0, 3.0: 3.0, 5.0: 5.0, -2.0: 1.0, -3.0: 1.0, -5.0: 1.0}
 
@@ -190,11 +188,7 @@ def test_use_object_shared_by_threads_and_tasks_is_entered_by_each() -> None:
             order.wait()
         found.append(factors())
 
-    threads = [threading.Thread(target=run, args=(first,)) for first in (True, False)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(run, True, False)
     assert sorted(found) == [1.0, 1.0, 2.0, 2.0]
 
     async def task(steps: int) -> float:

@@ -13,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.fresh import python
+from ...harness.threads import on_threads
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 LIBRARY = [
@@ -241,7 +242,7 @@ def test_of_many_threads_one_gets_the_name() -> None:
     outcomes: list[str] = []
     barrier = threading.Barrier(8)
 
-    def register() -> None:
+    def register(_: int) -> None:
         barrier.wait()
         try:
             xg.register("contested")(lambda ctx, grad_out, tin: grad_out)
@@ -249,11 +250,7 @@ def test_of_many_threads_one_gets_the_name() -> None:
         except xg.RuleError:
             outcomes.append("refused")
 
-    threads = [threading.Thread(target=register) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    on_threads(register, *range(8))
     assert sorted(outcomes) == ["refused"] * 7 + ["registered"]
 
 
