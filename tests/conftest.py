@@ -363,7 +363,7 @@ def registry_as_found() -> Iterator[None]:
     """A test leaves the rules as it found them; the library's stay where it has imported them."""
     before = dict(RULES)
     yield
-    if RULES == before:  # nearly always, and a twentieth of what the names one by one take
+    if before == RULES:  # nearly always, and a twentieth of what the names one by one take
         return
     for name in {*before, *RULES}:
         rule = before.get(name, LIBRARY.get(name))
