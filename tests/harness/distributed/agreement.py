@@ -26,6 +26,13 @@ def said(run: Callable[[], Any]) -> str:
     return ""
 
 
+def failing(ctx: Any, grad_out: Any, tin: Any) -> Any:
+    """A rule that raises on rank 1."""
+    if RANK == 1:
+        raise ValueError("no gradient on this rank")
+    return grad_out
+
+
 def kill_second() -> None:
     """Kill rank 1, after rank 0 has come as far: it may still be in what both have done so far."""
     came = Path(os.environ["RANKS_FOLDER"]) / "rank 0 came as far"

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from harness.distributed.agreement import RANK, kill_second, mine, said
+from harness.distributed.agreement import RANK, failing, kill_second, mine, said
 from harness.distributed.ranks import check
 from torch import nn
 from torch.distributed.fsdp import fully_shard
@@ -160,12 +160,6 @@ def different_order() -> str:
 def different_rules_for_gradients() -> str:
     grads = [torch.ones(3)]
     return said(lambda: xg.apply_to_gradients(grads, mine("clip_norm", "centralize")))
-
-
-def failing(ctx: Any, grad_out: Any, tin: Any) -> Any:
-    if RANK == 1:
-        raise ValueError("no gradient on this rank")
-    return grad_out
 
 
 @check()
