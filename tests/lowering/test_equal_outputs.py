@@ -22,46 +22,23 @@ X = np.array([-1.0, 2.0, 3.0], np.float32)
 ONES = np.ones(3, np.float32)
 
 
-def classes() -> dict[str, Any]:
-    class Apart(torch.autograd.Function):
-        @staticmethod
-        def backward(ctx: Any, first: Any, second: Any) -> Any:
-            return 2 * first + 20 * second
+FORWARDS: dict[str, Callable[[Any, Any], Any]] = {  # of x and its double
+    "CastAndCopied": lambda x, y: (y.float().to(x.dtype).clone(), y),
+    "Cast": lambda x, y: (y, y.float().clone()),
+    "OfInput": lambda x, y: (x.float().clone(), x.clone()),
+    "Summed": lambda x, y: (y.sum_to_size(x.shape).clone(), y),
+    "Same": lambda x, y: (y, x * 2),
+}
 
-    class CastAndCopied(Apart):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x * 2
-            return y.float().to(x.dtype).clone(), y
 
-    class Cast(Apart):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x * 2
-            return y, y.float().clone()
-
-    class OfInput(Apart):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
+def convert(name: str) -> Any:
+    @torch_class(lambda ctx, first, second: 2 * first + 20 * second)
+    def Apart(ctx: Any, x: Any) -> Any:
+        if name == "OfInput":
             ctx.save_for_backward(x)
-            return x.float().clone(), x.clone()
+        return FORWARDS[name](x, x * 2)
 
-    class Summed(Apart):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x * 2
-            return y.sum_to_size(x.shape).clone(), y
-
-    class Same(Apart):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2, x * 2
-
-    found = (CastAndCopied, Cast, OfInput, Summed, Same)
-    return {kind.__name__: kind for kind in found}
-
-
-NAMES = ("CastAndCopied", "Cast", "OfInput", "Summed", "Same")
+    return xg.from_autograd_function(Apart)
 
 
 def pulled(backend: Any, f: Any, position: int) -> Any:
@@ -71,17 +48,17 @@ def pulled(backend: Any, f: Any, position: int) -> Any:
     return backend.numpy(pull(tuple(cotangents))[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FORWARDS)
 def test_equal_outputs_have_their_own_gradients(name: str, backend: Any) -> None:
-    f = xg.from_autograd_function(classes()[name])
+    f = convert(name)
     np.testing.assert_array_equal(pulled(backend, f, 0), 2 * ONES)
     np.testing.assert_array_equal(pulled(backend, f, 1), 20 * ONES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FORWARDS)
 def test_they_have_them_in_eager_torch_under_transforms_and_compiled(name: str) -> None:
     torch._dynamo.reset()  # it stops after eight functions of one code
-    f, x = xg.from_autograd_function(classes()[name]), torch.tensor(X)
+    f, x = convert(name), torch.tensor(X)
     for position, expected in enumerate((2.0, 20.0)):
 
         def loss(x: Any, position: int = position) -> Any:

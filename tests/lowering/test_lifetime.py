@@ -46,33 +46,20 @@ class Model:
         return grad_out * self.factor * float(tin.ndim)
 
 
-def bound_method(model: Model) -> Any:
-    return model.rule
-
-
-def closure(model: Model) -> Any:
-    return lambda ctx, grad_out, tin: grad_out * model.factor
-
-
-def native(model: Model) -> Any:
-    return xg.compose(model.rule).copy(native=True)
-
-
 def registered(model: Model) -> Any:
     xg.register("test lifetime", override=True)(model.rule)
     return "test lifetime"
 
 
-MAKERS = [
-    bound_method,
-    closure,
-    native,
-    registered,
-    lambda model: model.branching,
-    lambda model: model.asking,
-    lambda model: xg.compose(model.rule, "scale").with_params(s=1.0),
-]
-NAMES = ["method", "closure", "native", "registered", "uncapturable", "asking", "part"]
+MAKERS: dict[str, Callable[[Model], Any]] = {
+    "method": lambda model: model.rule,
+    "closure": lambda model: lambda ctx, grad_out, tin: grad_out * model.factor,
+    "native": lambda model: xg.compose(model.rule).copy(native=True),
+    "registered": registered,
+    "uncapturable": lambda model: model.branching,
+    "asking": lambda model: model.asking,
+    "part": lambda model: xg.compose(model.rule, "scale").with_params(s=1.0),
+}
 
 
 def act_under(backend: Any, rule: Any) -> Any:
@@ -86,7 +73,7 @@ def act_under(backend: Any, rule: Any) -> Any:
     return grad_in
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=NAMES)
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_a_rule_that_was_used_lets_go_of_what_it_belongs_to(
     make: Callable[[Model], Any], backend: Any
 ) -> None:

@@ -183,3 +183,23 @@ def test_what_is_emitted_for_every_rule_is_the_source_that_it_was(backend: Any) 
     if not digests.path_of("sources", backend.name).exists():
         pytest.skip(f"{backend.name} is an author's backend: its sources are its own tests' matter")
     assert not digests.differing(digests.read("sources", backend.name), emitted_texts(backend.name))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_numpy_takes_fused_and_computes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MULTIGRAD_FUSED", raising=False)
+    x = np.linspace(-2, 2, 9)
+    fused, plain = (xg.activation("Heaviside", "triangular", fused=each) for each in (True, False))
+    for found, expected in zip(xg.vjp(fused, x)[1](x), xg.vjp(plain, x)[1](x), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(TypeError, match=r'fused is "auto", True or False, got \'always\''):
+        xg.activation("Heaviside", "triangular", fused="always")  # type: ignore[arg-type]
+    with pytest.raises(xg.RuleError, match="fused=True needs a rule"):
+        xg.activation("Heaviside", fused=True)
+    with pytest.raises(TypeError, match="fused is"):
+        xg.function(lambda x: x, lambda g, x: g, fused=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="fused is"), xg.use("triangular", fused="never"):  # type: ignore[arg-type]
+        pass

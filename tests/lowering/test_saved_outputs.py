@@ -33,46 +33,32 @@ def mask() -> Any:
 def torch_classes() -> dict[str, Any]:
     import torch
 
-    class Mask(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = (x > 0).to(x.dtype)
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            (y,) = ctx.saved_tensors
-            return 3 * g * y
+    @torch_class(lambda ctx, g: 3 * g * ctx.saved_tensors[0])
+    def Mask(ctx: Any, x: Any) -> Any:
+        y = (x > 0).to(x.dtype)
+        ctx.save_for_backward(y)
+        return y
 
     @torch_class(lambda ctx, g: 3 * g * ctx.y.exp())
     def Attribute(ctx: Any, x: Any) -> Any:
         ctx.y = (x > 0).to(x.dtype)
         return ctx.y
 
-    class Copied(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x.clone()
-            ctx.save_for_backward(y)
-            return y
+    @torch_class(lambda ctx, g: 3 * g * ctx.saved_tensors[0])
+    def Copied(ctx: Any, x: Any) -> Any:
+        y = x.clone()
+        ctx.save_for_backward(y)
+        return y
 
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            (y,) = ctx.saved_tensors
-            return 3 * g * y
+    def of_both(ctx: Any, g: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return g * (x * y + x.round())
 
-    class Both(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x.round()
-            ctx.save_for_backward(x, y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            x, y = ctx.saved_tensors
-            return g * (x * y + x.round())
+    @torch_class(of_both)
+    def Both(ctx: Any, x: Any) -> Any:
+        y = x.round()
+        ctx.save_for_backward(x, y)
+        return y
 
     class SetUp(torch.autograd.Function):
         @staticmethod
@@ -88,24 +74,17 @@ def torch_classes() -> dict[str, Any]:
             x, y, z = ctx.saved_tensors
             return g * y * z + h * x
 
-    class Root(torch.autograd.Function):
+    @torch_class(lambda ctx, g: g / (3 * ctx.saved_tensors[0] ** 2))
+    def Root(ctx: Any, x: Any) -> Any:
         """y**3 = x by bisection, of which the ops have no slope."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            low, high = torch.zeros_like(x), torch.full_like(x, 2.0)
-            for _ in range(24):
-                middle = (low + high) / 2
-                low = torch.where(middle**3 < x.abs(), middle, low)
-                high = torch.where(middle**3 < x.abs(), high, middle)
-            y = x.sign() * middle
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, g: Any) -> Any:
-            (y,) = ctx.saved_tensors
-            return g / (3 * y * y)
+        low, high = torch.zeros_like(x), torch.full_like(x, 2.0)
+        for _ in range(24):
+            middle = (low + high) / 2
+            low = torch.where(middle**3 < x.abs(), middle, low)
+            high = torch.where(middle**3 < x.abs(), high, middle)
+        y = x.sign() * middle
+        ctx.save_for_backward(y)
+        return y
 
     return {kind.__name__: kind for kind in (Mask, Attribute, Copied, Both, SetUp, Root)}
 
@@ -194,11 +173,14 @@ def in_tensorflow(f: Callable[..., Any], graph: bool = False) -> Any:
     return (tf.function(second) if graph else second)(tf.constant(X)).numpy()
 
 
+CLASSES = ("Mask", "Attribute", "Copied", "Both", "SetUp", "Root")
+FUNCTIONS = ("applied", "derived", "computed", "again", "pushed", "listed")
 SECOND_DERIVATIVES = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
+differentiating = pytest.mark.backends(*SECOND_DERIVATIVES)
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("name", ["Mask", "Attribute", "Copied", "Both", "SetUp", "Root"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_a_class_that_saves_its_output_has_the_second_derivative_of_the_class(name: str) -> None:
     original = torch_classes()[name]
     expected = in_torch(original.apply)
@@ -207,7 +189,7 @@ def test_a_class_that_saves_its_output_has_the_second_derivative_of_the_class(na
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow")
-@pytest.mark.parametrize("name", ["Mask", "Attribute", "Copied", "Both", "SetUp", "Root"])
+@pytest.mark.parametrize("name", CLASSES)
 def test_it_has_it_on_every_framework_and_compiled(name: str) -> None:
     original = torch_classes()[name]
     expected, ours = in_torch(original.apply), xg.from_autograd_function(original)
@@ -232,7 +214,7 @@ def test_it_has_it_under_torch_func_and_vmap(name: str) -> None:
 
 
 @pytest.mark.needs("jax")
-@pytest.mark.parametrize("name", ["applied", "derived", "computed", "again", "pushed", "listed"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_custom_rule_of_jax_keeps_its_second_derivative(name: str) -> None:
     original = jax_functions()[name]
     expected, ours = in_jax(original), xg.from_custom_vjp(original)
@@ -242,41 +224,31 @@ def test_a_custom_rule_of_jax_keeps_its_second_derivative(name: str) -> None:
 
 
 @pytest.mark.needs("torch", "jax")
-@pytest.mark.parametrize("name", ["applied", "derived", "computed", "again", "pushed", "listed"])
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_it_keeps_it_on_torch(name: str) -> None:
     original = jax_functions()[name]
     expected, ours = in_jax(original), xg.from_custom_vjp(original)
     np.testing.assert_allclose(in_torch(ours), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
-def test_residuals_of_an_output_are_differentiated_by_the_own_gradient(
-    name: str, backend: Any
-) -> None:
-    if backend.name != name:
-        pytest.skip("it is another framework's")
-    np.testing.assert_allclose(SECOND_DERIVATIVES[name](mask()), MASK)
+@differentiating
+def test_residuals_of_an_output_are_differentiated_by_the_own_gradient(backend: Any) -> None:
+    np.testing.assert_allclose(SECOND_DERIVATIVES[backend.name](mask()), MASK)
 
 
-@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
-def test_what_backward_computes_again_keeps_the_derivative_of_its_ops(
-    name: str, backend: Any
-) -> None:
-    if backend.name != name:
-        pytest.skip("it is another framework's")
+@differentiating
+def test_what_backward_computes_again_keeps_the_derivative_of_its_ops(backend: Any) -> None:
     f = xg.function(xp.round, lambda g, x: g * x * xp.sum(xp.round(x)))
     # By its ops the sum of rounded numbers has no slope: 4 * FIRST is left.
-    np.testing.assert_allclose(SECOND_DERIVATIVES[name](f), 4 * FIRST * SECOND)
+    np.testing.assert_allclose(SECOND_DERIVATIVES[backend.name](f), 4 * FIRST * SECOND)
 
 
-@pytest.mark.parametrize("name", SECOND_DERIVATIVES)
-def test_a_saved_function_keeps_it(name: str, backend: Any) -> None:
-    if backend.name != name:
-        pytest.skip("it is another framework's")
+@differentiating
+def test_a_saved_function_keeps_it(backend: Any) -> None:
     f = mask()
     f(X)
     again = xg.from_dict(json.loads(json.dumps(f.to_dict())))
-    np.testing.assert_allclose(SECOND_DERIVATIVES[name](again), MASK)
+    np.testing.assert_allclose(SECOND_DERIVATIVES[backend.name](again), MASK)
 
 
 def test_a_document_that_reads_another_output_than_forward_gives_is_refused() -> None:

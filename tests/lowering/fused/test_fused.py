@@ -21,8 +21,10 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
+torch: Any = pytest.importorskip("torch")
+
 Tensor: TypeAlias = Any
-of_torch = pytest.mark.needs("torch")
+pytestmark = pytest.mark.needs("torch")
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 compiling = pytest.mark.skipif(
     not IS_INTERPRETED and not any(map(shutil.which, ("cc", "gcc", "clang"))),
@@ -68,8 +70,6 @@ def both(name: str, **options: Any) -> tuple[Any, Any]:
 
 def samples(dtype: Any, count: int = 112) -> tuple[Tensor, Tensor]:
     """Return each edge value as input with each as cotangent, and some drawn: 2048 as it stands."""
-    import torch
-
     edges = np.array([*EDGES, *(-each for each in EDGES)], np.float32)
     values = torch.tensor(np.concatenate([edges, np.nextafter(edges, np.float32(0))]))
     drawn = torch.randn(2, count, generator=torch.Generator().manual_seed(0))
@@ -79,15 +79,11 @@ def samples(dtype: Any, count: int = 112) -> tuple[Tensor, Tensor]:
 
 
 def run(act: Any, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-    import torch
-
     y = act(x)
     return y, torch.autograd.grad(y, x, grad)[0]
 
 
 def assert_same_bits(found: Tensor, expected: Tensor) -> None:
-    import torch
-
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     nan = found.isnan() & expected.isnan()
     same = (found == expected) & (torch.signbit(found) == torch.signbit(expected))
@@ -101,8 +97,6 @@ def assert_agree(name: str, x: Tensor, grad: Tensor, **options: Any) -> None:
 
 
 def needs_functions_of_torch() -> None:
-    import torch
-
     if not torch.backends.mkl.is_available():
         pytest.skip("torch has exp from MKL where it is built with it, and kernels have it there")
 
@@ -112,41 +106,27 @@ def is_fused(y: Tensor) -> bool:
     return [str(x.dtype) for x in y.grad_fn.saved_tensors] == ["torch.uint8"]
 
 
-@of_torch
 @compiling
 @pytest.mark.parametrize("name", RULES)
 def test_kernels_give_the_bits_of_plain_code_on_edge_values(name: str) -> None:
-    import torch
-
     assert_agree(name, *samples(torch.float32))
 
 
-@of_torch
 @compiling
 def test_kernels_of_float64_give_its_bits() -> None:
-    import torch
-
     assert_agree("chain", *samples(torch.float64))
 
 
-@of_torch
 @compiling
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_have_the_bits_of_torch(name: str, dtype: str) -> None:
-    import torch
-
     needs_functions_of_torch()
     assert_agree(name, *samples(getattr(torch, dtype)))
 
 
-@of_torch
 @compiling
 def test_functions_of_functions_and_masks_between_them_have_the_bits_of_torch() -> None:
-    import torch
-
-    from multigrad import xp
-
     needs_functions_of_torch()
 
     def forward(x: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,12 +149,9 @@ def test_functions_of_functions_and_masks_between_them_have_the_bits_of_torch() 
         assert_same_bits(*pair)
 
 
-@of_torch
 @compiling
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_16_bits_are_computed_in_float32_and_rounded_once(dtype: str) -> None:
-    import torch
-
     x, grad = samples(getattr(torch, dtype), 4096)
     x, grad = x.detach()[-4096:].requires_grad_(), grad[-4096:]
     fused, plain = both("triangular")
@@ -188,21 +165,15 @@ def test_16_bits_are_computed_in_float32_and_rounded_once(dtype: str) -> None:
     assert bool((off <= torch.finfo(x.dtype).eps * expected.double().abs() + 1e-7).all())
 
 
-@of_torch
 @compiling
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 4095, 4096, 4097, 131072 + 13])
 def test_any_number_of_elements_is_right_masks_of_odd_lengths_too(count: int) -> None:
-    import torch
-
     x = torch.randn(count, generator=torch.Generator().manual_seed(count)).requires_grad_()
     assert_agree("rectangular", x, torch.ones(count))
 
 
-@of_torch
 @compiling
 def test_empty_scalar_and_strided_tensors_are_right() -> None:
-    import torch
-
     for x in (torch.zeros(0, 3), torch.tensor(0.25)):
         assert_agree("rectangular", x.requires_grad_(), torch.ones_like(x))
     fused, plain = both("rectangular")
@@ -219,11 +190,8 @@ def test_empty_scalar_and_strided_tensors_are_right() -> None:
     assert_same_bits(x.grad, torch.autograd.grad(plain(x).sum(), x)[0])
 
 
-@of_torch
 @compiling
 def test_other_numbers_of_a_param_reach_the_kernels() -> None:
-    import torch
-
     x, grad = samples(torch.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -232,21 +200,15 @@ def test_other_numbers_of_a_param_reach_the_kernels() -> None:
             assert_agree("triangular", x, grad, params={"width": width})
 
 
-@of_torch
 @compiling
 def test_rectangular_keeps_one_bit_of_32() -> None:
-    import torch
-
     fused, _ = both("rectangular")
     y = fused(torch.randn(3200, requires_grad=True))
     assert sum(x.nbytes for x in y.grad_fn.saved_tensors) * 32 == y.nbytes
 
 
-@of_torch
 @compiling
 def test_backward_is_differentiated_again_as_plain_code_is() -> None:
-    import torch
-
     seconds = []
     for act in both("triangular"):
         x = torch.linspace(-2, 2, 9, requires_grad=True)
@@ -262,10 +224,8 @@ def test_backward_is_differentiated_again_as_plain_code_is() -> None:
     assert_same_bits(*seconds[2:])
 
 
-@of_torch
 @compiling
 def test_transforms_batched_gradients_autocast_and_checkpoints_take_plain_code() -> None:
-    import torch
     from torch.utils.checkpoint import checkpoint
 
     fused, plain = both("rectangular")
@@ -285,13 +245,8 @@ def test_transforms_batched_gradients_autocast_and_checkpoints_take_plain_code()
         assert_same_bits(x.grad, run(plain, x, torch.ones_like(x))[1])
 
 
-@of_torch
 @compiling
 def test_functions_of_several_tensors_are_fused_too() -> None:
-    import torch
-
-    from multigrad import xp
-
     def forward(x: Tensor, y: Tensor, limit: float) -> tuple[Tensor, Tensor]:
         return xp.minimum(xp.maximum(x, y), limit) * y, xp.abs(x - y)
 
@@ -311,13 +266,8 @@ def test_functions_of_several_tensors_are_fused_too() -> None:
         assert_same_bits(*pair)
 
 
-@of_torch
 @compiling
 def test_limits_that_are_tensors_let_their_nan_through() -> None:
-    import torch
-
-    from multigrad import xp
-
     nan, found = float("nan"), []
     for fused in (True, False):
         f = xg.function(
@@ -333,22 +283,16 @@ def test_limits_that_are_tensors_let_their_nan_through() -> None:
         assert_same_bits(*pair)
 
 
-@of_torch
 @compiling
 def test_a_pickled_activation_and_a_pickled_rule_stay_fused() -> None:
-    import torch
-
     act, rule = pickle.loads(pickle.dumps((both("rectangular")[0], xg.get("rectangular"))))
     assert is_fused(act(torch.ones(3, requires_grad=True)))
     assert pickle.loads(pickle.dumps(rule.copy(fused=True))).fused is True
 
 
-@of_torch
 @of_c
 @compiling
 def test_threads_share_kernels() -> None:
-    import torch
-
     fused, plain = both("rectangular")
     x = torch.randn(50_000, generator=torch.Generator().manual_seed(1)).requires_grad_()
     expected = run(plain, x, x.detach())
@@ -361,13 +305,10 @@ def test_threads_share_kernels() -> None:
         list(pool.map(check, range(16)))
 
 
-@of_torch
 @compiling
 def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
     device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     from multigrad_torch.attach.fusing import when
 
     count = 5000
@@ -390,7 +331,6 @@ def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
     assert not is_fused(act(small))
 
 
-@of_torch
 @of_c
 @pytest.mark.parametrize(
     ("variables", "reason"),
@@ -403,8 +343,6 @@ def test_auto_runs_plain_code_while_the_kernel_compiles_and_then_the_kernel(
 def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
     variables: dict[str, str], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     rule = xg.get("rectangular").copy(name=f"without_{variables['CC']}")
@@ -417,13 +355,10 @@ def test_without_a_compiler_plain_code_runs_and_one_warning_says_why(
         assert_same_bits(found, right)
 
 
-@of_torch
 @compiling
 def test_a_compiler_without_threads_gives_a_kernel_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     real = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))))
     compiler = tmp_path / "clang"  # as macOS has it
     compiler.write_text(
@@ -443,10 +378,7 @@ exec {real} "$@"
         assert_same_bits(torch.autograd.grad(y.sum(), x)[0], (x.abs() < 0.5).float())
 
 
-@of_torch
 def test_what_no_kernel_computes_is_named() -> None:
-    import torch
-
     x = torch.randn(20, requires_grad=True)
     factorial = xg.register("fused_tests_lgamma", override=True)(lambda _, g, x: g * xp.lgamma(x))
     for rule, reason in ((factorial, "op lgamma"), (xg.get("full_jam"), "random numbers")):
@@ -471,12 +403,9 @@ def test_what_no_kernel_computes_is_named() -> None:
         assert torch.autograd.grad(constant(x).sum(), x, allow_unused=True) == (None,)
 
 
-@of_torch
 @compiling
 @pytest.mark.parametrize("width", [1e39, 1e22, 1e-30])
 def test_numbers_beyond_the_dtype_do_what_they_do_in_plain_code(width: float) -> None:
-    import torch
-
     @xg.register("fused_tests_beyond", override=True)
     def clipped(ctx: Any, grad_out: Any, tin: Any, width: float = 1.0) -> Any:
         return xp.clip(grad_out, -width * width, width * width) + xp.abs(tin)
@@ -498,15 +427,12 @@ def test_numbers_beyond_the_dtype_do_what_they_do_in_plain_code(width: float) ->
     assert found == outcome(fused=False)
 
 
-@of_torch
 @pytest.mark.parametrize(
     ("forward", "rule"), [("Heaviside", "straight_through"), ("ReLU", "d(ReLU)")]
 )
 def test_parts_that_are_one_kernel_of_torch_each_ask_for_no_compiler(
     forward: str, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setenv("CC", "no_such_compiler")  # a warning would be an error
     x = torch.linspace(-1, 1, 9, requires_grad=True)
     y, gradient = run(xg.activation(forward, rule, fused=True), x, torch.ones(9))
@@ -514,7 +440,6 @@ def test_parts_that_are_one_kernel_of_torch_each_ask_for_no_compiler(
     assert_same_bits(gradient, (x > 0).float() if rule == "d(ReLU)" else torch.ones(9))
 
 
-@of_torch
 def test_false_asks_for_no_compiler_nor_does_a_process_that_turns_it_off() -> None:
     code = """
 import os, sys, torch, multigrad as xg
@@ -529,21 +454,3 @@ print([name for name in sys.modules if name.endswith("fusing.fused")])
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_numpy_takes_fused_and_computes_the_same() -> None:
-    x = np.linspace(-2, 2, 9)
-    fused, plain = both("triangular")
-    for found, expected in zip(xg.vjp(fused, x)[1](x), xg.vjp(plain, x)[1](x), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
-def test_another_word_is_refused() -> None:
-    with pytest.raises(TypeError, match=r'fused is "auto", True or False, got \'always\''):
-        xg.activation("Heaviside", "triangular", fused="always")  # type: ignore[arg-type]
-    with pytest.raises(xg.RuleError, match="fused=True needs a rule"):
-        xg.activation("Heaviside", fused=True)
-    with pytest.raises(TypeError, match="fused is"):
-        xg.function(lambda x: x, lambda g, x: g, fused=1)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="fused is"), xg.use("triangular", fused="never"):  # type: ignore[arg-type]
-        pass

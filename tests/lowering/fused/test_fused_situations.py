@@ -80,7 +80,6 @@ def assert_alike(call: Callable[[Any], Any]) -> None:
 
 def tensors() -> dict[str, Callable[[], tuple[Tensor, Tensor | None]]]:
     """Return inputs and cotangents of every make; None: of ordinary make."""
-    torch: Any = pytest.importorskip("torch")
 
     def flat() -> Tensor:
         return drawn(300)
