@@ -21,31 +21,23 @@ X = np.array([[0.3, -1.25, 0.6], [2.0, -0.0, -3.5]], np.float32)
 
 
 def make_classes() -> dict[str, Any]:
-    class MarksIt(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.mark_dirty(x)
-            x.mul_(2).clamp_(max=3)
-            ctx.save_for_backward(x)
-            return x
+    @torch_class(lambda ctx, grad: grad * ctx.saved_tensors[0])
+    def MarksIt(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        x.mul_(2).clamp_(max=3)
+        ctx.save_for_backward(x)
+        return x
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (y,) = ctx.saved_tensors
-            return grad * y
+    def of_both(ctx: Any, grad: Any) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y + x * x
 
-    class DoesNotSay(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            x -= x.max(-1, keepdim=True)[0]
-            y = x.exp()
-            ctx.save_for_backward(x, y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            x, y = ctx.saved_tensors
-            return grad * y + x * x
+    @torch_class(of_both)
+    def DoesNotSay(ctx: Any, x: Any) -> Any:
+        x -= x.max(-1, keepdim=True)[0]
+        y = x.exp()
+        ctx.save_for_backward(x, y)
+        return y
 
     @torch_class(lambda ctx, grad: grad * 3)
     def ByAMask(ctx: Any, x: Any) -> Any:

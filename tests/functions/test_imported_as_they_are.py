@@ -30,6 +30,8 @@ def make_classes() -> dict[str, Any]:
         def backward(ctx: Any, grad: Any) -> Any:
             return 2 * grad
 
+    doubling = torch_class(Base.backward)
+
     class BySuper(Base):
         @classmethod
         def scale(cls, x: Any) -> Any:
@@ -39,12 +41,11 @@ def make_classes() -> dict[str, Any]:
         def forward(ctx: Any, x: Any) -> Any:
             return BySuper.scale(x)
 
-    class SetsAnAttribute(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            y = x * 3.0
-            y.history = "noted"
-            return y
+    @doubling
+    def SetsAnAttribute(ctx: Any, x: Any) -> Any:
+        y = x * 3.0
+        y.history = "noted"
+        return y
 
     class AppliesItself(torch.autograd.Function):
         @staticmethod
@@ -55,26 +56,18 @@ def make_classes() -> dict[str, Any]:
         def backward(ctx: Any, grad: Any) -> Any:
             return AppliesItself.apply(grad) * (2.0 / 3.0)
 
-    class OldNames(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * 3.0
+    @torch_class(lambda ctx, grad: grad * 2 + 0 * ctx.saved_variables[0])
+    def OldNames(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 3.0
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (x,) = ctx.saved_variables
-            return grad * 2 + 0 * x
+    def asks_its_node(ctx: Any, grad: Any) -> Any:
+        assert "AsksItsNode" in ctx.name()
+        return grad * 2
 
-    class AsksItsNode(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 3.0
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            assert "AsksItsNode" in ctx.name()
-            return grad * 2
+    @torch_class(asks_its_node)
+    def AsksItsNode(ctx: Any, x: Any) -> Any:
+        return x * 3.0
 
     @torch_class(lambda ctx, grad: None if grad is None else grad * 2)
     def WantsNoGradient(ctx: Any, x: Any) -> Any:
@@ -83,26 +76,22 @@ def make_classes() -> dict[str, Any]:
             raise RuntimeError("the engine knows better")
         return x * 3.0
 
-    class ByIndex(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            sizes = {1: 3.0}
-            return x * sizes[int((x > -9).all())]
+    @doubling
+    def ByIndex(ctx: Any, x: Any) -> Any:
+        sizes = {1: 3.0}
+        return x * sizes[int((x > -9).all())]
 
-    class BySort(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x[torch.argsort(x)].clone() * 0 + 3 * x
+    @doubling
+    def BySort(ctx: Any, x: Any) -> Any:
+        return x[torch.argsort(x)].clone() * 0 + 3 * x
 
-    class ByNumpy(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return torch.from_numpy(np.asarray(x.detach()) * np.float32(3))
+    @doubling
+    def ByNumpy(ctx: Any, x: Any) -> Any:
+        return torch.from_numpy(np.asarray(x.detach()) * np.float32(3))
 
-    class ByFormat(Base):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * float(f"{x.new_tensor(3.0).item():.1f}")
+    @doubling
+    def ByFormat(ctx: Any, x: Any) -> Any:
+        return x * float(f"{x.new_tensor(3.0).item():.1f}")
 
     local = locals().items()
     return {name: each for name, each in local if isinstance(each, type) and name != "Base"}

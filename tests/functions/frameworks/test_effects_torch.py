@@ -248,15 +248,13 @@ def closed_over(kind: Kind, state: Any) -> tuple[Any, tuple[Any, ...]]:
 def in_backward(kind: Kind, state: Any) -> tuple[Any, tuple[Any, ...]]:
     act = kind.act
 
-    class Acts(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            return x * 2
+    def backward(ctx: Any, grad: Any) -> Any:
+        act(state, grad)
+        return grad * 3
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            act(state, grad)
-            return grad * 3
+    @torch_class(backward)
+    def Acts(ctx: Any, x: Any) -> Any:
+        return x * 2
 
     return Acts, ()
 

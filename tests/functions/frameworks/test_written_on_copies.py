@@ -71,20 +71,13 @@ def make_classes() -> dict[str, tuple[Any, tuple[Any, ...]]]:
             softmax.mul_(grad.unsqueeze(-1))
             return softmax, None
 
-    class Says(torch.autograd.Function):
+    @torch_class(lambda ctx, grad: grad.masked_fill(ctx.saved_tensors[0] == 0, 0))
+    def Says(ctx: Any, x: Any) -> Any:
         """Says that it has written."""
-
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.mark_dirty(x)
-            x.clamp_(min=0)
-            ctx.save_for_backward(x)
-            return x
-
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            (y,) = ctx.saved_tensors
-            return grad.masked_fill(y == 0, 0)
+        ctx.mark_dirty(x)
+        x.clamp_(min=0)
+        ctx.save_for_backward(x)
+        return x
 
     return {
         "rotates": (Rotates, (X, ANGLES)),
@@ -218,22 +211,19 @@ def test_it_is_for_code_that_writes() -> None:
 def written_cotangent(is_captured: bool) -> Any:
     """Return a class that writes into its cotangent; what asks for a number is not captured."""
 
-    class Marks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            if not is_captured:
-                x.sum().item()
-            return x * 1.0
+    def mark(ctx: Any, grad: Any) -> Any:
+        grad[1] = 5.0
+        return grad
 
-        @staticmethod
-        def backward(ctx: Any, grad: Any) -> Any:
-            grad[1] = 5.0
-            return grad
+    @torch_class(mark)
+    def Marks(ctx: Any, x: Any) -> Any:
+        if not is_captured:
+            x.sum().item()
+        return x * 1.0
 
     return Marks
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize("is_captured", [True, False])
 def test_a_cotangent_that_lies_in_memory_once_is_written_as_one_of_its_own(
     is_captured: bool,

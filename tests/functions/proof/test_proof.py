@@ -24,6 +24,8 @@ from multigrad.functions.recipes import record as functions
 from multigrad.graph.passes.simplify import substitute
 from multigrad.rules.model import specialization
 
+from ...harness.torch_class import torch_class
+
 X = np.linspace(-1.7, 2.3, 12, dtype=np.float32).reshape(3, 4)
 ONES = np.ones_like(X)
 SERIAL = itertools.count()
@@ -132,16 +134,10 @@ def test_a_function_of_the_neutral_dialect_is_proven_against_its_own_run_on_arra
 def test_the_gradient_of_a_class_is_compared_with_autograds() -> None:
     import torch
 
-    class Grow(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return x * 2.0
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return grad_out * torch.exp(x)
+    @torch_class(lambda ctx, grad_out: grad_out * torch.exp(ctx.saved_tensors[0]))
+    def Grow(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * 2.0
 
     grow = xg.from_autograd_function(Grow)
     x = torch.tensor([0.5, 1.5], requires_grad=True)

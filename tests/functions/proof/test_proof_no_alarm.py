@@ -15,6 +15,8 @@ import pytest
 import multigrad as xg
 from multigrad.errors import NativeRuleWarning, NotProvenWarning
 
+from ...harness.torch_class import torch_class
+
 X = np.linspace(-2.0, 2.0, 12, dtype=np.float32).reshape(3, 4)
 
 
@@ -41,16 +43,10 @@ def slope_in_torch(function: Any, *arrays: Any) -> Any:
 def test_a_bfloat16_output_of_a_float32_class() -> None:
     import torch
 
-    class Narrowed(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Any) -> Any:
-            ctx.save_for_backward(x)
-            return torch.exp(x.to(torch.bfloat16))
-
-        @staticmethod
-        def backward(ctx: Any, grad_out: Any) -> Any:
-            (x,) = ctx.saved_tensors
-            return (grad_out * torch.exp(x.to(torch.bfloat16))).float()
+    @torch_class(lambda ctx, g: (g * torch.exp(ctx.saved_tensors[0].to(torch.bfloat16))).float())
+    def Narrowed(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x)
+        return torch.exp(x.to(torch.bfloat16))
 
     slope = slope_in_torch(xg.from_autograd_function(Narrowed), X)
     np.testing.assert_array_equal(slope, slope_in_torch(Narrowed.apply, X))
