@@ -19,6 +19,7 @@ import multigrad as xg
 
 from ..harness import fresh
 from ..harness.models.surrogates import triangle
+from ..harness.tapes import taped
 
 tf: Any = pytest.importorskip("tensorflow")
 
@@ -32,11 +33,7 @@ NOTHING = np.zeros_like(X)
 
 
 def gradient(f: Callable[[Tensor], Tensor]) -> Array:
-    x = tf.constant(X)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        y = f(x)
-    return tape.gradient(y, x).numpy()
+    return taped(f)(tf.constant(X)).numpy()
 
 
 def looping(step: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -71,7 +68,7 @@ def test_trace_is_kept_for_its_rule_and_refused_under_another(
     step: Any, build: Callable[..., Any], jit_compile: bool
 ) -> None:
     f = tf.function(build(step), jit_compile=jit_compile)
-    grad = tf.function(tf_gradient(f), jit_compile=True) if jit_compile else lambda x: gradient(f)
+    grad = tf.function(taped(f), jit_compile=True) if jit_compile else lambda x: gradient(f)
     x = tf.constant(X)
     np.testing.assert_array_equal(grad(x), NOTHING)
     with xg.use("triangular"), pytest.raises(xg.StaleTraceError, match=r"no rule.*triangular"):
@@ -81,7 +78,7 @@ def test_trace_is_kept_for_its_rule_and_refused_under_another(
     np.testing.assert_array_equal(grad(x), NOTHING)
 
     g = tf.function(build(step), jit_compile=jit_compile)
-    grad = tf.function(tf_gradient(g), jit_compile=True) if jit_compile else lambda x: gradient(g)
+    grad = tf.function(taped(g), jit_compile=True) if jit_compile else lambda x: gradient(g)
     with xg.use("triangular"):
         np.testing.assert_allclose(grad(x), triangle(X), rtol=1e-6)
     with pytest.raises(xg.StaleTraceError, match=r"triangular.*no rule"):
@@ -90,16 +87,6 @@ def test_trace_is_kept_for_its_rule_and_refused_under_another(
         np.testing.assert_allclose(grad(x), triangle(X), rtol=1e-6)
     with xg.use("triangular", {"width": 2}), pytest.raises(xg.StaleTraceError):
         grad(x)
-
-
-def tf_gradient(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    def grad(x: Tensor) -> Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        return tape.gradient(y, x)
-
-    return grad
 
 
 def test_changed_key_and_changed_scope_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.tapes import taped
 from .formulas import PAIRS, Case, V, W, X, close, formulas
 
 tf: Any = pytest.importorskip("tensorflow")
@@ -29,16 +31,7 @@ def compiled(f: Callable[..., Any], mode: str) -> Callable[..., Any]:
     return tf.function(f, jit_compile=mode == "xla", autograph=False)
 
 
-def grad(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return the function that gives the gradient of `sum(f(x))`."""
-
-    def gradient(x: Tensor) -> Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            y = f(x)
-        return tape.gradient(y, x, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-    return gradient
+grad = partial(taped, unconnected_gradients="zero")
 
 
 def directional(f: Callable[[Tensor], Tensor], v: Tensor) -> Callable[[Tensor], Tensor]:

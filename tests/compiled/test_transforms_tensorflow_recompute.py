@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,6 +13,7 @@ import pytest
 import multigrad as xg
 
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of
+from ..harness.models import surrogates
 
 tf: Any = pytest.importorskip("tensorflow")
 
@@ -23,12 +25,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 X = np.array([-1.3, -0.45, -0.2, 0.1, 0.3, 0.48, 0.9], np.float32)
 
 
-def triangle(x: Array = X) -> Array:
-    return np.maximum(0.0, 1.0 - np.abs(x))
-
-
-def window(x: Array = X) -> Array:
-    return (np.abs(x) <= 0.5).astype(np.float32)
+triangle, window = (partial(each, X) for each in (surrogates.triangle, surrogates.window))
 
 
 def record(f: Callable[[Tensor], Tensor]) -> tuple[Any, Tensor, Tensor]:

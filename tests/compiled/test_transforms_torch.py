@@ -277,10 +277,6 @@ every_rule = pytest.mark.parametrize("rule", FORMULAS)
 forwards = pytest.mark.parametrize("forward", ["Heaviside", "Linear", "Tanh"])
 
 
-def leaf_of(x: Array = POINTS) -> Tensor:
-    return torch.tensor(x, requires_grad=True)
-
-
 def weighted(y: Tensor) -> Tensor:
     return (y * torch.tensor(W)).sum()
 
@@ -293,7 +289,7 @@ def test_checkpoint_computes_masks_and_norms_again(
 ) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    act, x = xg.activation(forward), leaf_of()
+    act, x = xg.activation(forward), leaf(POINTS)
     with xg.use(rule):
         loss = weighted(checkpoint(act, x, use_reentrant=reentrant))
     with xg.use("scale", {"s": 7.0}):
@@ -305,7 +301,7 @@ def test_checkpoint_computes_masks_and_norms_again(
 def test_second_order_through_a_checkpoint_is_that_without(rule: str) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    act, x = xg.activation("Tanh"), leaf_of()
+    act, x = xg.activation("Tanh"), leaf(POINTS)
     with xg.use(rule):
         y = checkpoint(act, x, use_reentrant=False)
     (grad,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
@@ -327,7 +323,7 @@ def test_residuals_may_be_packed_moved_and_offloaded(rule: str) -> None:
 
     act = xg.activation("Heaviside")
     for context in (save_on_cpu(), saved_tensors_hooks(lambda t: t.numpy().copy(), unpack)):
-        x = leaf_of()
+        x = leaf(POINTS)
         with context, xg.use(rule):
             loss = weighted(act(x))
         loss.backward()
@@ -337,7 +333,7 @@ def test_residuals_may_be_packed_moved_and_offloaded(rule: str) -> None:
 @every_rule
 @forwards
 def test_modes_without_gradients_compute_the_forward_alone(rule: str, forward: str) -> None:
-    act, x = xg.activation(forward), leaf_of()
+    act, x = xg.activation(forward), leaf(POINTS)
     expected = act(x).detach()
     with xg.use(rule):
         with torch.no_grad():
@@ -351,14 +347,14 @@ def test_modes_without_gradients_compute_the_forward_alone(rule: str, forward: s
 
 @every_rule
 def test_hooks_of_tensors_and_modules_see_the_rules_gradient(rule: str) -> None:
-    module, x = xg.Activation("Heaviside"), leaf_of()
+    module, x = xg.Activation("Heaviside"), leaf(POINTS)
     seen: list[Tensor] = []
     module.register_full_backward_pre_hook(lambda _, grads: (0.5 * grads[0],))
     module.register_full_backward_hook(lambda _, grads, __: seen.append(grads[0]))
     with xg.use(rule):
         y = module(x)
     y.register_hook(lambda grad: 4.0 * grad)
-    (y * 1.0).backward(gradient=leaf_of(0.5 * W).detach())
+    (y * 1.0).backward(gradient=leaf(0.5 * W).detach())
     close(seen[0], FORMULAS[rule](W, POINTS))
     close(x.grad, FORMULAS[rule](W, POINTS))
 
@@ -366,7 +362,7 @@ def test_hooks_of_tensors_and_modules_see_the_rules_gradient(rule: str) -> None:
 @every_rule
 @forwards
 def test_backward_leaves_cotangents_and_residuals_as_they_were(rule: str, forward: str) -> None:
-    act, x, cotangent = xg.activation(forward), leaf_of(), torch.tensor(W)
+    act, x, cotangent = xg.activation(forward), leaf(POINTS), torch.tensor(W)
     with xg.use(rule):
         y = act(x)
     for _ in range(2):
@@ -380,7 +376,7 @@ def test_backward_leaves_cotangents_and_residuals_as_they_were(rule: str, forwar
 
 @every_rule
 def test_input_changed_in_place_after_forward_is_refused_or_does_not_matter(rule: str) -> None:
-    x, act = leaf_of(), xg.activation("Heaviside")
+    x, act = leaf(POINTS), xg.activation("Heaviside")
     hidden = x * 1.0
     with xg.use(rule):
         loss = weighted(act(hidden))
@@ -463,7 +459,7 @@ def test_tensors_without_values_get_gradients_of_their_kind(rule: str, forward: 
             fake = torch.empty(3, requires_grad=True)
             act(fake).sum().backward()
         assert isinstance(fake.grad, FakeTensor)
-        x = leaf_of()
+        x = leaf(POINTS)
         with FlopCounterMode(display=False):
             weighted(act(x)).backward()
     close(x.grad, FORMULAS[rule](W, POINTS))
@@ -478,7 +474,7 @@ def test_replicas_on_threads_each_take_the_rule_of_their_thread(rule: str) -> No
     found: dict[int, Array] = {}
 
     def run(number: int) -> None:
-        replica, x = copy.deepcopy(model), leaf_of()
+        replica, x = copy.deepcopy(model), leaf(POINTS)
         with xg.use(rule):
             loss = weighted(replica(x))
         loss.backward()
@@ -499,8 +495,8 @@ def test_replicas_on_threads_each_take_the_rule_of_their_thread(rule: str) -> No
 @forwards
 def test_jit_trace_keeps_the_rule_that_it_was_traced_under(rule: str, forward: str) -> None:
     with xg.use(rule), pytest.warns(torch.jit.TracerWarning, match="keeps"):
-        traced = torch.jit.trace(xg.Activation(forward), (leaf_of(),))
-    x = leaf_of()
+        traced = torch.jit.trace(xg.Activation(forward), (leaf(POINTS),))
+    x = leaf(POINTS)
     weighted(traced(x)).backward()
     close(x.grad, FORMULAS[rule](W, POINTS))
     with pytest.raises(RuntimeError, match="Python"):  # it is code, and cannot be stored as a graph
