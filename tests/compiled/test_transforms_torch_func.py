@@ -230,7 +230,6 @@ def test_forward_mode_composes_with_itself_and_with_reverse_mode(rule: str, forw
     close(torch.zeros_like(case.x) if second is None else second, expected @ case.v)
 
 
-@pytest.mark.usefixtures("registry_as_found")
 def test_third_order_of_forward_mode_is_that_of_the_formula() -> None:
     from torch.func import jacfwd, jacrev
 
