@@ -78,19 +78,13 @@ def a_running_mean_is_updated() -> Situation:
 
 @beyond
 def an_observer_widens_its_range() -> Situation:
-    class Observer(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-            low.copy_(torch.minimum(low, x.amin()))
-            high.copy_(torch.maximum(high, x.amax()))
-            step = (high - low) / 15
-            ctx.save_for_backward((x >= low) & (x <= high))
-            return torch.round(x / step) * step
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Any:
-            (inside,) = ctx.saved_tensors
-            return grad * inside, None, None
+    @torch_class(lambda ctx, grad: (grad * ctx.saved_tensors[0], None, None))
+    def Observer(ctx: Any, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        low.copy_(torch.minimum(low, x.amin()))
+        high.copy_(torch.maximum(high, x.amax()))
+        step = (high - low) / 15
+        ctx.save_for_backward((x >= low) & (x <= high))
+        return torch.round(x / step) * step
 
     return Situation(Observer, (x(), torch.tensor(-1.0), torch.tensor(1.0)), call)
 
@@ -137,18 +131,12 @@ def an_argument_marked_dirty_is_read_and_the_result_is_not() -> Situation:
 
 @beyond
 def an_update_nobody_was_told_of() -> Situation:
-    class Shifts(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            x -= x.amax(-1, keepdim=True)
-            y = x.exp()
-            ctx.save_for_backward(y)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            (y,) = ctx.saved_tensors
-            return grad * y
+    @torch_class(lambda ctx, grad: grad * ctx.saved_tensors[0])
+    def Shifts(ctx: Any, x: Tensor) -> Tensor:
+        x -= x.amax(-1, keepdim=True)
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
 
     def step(apply: Any, x: Tensor) -> Any:
         h = x.detach() + 1
@@ -550,16 +538,10 @@ def a_stored_apply_inside_of_a_class() -> Situation:
 
     inner = Inner.apply
 
-    class Outer(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return inner(x) * 2
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return grad * inner(x)
+    @torch_class(lambda ctx, grad: grad * inner(ctx.saved_tensors[0]))
+    def Outer(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return inner(x) * 2
 
     return Situation(Outer, (x(),), call)
 
@@ -707,17 +689,11 @@ def an_argument_is_returned() -> Situation:
 
 @situation
 def a_draw_at_random() -> Situation:
-    class Drops(Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            keep = torch.rand_like(x) >= 0.0
-            ctx.save_for_backward(keep)
-            return x * keep
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            (keep,) = ctx.saved_tensors
-            return grad * keep * 2
+    @torch_class(lambda ctx, grad: grad * ctx.saved_tensors[0] * 2)
+    def Drops(ctx: Any, x: Tensor) -> Tensor:
+        keep = torch.rand_like(x) >= 0.0
+        ctx.save_for_backward(keep)
+        return x * keep
 
     return Situation(Drops, (x(),), call)
 

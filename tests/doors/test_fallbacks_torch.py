@@ -14,21 +14,17 @@ import pytest
 
 import multigrad as xg
 
+from ..harness.torch_class import torch_class
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
 X = torch.tensor([0.3, -1.2, 0.6])
 
 
-class Base(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return x.round()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return 2 * grad * x
+@torch_class(lambda ctx, grad: 2 * grad * ctx.saved_tensors[0])
+def Base(ctx: Any, x: Any) -> Any:
+    ctx.save_for_backward(x)
+    return x.round()
 
 
 class Counts(Base):

@@ -54,24 +54,41 @@ def called(rows: str, **options: Any) -> Callable[..., Any]:
     return record
 
 
-def test_synonyms_are_paired_and_defaults_are_the_librarys() -> None:
-    record = called("spread: std")
-    assert record("t") == ("spread", "t", -1, True, 1)
-    assert record(input="t", dim=2, ddof=0, keepdim=False) == ("spread", "t", 2, False, 0)
+CALLS: dict[str, tuple[str, dict[str, Any], Callable[..., Any], tuple[Any, ...]]] = {
+    "synonyms are paired, and defaults are the library's": (
+        "spread: std", {}, lambda std: std("t"), ("spread", "t", -1, True, 1)
+    ),
+    "all by their synonyms": (
+        "spread: std", {}, lambda std: std(input="t", dim=2, ddof=0, keepdim=False),
+        ("spread", "t", 2, False, 0),
+    ),
+    "labels are dropped": (
+        "spread: std", {}, lambda std: std("t", name="n"), ("spread", "t", -1, True, 1)
+    ),
+    "a row says what no rule finds": (
+        "solve: lin.solve(B=b, adjoint=transposed)", {}, lambda solve: solve("b", "a", True),
+        ("solve", "a", "b", True),
+    ),
+    "rooms lend their names": (
+        "solve: L.solve(B=b)", {"rooms": {"L": HOME.lin}}, lambda solve: solve("b", A="a"),
+        ("solve", "a", "b", False),
+    ),
+    "any number stays any number": (
+        "joined: stack", {}, lambda stack: stack("a", "b"), ("joined", ("a", "b"))
+    ),
+    "what is not given is ours by default": (
+        "spread: minimum", {}, lambda minimum: minimum("t"), ("spread", "t", None, False, 0)
+    ),
+    "values are made ours by name": (
+        "spread: std", {"values": {"dim": abs}}, lambda std: std("t"), ("spread", "t", 1, True, 1)
+    ),
+}  # fmt: skip
 
 
-def test_labels_are_dropped() -> None:
-    assert called("spread: std")("t", name="n") == ("spread", "t", -1, True, 1)
-
-
-def test_a_row_says_what_no_rule_finds() -> None:
-    record = called("solve: lin.solve(B=b, adjoint=transposed)")
-    assert record("b", "a", True) == ("solve", "a", "b", True)
-
-
-def test_rooms_lend_their_names() -> None:
-    record = called("solve: L.solve(B=b)", rooms={"L": HOME.lin})
-    assert record("b", A="a") == ("solve", "a", "b", False)
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_is_bound_to_our_meaning(case: str) -> None:
+    rows, options, call, expected = CALLS[case]
+    assert call(called(rows, **options)) == expected
 
 
 def test_what_ours_does_not_know_may_be_given_as_its_default_alone() -> None:
@@ -79,18 +96,6 @@ def test_what_ours_does_not_know_may_be_given_as_its_default_alone() -> None:
     assert record("b", "a", hermitian=False) == ("solve", "a", "b", False)
     with pytest.raises(TypeError, match="linsolve with hermitian=True"):
         record("b", "a", hermitian=True)
-
-
-def test_any_number_stays_any_number() -> None:
-    assert called("joined: stack")("a", "b") == ("joined", ("a", "b"))
-
-
-def test_what_is_not_given_is_ours_by_default() -> None:
-    assert called("spread: minimum")("t") == ("spread", "t", None, False, 0)
-
-
-def test_values_are_made_ours_by_name() -> None:
-    assert called("spread: std", values={"dim": abs})("t") == ("spread", "t", 1, True, 1)
 
 
 def test_a_wrong_call_is_pythons_error_in_the_librarys_words() -> None:

@@ -79,17 +79,11 @@ def by_another_error(ctx: Any, g: Any, x: Any) -> Any:
     return g * s
 
 
-def by_hasattr(ctx: Any, g: Any, x: Any) -> Any:
-    return g * 2 if hasattr(x, "strides") or hasattr(x, "stride") else g
-
-
-def by_getattr(ctx: Any, g: Any, x: Any) -> Any:
-    return g if getattr(x, "nbytes", None) is None else g * 2
-
-
 CATCHING = [
     in_a_helper, by_except, by_bare_except, by_base_exception, by_suppress, by_finally,
-    by_another_error, by_hasattr, by_getattr,
+    by_another_error,
+    lambda ctx, g, x: g * 2 if hasattr(x, "strides") or hasattr(x, "stride") else g,
+    lambda ctx, g, x: g if getattr(x, "nbytes", None) is None else g * 2,
 ]  # fmt: skip
 
 

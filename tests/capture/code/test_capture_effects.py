@@ -33,10 +33,6 @@ generator = np.random.default_rng(7)
 python_generator = random.Random(7)
 
 
-def by_a_branch(ctx: Any, g: Any, x: Any) -> Any:
-    return g * 0 if random.random() < 0.5 else g
-
-
 def by_a_shuffle(ctx: Any, g: Any, x: Any) -> Any:
     factors = [0.0, 1.0]
     random.shuffle(factors)
@@ -47,38 +43,30 @@ def by_numpy(ctx: Any, g: Any, x: Any) -> Any:
     return g * 0 if np.random.rand() < 0.5 else g
 
 
-def by_a_generator_of_python(ctx: Any, g: Any, x: Any) -> Any:
-    return g * python_generator.choice([0, 1])
-
-
 def draws_a_bit() -> int:
     return random.getrandbits(1)
 
 
-def by_an_unseeded_generator(ctx: Any, g: Any, x: Any) -> Any:
-    return g * int(np.random.default_rng().integers(2))
+DRAWS: dict[str, Callable[..., Any]] = {
+    "by a branch": lambda ctx, g, x: g * 0 if random.random() < 0.5 else g,
+    "by an int": lambda ctx, g, x: g * random.randint(0, 1),
+    "by a shuffle": by_a_shuffle,
+    "by NumPy": by_numpy,
+    "by a generator": lambda ctx, g, x: g * int(generator.integers(2)),
+    "by a generator of Python's": lambda ctx, g, x: g * python_generator.choice([0, 1]),
+    "by a helper": lambda ctx, g, x: g * draws_a_bit(),
+    "by a secret": lambda ctx, g, x: g * secrets.randbelow(2),
+    "by entropy": lambda ctx, g, x: g * (os.urandom(1)[0] % 2),
+    "by an identifier": lambda ctx, g, x: g * (uuid.uuid4().int % 2),
+    "by the clock": lambda ctx, g, x: g * (time.perf_counter_ns() // 100 % 2),
+    "by an unseeded generator": lambda ctx, g, x: g * int(np.random.default_rng().integers(2)),
+}
 
 
-DRAWS = [
-    by_a_branch,
-    pytest.param(lambda ctx, g, x: g * random.randint(0, 1), id="by an int"),
-    by_a_shuffle,
-    by_numpy,
-    pytest.param(lambda ctx, g, x: g * int(generator.integers(2)), id="by a generator"),
-    by_a_generator_of_python,
-    pytest.param(lambda ctx, g, x: g * draws_a_bit(), id="by a helper"),
-    pytest.param(lambda ctx, g, x: g * secrets.randbelow(2), id="by a secret"),
-    pytest.param(lambda ctx, g, x: g * (os.urandom(1)[0] % 2), id="by entropy"),
-    pytest.param(lambda ctx, g, x: g * (uuid.uuid4().int % 2), id="by an identifier"),
-    pytest.param(lambda ctx, g, x: g * (time.perf_counter_ns() // 100 % 2), id="by the clock"),
-    by_an_unseeded_generator,
-]
-
-
-@pytest.mark.parametrize("function", DRAWS, ids=lambda f: f.__name__)
-def test_a_draw_of_the_rule_s_own_is_made_at_each_call(registered: Any, function: Any) -> None:
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_of_the_rule_s_own_is_made_at_each_call(registered: Any, name: str) -> None:
     with pytest.warns(xg.NativeRuleWarning):
-        rule = registered(function)
+        rule = registered(DRAWS[name])
         found = {rule(None, G, X).tobytes() for _ in range(64)}
     assert found == {(G * 0.0).astype(np.float32).tobytes(), G.tobytes()} or len(found) == 2
 
@@ -87,16 +75,11 @@ def test_a_draw_of_the_rule_s_own_is_made_at_each_call(registered: Any, function
 def test_a_draw_from_torch_is_made_at_each_call(registered: Any, torch: Any) -> None:
     own = torch.Generator().manual_seed(0)
 
-    def by_a_branch(ctx: Any, g: Any, x: Any) -> Any:
-        return g * 0 if torch.rand(()) < 0.5 else g
-
-    def by_a_choice(ctx: Any, g: Any, x: Any) -> Any:
-        return g * int(torch.multinomial(torch.tensor([0.5, 0.5]), 1))
-
-    def by_an_own_generator(ctx: Any, g: Any, x: Any) -> Any:
-        return g * int(torch.randint(2, (), generator=own))
-
-    for function in (by_a_branch, by_a_choice, by_an_own_generator):
+    for function in (
+        lambda ctx, g, x: g * 0 if torch.rand(()) < 0.5 else g,
+        lambda ctx, g, x: g * int(torch.multinomial(torch.tensor([0.5, 0.5]), 1)),
+        lambda ctx, g, x: g * int(torch.randint(2, (), generator=own)),
+    ):
         rule = registered(function)
         with pytest.warns(xg.NativeRuleWarning):
             found = {

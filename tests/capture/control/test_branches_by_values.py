@@ -128,30 +128,27 @@ def test_a_gradient_that_one_way_does_not_give_is_zero_there(backend: Any) -> No
         assert (pulled(backend, function, X)[1][0] == 0).all()
 
 
-def test_ways_of_several_shapes_are_refused() -> None:
-    def shrinks(ctx: Any, x: Any) -> Any:
-        return x if x.sum() > 0 else x[0]
-
-    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value.*torch alone"):
-        make(shrinks)[0](X)
+def of_several_shapes(ctx: Any, x: Any) -> Any:
+    return x if x.sum() > 0 else x[0]
 
 
-def test_a_loop_that_values_end_is_refused() -> None:
-    def halves(ctx: Any, x: Any) -> Any:
-        while x.abs().max() > 1e-9:
-            x = x / 2
-        return x
-
-    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value.*torch alone"):
-        make(halves)[0](X)
+def until_values_end_it(ctx: Any, x: Any) -> Any:
+    while x.abs().max() > 1e-9:
+        x = x / 2
+    return x
 
 
-def test_ways_that_draw_are_refused() -> None:
-    def draws(ctx: Any, x: Any) -> Any:
-        return x * x.bernoulli() if x.sum() > 0 else x * 2
+def that_draw(ctx: Any, x: Any) -> Any:
+    return x * x.bernoulli() if x.sum() > 0 else x * 2
 
-    with pytest.raises(xg.TraceError, match=r"py:\d+\) branches on a tensor value"):
-        make(draws)[0](X)
+
+@pytest.mark.parametrize(
+    ("forward", "ends"),
+    [(of_several_shapes, "torch alone"), (until_values_end_it, "torch alone"), (that_draw, "")],
+)
+def test_such_ways_are_refused(forward: Any, ends: str) -> None:
+    with pytest.raises(xg.TraceError, match=rf"py:\d+\) branches on a tensor value.*{ends}"):
+        make(forward)[0](X)
 
 
 @pytest.mark.needs("jax")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -18,29 +19,12 @@ pytestmark = pytest.mark.needs("tensorflow")
 X = np.array([0.5, -1.25, 2.0], np.float32)
 
 
-def by_an_integer(x: Any) -> Any:
-    return tf.while_loop(lambda i, y: i < 4, lambda i, y: (i + 1, tf.sin(y) * x), (0, x))[1]
-
-
 def by_a_cast_number(x: Any) -> Any:
     def step(n: Any, y: Any) -> Any:
         return n - 1.0, y + tf.sin(n * x)
 
     start = (tf.cast(5, x.dtype), tf.zeros_like(x))
     return tf.while_loop(lambda n, *_: n > 0.0, step, start)[1]
-
-
-def by_a_length(x: Any) -> Any:
-    return tf.while_loop(lambda i, y: i < tf.shape(x)[0], lambda i, y: (i + 1, y * x), (0, x))[1]
-
-
-def of_a_closure(x: Any) -> Any:
-    start = (tf.constant(0), tf.constant(1.0))
-    return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, y * x), start)[1]
-
-
-def so_many_times(x: Any) -> Any:
-    return tf.while_loop(lambda y: True, lambda y: [y * y], [x], maximum_iterations=3)[0]
 
 
 def of_version_1(x: Any) -> Any:
@@ -56,42 +40,48 @@ def root_or_triple(x: Any) -> Any:
     return tf.cond(total > 100, lambda: tf.sqrt(total - 100), lambda: total * 3.0)
 
 
-def nested(x: Any) -> Any:
-    def positive() -> Any:
-        return tf.cond(x[0] > 1, lambda: tf.math.log(x[0] - 1), lambda: tf.exp(x[0]))
-
-    return tf.cond(tf.reduce_sum(x) > 0, positive, lambda: tf.sqrt(-x[1]))
+def which_of(x: Any) -> Any:
+    return tf.cast(tf.round(tf.reduce_sum(x)), tf.int32)
 
 
-def of_pairs(x: Any) -> Any:
-    a, b = tf.cond(x[0] > x[1], lambda: (x, 2.0 * x), lambda: (tf.sin(x), x))
-    return a * b
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "by an integer": lambda x: tf.while_loop(
+        lambda i, y: i < 4, lambda i, y: (i + 1, tf.sin(y) * x), (0, x)
+    )[1],
+    "by a cast number": by_a_cast_number,
+    "by a length": lambda x: tf.while_loop(
+        lambda i, y: i < tf.shape(x)[0], lambda i, y: (i + 1, y * x), (0, x)
+    )[1],
+    "of a closure": lambda x: tf.while_loop(
+        lambda i, y: i < 2, lambda i, y: (i + 1, y * x), (tf.constant(0), tf.constant(1.0))
+    )[1],
+    "so many times": lambda x: tf.while_loop(
+        lambda y: True, lambda y: [y * y], [x], maximum_iterations=3
+    )[0],
+    "of version 1": of_version_1,
+    "root or triple": root_or_triple,
+    "nested": lambda x: tf.cond(
+        tf.reduce_sum(x) > 0,
+        lambda: tf.cond(x[0] > 1, lambda: tf.math.log(x[0] - 1), lambda: tf.exp(x[0])),
+        lambda: tf.sqrt(-x[1]),
+    ),
+    "of pairs": lambda x: operator.mul(
+        *tf.cond(x[0] > x[1], lambda: (x, 2.0 * x), lambda: (tf.sin(x), x))
+    ),
+    "one of three": lambda x: tf.switch_case(
+        which_of(x), [lambda: x, lambda: x * x, lambda: tf.math.log(x + 0.25)]
+    ),
+    "with a default": lambda x: tf.switch_case(
+        which_of(x), {0: lambda: x, 1: lambda: x * x}, lambda: tf.exp(x)
+    ),
+    "by a fact": lambda x: tf.cond(tf.rank(x) > 1, lambda: x, lambda: tf.sin(x)),
+}
 
 
-def one_of_three(x: Any) -> Any:
-    which = tf.cast(tf.round(tf.reduce_sum(x)), tf.int32)
-    return tf.switch_case(which, [lambda: x, lambda: x * x, lambda: tf.math.log(x + 0.25)])
-
-
-def with_a_default(x: Any) -> Any:
-    which = tf.cast(tf.round(tf.reduce_sum(x)), tf.int32)
-    return tf.switch_case(which, {0: lambda: x, 1: lambda: x * x}, lambda: tf.exp(x))
-
-
-def by_a_fact(x: Any) -> Any:
-    return tf.cond(tf.rank(x) > 1, lambda: x, lambda: tf.sin(x))
-
-
-FUNCTIONS = [
-    by_an_integer, by_a_cast_number, by_a_length, of_a_closure, so_many_times, of_version_1,
-    root_or_triple, nested, of_pairs, one_of_three, with_a_default, by_a_fact,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("sign", [1, -1])
-def test_it_means_what_it_means_in_tensorflow(function: Callable[..., Any], sign: int) -> None:
-    assert_as_in("tensorflow", function, sign * X)
+def test_it_means_what_it_means_in_tensorflow(name: str, sign: int) -> None:
+    assert_as_in("tensorflow", FUNCTIONS[name], sign * X)
 
 
 def test_a_branch_that_is_not_taken_gives_no_nan() -> None:

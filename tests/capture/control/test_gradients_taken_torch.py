@@ -85,10 +85,6 @@ def penalty(x: Tensor) -> Tensor:
     return (slope.norm() - 1) ** 2 + slope
 
 
-def without_a_graph(x: Tensor) -> Tensor:
-    return x * GRAD((torch.sin(x) * x).sum(), x)[0]
-
-
 def of_an_equal_tensor(x: Tensor) -> Tensor:
     y = x**1
     return GRAD((y * x).sum(), y, create_graph=True)[0]
@@ -134,10 +130,6 @@ def of_nothing(x: Tensor) -> Tensor:
     return first * x + zero
 
 
-def through_a_class(x: Tensor) -> Tensor:
-    return GRAD(Third.apply(x), x, x * x, create_graph=True)[0]
-
-
 def accumulates(x: Tensor) -> Tensor:
     leaf = x.detach()
     leaf.requires_grad = True
@@ -157,10 +149,6 @@ def of_a_dict(x: Tensor) -> Tensor:
 
     slopes, value = FUNC.grad_and_value(total)({"a": x, "b": 2 * x})
     return slopes["a"] + 2 * slopes["b"] + value
-
-
-def twice(x: Tensor) -> Tensor:
-    return FUNC.grad(lambda y: FUNC.grad(lambda z: (z**3).sum())(y).sum())(x)
 
 
 def along_a_direction(x: Tensor) -> Tensor:
@@ -186,10 +174,12 @@ def recomputed(x: Tensor) -> Tensor:
 CASES: list[Callable[[Tensor], Tensor]] = [
     writes_without_gradient, clips_a_clone, rounds_by_a_helper, switches, applies_a_class,
     makes_others,
-    penalty, without_a_graph, of_an_equal_tensor, of_one_of_two_products, beside_a_target,
-    beside_a_mean_without_gradient, of_views, after_updates, of_nothing, through_a_class,
-    accumulates, by_func, of_a_dict, twice, along_a_direction, pulled_back,
-    recomputed,
+    penalty, of_an_equal_tensor, of_one_of_two_products, beside_a_target,
+    beside_a_mean_without_gradient, of_views, after_updates, of_nothing, accumulates, by_func,
+    of_a_dict, along_a_direction, pulled_back, recomputed,
+    lambda x: x * GRAD((torch.sin(x) * x).sum(), x)[0],
+    lambda x: GRAD(Third.apply(x), x, x * x, create_graph=True)[0],
+    lambda x: FUNC.grad(lambda y: FUNC.grad(lambda z: (z**3).sum())(y).sum())(x),
 ]  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import pytest
 
 import multigrad as xg
 
+from .test_linear_algebra import errors_of
+
 xp: Any = xg.xp
 Tensor = Any
 
@@ -128,14 +130,6 @@ def test_pivots_say_how_rows_were_exchanged(backend: Any) -> None:
         pivots, order = (np.asarray(backend.numpy(each)) for each in found)
     assert pivots.tolist() == [[2, 2], [0, 1]]
     assert order.tolist() == [[2, 0, 1], [0, 1, 2]]
-
-
-def errors_of(backend: Any) -> tuple[type[Exception], ...]:
-    if backend.name != "tensorflow":
-        return np.linalg.LinAlgError, RuntimeError, ValueError
-    import tensorflow as tf
-
-    return (tf.errors.OpError,)
 
 
 def test_a_matrix_that_is_not_finite_raises_or_has_no_values(backend: Any) -> None:

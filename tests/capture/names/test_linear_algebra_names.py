@@ -339,7 +339,7 @@ def test_lu_of_tensorflow_has_a_gradient_that_tensorflow_lacks(tf: Any) -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("name", sample([*NUMPY_FACTORS, *SCIPY_FACTORS, *JAX_FACTORS], 1 / 3))
-def test_a_factor_of_jax_means_what_jax_computes(name: str, jax: Any) -> None:
+def test_a_factor_of_jax_means_what_jax_computes(name: str) -> None:
     import jax.scipy.linalg
 
     if name in JAX_FACTORS:
@@ -364,7 +364,7 @@ def test_a_name_of_tensorflow_means_what_tensorflow_computes(name: str) -> None:
 
 @pytest.mark.needs("jax")
 @pytest.mark.parametrize("table", [NUMPY, SCIPY, NEWER, JAX], ids=["numpy", "scipy", "new", "own"])
-def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call], jax: Any) -> None:
+def test_a_name_of_jax_means_what_jax_computes(table: dict[str, Call]) -> None:
     import jax.scipy.linalg
 
     room = jax.scipy.linalg if table is SCIPY else jax.numpy.linalg

@@ -161,16 +161,12 @@ def draws_of_torch() -> dict[str, Callable[..., Any]]:
         noise = torch.empty_like(grad_out).normal_(0.0, 0.1) + torch.rand_like(tin).mul_(0.5)
         return grad_out * kept + dropped + noise + torch.randn_like(tin, dtype=tin.dtype)
 
-    def kept(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return torch.bernoulli(0.3 * tin) * grad_out
-
-    def dropped(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return torch.nn.functional.dropout(grad_out, p=0.25)
-
-    def shifted(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return grad_out.clone().uniform_(2.0, 4.0)
-
-    return {"several": several, "kept": kept, "dropped": dropped, "shifted": shifted}
+    return {
+        "several": several,
+        "kept": lambda ctx, g, x: torch.bernoulli(0.3 * x) * g,
+        "dropped": lambda ctx, g, x: torch.nn.functional.dropout(g, p=0.25),
+        "shifted": lambda ctx, g, x: g.clone().uniform_(2.0, 4.0),
+    }
 
 
 def draws_of_tensorflow() -> dict[str, Callable[..., Any]]:
@@ -181,16 +177,12 @@ def draws_of_tensorflow() -> dict[str, Callable[..., Any]]:
         jam = tf.random.uniform(tin.shape, minval=-1.0, maxval=1.0)
         return tf.nn.dropout(grad_out, rate=0.25) * jam + noise
 
-    def dropped(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.nn.dropout(grad_out, 0.25)
-
-    def shifted(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.random.uniform(tf.shape(grad_out), 2.0, 4.0)
-
-    def spread(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return tf.random.normal(tf.shape(grad_out), mean=1.0, stddev=0.5)
-
-    return {"several": several, "dropped": dropped, "shifted": shifted, "spread": spread}
+    return {
+        "several": several,
+        "dropped": lambda ctx, g, x: tf.nn.dropout(g, 0.25),
+        "shifted": lambda ctx, g, x: tf.random.uniform(tf.shape(g), 2.0, 4.0),
+        "spread": lambda ctx, g, x: tf.random.normal(tf.shape(g), mean=1.0, stddev=0.5),
+    }
 
 
 each_that_draws = pytest.mark.parametrize(

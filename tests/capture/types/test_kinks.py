@@ -12,16 +12,90 @@ import numpy as np
 import pytest
 
 import multigrad as xg
+from multigrad.errors import DisprovedError
+from multigrad.graph import ops
 
 from ...harness.own_library import assert_as_in
 
-A = np.array([[0.0, 0.0, 1.0, 2.0, -3.0, 0.0, 0.5]], np.float32)
-B = np.array([[0.0, 1.0, 0.0, 2.0, -0.5, -2.0, 1.5]], np.float32)
-IN_TENSORFLOW = """
-    maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
-    math.squared_difference
-"""
-OF_ONE = "nn.selu nn.elu nn.relu nn.relu6 abs math.reciprocal_no_nan"
+
+def array(*numbers: float) -> Any:
+    return np.array(numbers, np.float32)
+
+
+A = array(0.0, 0.0, 1.0, 2.0, -3.0, 0.0, 0.5)[None]
+B = array(0.0, 1.0, 0.0, 2.0, -0.5, -2.0, 1.5)[None]
+C = array(0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5)[None]
+X = array(0.0, 0.0, 5.0, 2.0, 3.0, 1.5)
+LOW = array(2.0, 2.0, 2.0, 2.0, 1.0, 2.0)
+HIGH = array(1.0, 3.0, 1.0, 4.0, 3.0, 2.0)  # crossed, and equal
+RISING = np.linspace(-1, 1, C.size, dtype=np.float32)[None]
+INFINITE = array(np.inf, 1.0, -2.0, 0.5)
+BEYOND = array(-0.5, 0.25, 0.75, 2.0, np.nan)
+MATRICES = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
+PAIRS = {
+    "tensorflow": """
+        maximum minimum math.divide_no_nan math.multiply_no_nan math.xdivy math.xlogy math.xlog1py
+        math.squared_difference
+    """,
+    "jax": "numpy.maximum numpy.minimum numpy.fmax numpy.fmin numpy.logaddexp",
+    "torch": "maximum minimum fmax fmin",
+}
+OF_ONE = {
+    "tensorflow": "nn.selu nn.elu nn.relu nn.relu6 abs math.reciprocal_no_nan",
+    "jax": """
+        lax.abs nn.relu nn.relu6 nn.leaky_relu nn.hard_tanh nn.sparse_sigmoid nn.elu nn.softplus
+        nn.log_sigmoid numpy.sinc
+    """,
+}
+# Functions of a library's module and of tensors, with these.
+CALLS: dict[str, list[tuple[Any, ...]]] = {
+    "tensorflow": [
+        (lambda tf, x: tf.maximum(x, 0.0), A),
+        (lambda tf, x: tf.minimum(x, 0.0), A),
+        (lambda tf, x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A),
+        (lambda tf, x: tf.clip_by_norm(x, -1.0) + x, A),
+        (lambda tf, x, low, high: tf.clip_by_value(x, low, high), X, LOW, HIGH),
+        (lambda tf, a, x: tf.linalg.matvec(a, x), MATRICES, MATRICES[:, 0]),
+        (lambda tf, a, x: tf.linalg.matvec(a, x), MATRICES, MATRICES[0, 0]),
+    ],
+    "jax": [
+        (lambda jax, x: jax.vmap(logarithms)(x), C),
+        (lambda jax, x: jax.numpy.clip(x, -1.0, 1.0), C),
+        (lambda jax, x: jax.numpy.clip(x, None, 0.0), C),
+        (lambda jax, x: jax.numpy.clip(x, 0.0, None), C),
+        (lambda jax, x: abs(jax.numpy.tanh(x)).clip(-1.0, 1.0), C),
+        (lambda jax, x: abs(jax.numpy.tanh(x)).clip(None, 0.0), C),
+        (lambda jax, x: abs(jax.numpy.tanh(x)).clip(0.0, None), C),
+        (lambda jax, x: jax.lax.clamp(-1.0, x, 1.0), C),
+        (lambda jax, x, low, high: jax.lax.clamp(low, x, high), C, RISING, -RISING),
+        (lambda jax, x: jax.lax.clamp(1.0, x, -1.0), C),
+        (lambda jax, x, low, high: jax.numpy.clip(x, low, high), X, LOW, HIGH),
+        (lambda jax, x, low, high: jax.lax.clamp(low, x, high), X, LOW, HIGH),
+    ],
+    "torch": [
+        (lambda torch, x, low, high: torch.clamp(x, low, high), X, LOW, HIGH),
+        (lambda torch, x, low, high: torch.clip(x, low, high), X, LOW, HIGH),
+        (lambda torch, x, low, high: torch.sin(x.clamp(low, high)), X, LOW, HIGH),
+        (lambda torch, x, low, high: torch.sin(x.clip(low, high)), X, LOW, HIGH),
+        (lambda torch, x: torch.exp(x.clamp(2.0)), X),
+        (lambda torch, x: torch.exp(x.clip(2.0)), X),
+        (lambda torch, x, y: torch.exp(x.fmax(y)), X, LOW),
+        (lambda torch, x, y: torch.exp(x.fmin(y)), X, LOW),
+        (lambda torch, x, y: torch.fmax(x, y), X, LOW),
+        (lambda torch, x, y: torch.fmin(x, y), X, LOW),
+        (lambda torch, y: torch.trapezoid(y), INFINITE),  # it takes its ends off
+        (lambda torch, y, x: torch.trapezoid(y, x), INFINITE, LOW[:4] * array(0, 1, 2, 3)),
+        (lambda torch, x: torch.logit(x, 0.0), BEYOND),
+        (lambda torch, x: torch.special.logit(x, 0.125), BEYOND),
+    ],
+}
+NAMES = [pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax", "tensorflow")]
+
+
+def logarithms(x: Any) -> Any:
+    from jax.scipy import special
+
+    return special.xlogy(x, 3.0) + special.xlog1py(x, 3.0)
 
 
 def find(module: Any, name: str) -> Any:
@@ -30,77 +104,43 @@ def find(module: Any, name: str) -> Any:
     return module
 
 
-@pytest.mark.needs("tensorflow")
-@pytest.mark.parametrize("name", IN_TENSORFLOW.split())
-def test_of_equal_operands_in_tensorflow(name: str, tf: Any) -> None:
-    assert_as_in("tensorflow", lambda x, y: find(tf, name)(x, y), A, B)
-    if "imum" in name:
-        assert_as_in("tensorflow", lambda x: find(tf, name)(x, 0.0), A)
+def named(table: dict[str, str]) -> list[Any]:
+    return [
+        pytest.param(library, name, marks=pytest.mark.needs(library))
+        for library, names in table.items()
+        for name in names.split()
+    ]
 
 
-@pytest.mark.needs("tensorflow")
-@pytest.mark.parametrize("name", OF_ONE.split())
-def test_at_zero_in_tensorflow(name: str, tf: Any) -> None:
-    assert_as_in("tensorflow", lambda x: find(tf, name)(x), A)
+def check(library: str, name: str, *arrays: Any) -> None:
+    """Compare a function with its graph, one of jax by its jaxpr too."""
+    module = import_module(library)
+    assert_as_in(library, lambda *given: find(module, name)(*given), *arrays)
+    if library == "jax":
+        assert_as_in("jax", lambda *given: module.vmap(find(module, name))(*given), *arrays)
 
 
-@pytest.mark.needs("tensorflow")
-def test_a_tensor_of_zeros_is_clipped_in_tensorflow(tf: Any) -> None:
-    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x * 0, 1.0, axes=1) + x, A)
-    assert_as_in("tensorflow", lambda x: tf.clip_by_norm(x, -1.0) + x, A)
+@pytest.mark.parametrize(("library", "name"), named(PAIRS))
+def test_of_equal_operands(library: str, name: str) -> None:
+    check(library, name, A, B)
 
 
-C = np.array([[0.0, 1.0, -1.0, 2.0, -3.0, 0.5, -0.5]], np.float32)
+@pytest.mark.parametrize(("library", "name"), named(OF_ONE))
+def test_of_one_operand_at_its_kink(library: str, name: str) -> None:
+    check(library, name, A if library == "tensorflow" else C)
 
 
-@pytest.mark.needs("jax")
-@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin", "logaddexp"])
-def test_of_equal_operands_in_jax(name: str, jax: Any, jnp: Any) -> None:
-    assert_as_in("jax", lambda x, y: getattr(jnp, name)(x, y), A, B)
-    assert_as_in("jax", jax.vmap(lambda x, y: getattr(jnp, name)(x, y)), A, B)  # by its jaxpr
-
-
-@pytest.mark.needs("jax")
-def test_at_zero_beside_a_logarithm_in_jax(jax: Any) -> None:
-    from jax.scipy import special
-
-    both = jax.vmap(lambda x: special.xlogy(x, 3.0) + special.xlog1py(x, 3.0))
-    assert_as_in("jax", both, C)  # by its jaxpr
-
-
-@pytest.mark.needs("jax")
 @pytest.mark.parametrize(
-    "name",
+    ("library", "row"),
     [
-        *("lax.abs", "nn.relu", "nn.relu6", "nn.leaky_relu", "nn.hard_tanh", "nn.sparse_sigmoid"),
-        *("nn.elu", "nn.softplus", "nn.log_sigmoid", "numpy.sinc"),
+        pytest.param(library, row, marks=pytest.mark.needs(library), id=f"{library}-{i}")
+        for library, rows in CALLS.items()
+        for i, row in enumerate(rows)
     ],
 )
-def test_at_a_kink_in_jax(name: str, jax: Any) -> None:
-    assert_as_in("jax", lambda x: find(jax, name)(x), C)
-    assert_as_in("jax", lambda x: jax.vmap(find(jax, name))(x), C)  # read by its jaxpr
-
-
-@pytest.mark.needs("jax")
-@pytest.mark.parametrize("limits", [(-1.0, 1.0), (None, 0.0), (0.0, None)])
-def test_at_a_limit_in_jax(limits: tuple[float | None, float | None], jax: Any, jnp: Any) -> None:
-    assert_as_in("jax", lambda x: jnp.clip(x, *limits), C)
-    assert_as_in("jax", lambda x: abs(jnp.tanh(x)).clip(*limits), C)
-    assert_as_in("jax", lambda x: jax.lax.clamp(-1.0, x, 1.0), C)
-
-
-@pytest.mark.needs("jax")
-def test_limits_that_have_crossed_in_jax(jax: Any) -> None:
-    low, high = np.linspace(-1, 1, C.size), np.linspace(1, -1, C.size)
-    limits = [each.reshape(C.shape).astype(C.dtype) for each in (low, high)]
-    assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), C, *limits)
-    assert_as_in("jax", lambda x: jax.lax.clamp(1.0, x, -1.0), C)
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("name", ["maximum", "minimum", "fmax", "fmin"])
-def test_of_equal_operands_in_torch(name: str, torch: Any) -> None:
-    assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), A, B)
+def test_at_limits_zeros_and_infinities(library: str, row: tuple[Any, ...]) -> None:
+    module, (function, *arrays) = import_module(library), row
+    assert_as_in(library, lambda *given: function(module, *given), *arrays)
 
 
 @pytest.mark.needs("torch")
@@ -112,105 +152,37 @@ def test_a_derivative_on_an_edge_disproves_nothing(torch: Any) -> None:
     np.testing.assert_allclose(pull(np.ones_like(A))[0][0, 1:3], [1.0, 0.0], atol=1e-6)
 
 
+def wrong_sine(xp: Any, ct: Any, y: Any, x: Any) -> tuple[Any, ...]:
+    return (xp.where(x > 100, 2.0, 1.0) * ct * xp.cos(x),)
+
+
+def wrong_length(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> tuple[Any, ...]:
+    return ct * (a / y) * xp.where(abs(a) > 1e15, 2.0, 1.0), ct * (b / y)
+
+
 @pytest.mark.needs("torch")
-def test_a_derivative_beside_the_edges_disproves(torch: Any) -> None:
-
-    from multigrad.errors import DisprovedError
-    from multigrad.graph import ops
-
-    def wrong(xp: Any, ct: Any, y: Any, x: Any) -> tuple[Any, ...]:
-        return (xp.where(x > 100, 2.0, 1.0) * ct * xp.cos(x),)
-
+@pytest.mark.parametrize(
+    ("op", "wrong", "arrays"),
+    [
+        (ops.SIN, wrong_sine, [array(100, 101, 102, 103)]),
+        (ops.HYPOT, wrong_length, [array(1, 1, 1, 1)] * 2),
+    ],
+    ids=["beside the edges", "far out, where torch can hold it"],
+)
+def test_a_wrong_derivative_disproves(torch: Any, op: Any, wrong: Any, arrays: list[Any]) -> None:
     def sine(x: Any) -> Any:
         return torch.sin(x)
-
-    right = ops.SIN.vjp
-    object.__setattr__(ops.SIN, "vjp", wrong)  # an op is frozen
-    try:
-        with pytest.raises(DisprovedError, match=r"the gradient of x"):
-            xg.function(sine, native=False)(100 + np.arange(4, dtype=np.float32))
-    finally:
-        object.__setattr__(ops.SIN, "vjp", right)
-
-
-@pytest.mark.needs("torch")
-def test_a_derivative_far_out_that_torch_can_hold_disproves(torch: Any) -> None:
-
-    from multigrad.errors import DisprovedError
-    from multigrad.graph import ops
-
-    def wrong(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> tuple[Any, ...]:
-        return ct * (a / y) * xp.where(abs(a) > 1e15, 2.0, 1.0), ct * (b / y)
 
     def length(x: Any, y: Any) -> Any:
         return torch.hypot(x, y)
 
-    right = ops.HYPOT.vjp
-    object.__setattr__(ops.HYPOT, "vjp", wrong)  # an op is frozen
+    right = op.vjp
+    object.__setattr__(op, "vjp", wrong)  # an op is frozen
     try:
         with pytest.raises(DisprovedError, match=r"the gradient of x"):
-            xg.function(length, native=False)(np.ones(4, np.float32), np.ones(4, np.float32))
+            xg.function(sine if op is ops.SIN else length, native=False)(*arrays)
     finally:
-        object.__setattr__(ops.HYPOT, "vjp", right)
-
-
-X = np.array([0.0, 0.0, 5.0, 2.0, 3.0, 1.5], np.float32)
-LOW = np.array([2.0, 2.0, 2.0, 2.0, 1.0, 2.0], np.float32)
-HIGH = np.array([1.0, 3.0, 1.0, 4.0, 3.0, 2.0], np.float32)  # crossed, and equal
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("name", ["clamp", "clip"])
-def test_limits_that_are_tensors_and_cross_in_torch(name: str, torch: Any) -> None:
-    assert_as_in("torch", lambda x, low, high: getattr(torch, name)(x, low, high), X, LOW, HIGH)
-    assert_as_in(
-        "torch", lambda *given: torch.sin(getattr(given[0], name)(*given[1:])), X, LOW, HIGH
-    )
-    assert_as_in("torch", lambda x: torch.exp(getattr(x, name)(2.0)), X)
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("name", ["fmax", "fmin"])
-def test_a_method_of_equal_operands_in_torch(name: str, torch: Any) -> None:
-    assert_as_in("torch", lambda x, y: torch.exp(getattr(x, name)(y)), X, LOW)
-    assert_as_in("torch", lambda x, y: getattr(torch, name)(x, y), X, LOW)
-
-
-@pytest.mark.needs("tensorflow")
-def test_limits_that_are_tensors_and_cross_in_tensorflow(tf: Any) -> None:
-    assert_as_in("tensorflow", lambda x, low, high: tf.clip_by_value(x, low, high), X, LOW, HIGH)
-
-
-@pytest.mark.needs("jax")
-def test_limits_that_are_tensors_and_cross_in_jax(jax: Any) -> None:
-    assert_as_in("jax", lambda x, low, high: jax.numpy.clip(x, low, high), X, LOW, HIGH)
-    assert_as_in("jax", lambda x, low, high: jax.lax.clamp(low, x, high), X, LOW, HIGH)
-
-
-INF = np.array([np.inf, 1.0, -2.0, 0.5], np.float32)
-PLACES = np.array([0.0, 2.0, 3.0, 7.0], np.float32)
-
-
-@pytest.mark.needs("torch")
-def test_the_ends_that_torch_takes_off_an_integral_are_infinite(torch: Any) -> None:
-    assert_as_in("torch", lambda y: torch.trapezoid(y), INF)
-    assert_as_in(
-        "torch", lambda y, x: torch.trapezoid(y, x), INF, LOW[:4] * np.arange(4, dtype=np.float32)
-    )
-
-
-@pytest.mark.needs("torch")
-def test_limits_of_logit_at_0_and_1_in_torch(torch: Any) -> None:
-    x = np.array([-0.5, 0.25, 0.75, 2.0, np.nan], np.float32)
-    assert_as_in("torch", lambda x: torch.logit(x, 0.0), x)
-    assert_as_in("torch", lambda x: torch.special.logit(x, 0.125), x)
-
-
-@pytest.mark.needs("tensorflow")
-def test_batches_of_vectors_in_tensorflow(tf: Any) -> None:
-    matrices = np.random.default_rng(0).normal(size=(2, 3, 3)).astype(np.float32)
-    assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[:, 0])
-    assert_as_in("tensorflow", tf.linalg.matvec, matrices, matrices[0, 0])
+        object.__setattr__(op, "vjp", right)
 
 
 @pytest.mark.parametrize("name", ["nanvar", "nanstd"])
@@ -260,9 +232,6 @@ def polygamma(name: str, order: int) -> Callable[[Any], Any]:
 
 def captured(function: Callable[[Any], Any], name: str) -> Any:
     return xg.function(function, lambda g, x: None, native=False, dialect=name)
-
-
-NAMES = [pytest.param(n, marks=pytest.mark.needs(n)) for n in ("torch", "jax", "tensorflow")]
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])

@@ -28,6 +28,16 @@ def captured(function: Any, dialect: str) -> Any:
     )
 
 
+def assert_same(function: Any, dialect: str, *given: Any, rtol: float = 0.0) -> None:
+    """Compare a function with its graph: numbers and dtype."""
+    found, expected = captured(function, dialect)(*given), function(*given)
+    assert found.dtype == expected.dtype
+    if rtol:
+        np.testing.assert_allclose(found, expected, rtol=rtol)
+    else:  # integers far above what floats hold, too
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_reduction_computes_in_the_dtype_that_it_names() -> None:
     large = np.full(3, 60000.0, np.float16)
     total = captured(lambda x: np.sum(x, dtype=np.float32), "numpy")
@@ -59,9 +69,7 @@ def test_integers_stay_integers_far_above_what_floats_hold() -> None:
         np.sign, np.square, np.floor, lambda x: np.fmod(x, 2), lambda x: x @ x, np.sort,
         lambda x: np.prod(x % 10), lambda x: np.outer(x % 10, x % 10), lambda x: x**3 - 1,
     ):  # fmt: skip
-        result = captured(function, "numpy")(far)
-        np.testing.assert_array_equal(result, function(far))
-        assert result.dtype == function(far).dtype
+        assert_same(function, "numpy", far)
 
 
 def test_a_dtype_that_graphs_lack_is_refused_with_the_line() -> None:
@@ -109,16 +117,10 @@ def test_two_values_of_the_inputs_shape_ask_for_no_rank(torch: Any) -> None:
 
 @pytest.mark.needs("torch")
 def test_float_in_a_class_is_float32(torch: Any) -> None:
-    class Spike(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            return (x > 0).float()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            (x,) = ctx.saved_tensors
-            return grad * (x.abs() < 1).float()
+    @torch_class(lambda ctx, grad: grad * (ctx.saved_tensors[0].abs() < 1).float())
+    def Spike(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x > 0).float()
 
     spike = xg.from_autograd_function(Spike)
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
@@ -180,9 +182,7 @@ def test_weak_types_of_jax_give_way(jax: Any, jnp: Any) -> None:
         lambda x: x + jnp.full((2,), 1.5),
         lambda x: jnp.dot(x, x, preferred_element_type=jnp.float32),
     ):
-        result = captured(function, "jax")(x)
-        assert result.dtype == function(x).dtype
-        np.testing.assert_allclose(result, function(x), rtol=1e-3)
+        assert_same(function, "jax", x, rtol=1e-3)
     with jax.enable_x64(True):
         wide = captured(lambda x: jnp.where(x > 1, 1, 0), "jax")(jnp.asarray([0.5, 2.0]))
         assert wide.dtype == jnp.int64
@@ -251,9 +251,7 @@ def test_integers_of_torch_take_the_common_dtype_before_they_are_multiplied(torc
         lambda x, y, z: y.new_tensor(1.5) + y,
         lambda x, y, z: torch.ldexp(x * 1e-8, y),
     ):
-        graph, expected = captured(function, "torch"), function(x, y, z)
-        assert graph(x, y, z).dtype == expected.dtype
-        np.testing.assert_array_equal(graph(x, y, z), expected)
+        assert_same(function, "torch", x, y, z)
 
 
 @pytest.mark.needs("torch")
@@ -264,9 +262,7 @@ def test_a_quotient_of_integers_is_right_of_the_least_one(divisor: int, torch: A
         lambda x: torch.div(x, divisor, rounding_mode="trunc"),
         lambda x: torch.div(x, torch.full_like(x, divisor), rounding_mode="trunc"),
     ):
-        found, expected = captured(function, "torch")(least), function(least)
-        assert found.dtype == expected.dtype
-        assert found.tolist() == expected.tolist()
+        assert_same(function, "torch", least)
 
 
 @pytest.mark.needs("torch")
@@ -307,8 +303,7 @@ def test_a_constant_of_tensorflow_keeps_all_digits(tf: Any) -> None:
         lambda x: x * tf.exp(tf.constant(1.0, x.dtype)),
         lambda x: x * tf.constant(math.pi, x.dtype),
     ):
-        result = captured(function, "tensorflow")(x)
-        np.testing.assert_allclose(result, function(x), rtol=4e-16)
+        assert_same(function, "tensorflow", x, rtol=4e-16)
 
 
 def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
@@ -349,11 +344,7 @@ def test_the_number_of_a_tensor_of_integers_is_an_integer(name: str, library: st
     for dtype in (np.int64, np.int32):
         array, function = np.array([2**24 + 1, 3], dtype), NUMBERS_OF_TENSORS[name]
         x: Any = array if library == "numpy" else import_module("torch").from_numpy(array)
-        if library == "torch" and name == "beside an array":
-            continue
-        found, expected = captured(function, library)(x), function(x)
-        assert found.dtype == expected.dtype
-        np.testing.assert_allclose(found, expected, rtol=1e-15)
+        assert_same(function, library, x, rtol=1e-15)
 
 
 @pytest.mark.parametrize(

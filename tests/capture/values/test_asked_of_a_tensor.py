@@ -12,6 +12,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 torch: Any = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.needs("torch")
@@ -19,14 +21,9 @@ X = np.array([[0.3, -1.2, 0.6], [1.5, 0.25, -0.75]], np.float32)
 ONES = np.ones_like(X)
 
 
-def make(forward: Any, backward: Any = None) -> Any:
+def make(forward: Any, backward: Any = lambda ctx, grad: 2 * grad) -> Any:
     """Return the Function of a class with this forward, and the class."""
-
-    def double(ctx: Any, grad: Any) -> Any:
-        return 2 * grad
-
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward or double)}
-    cls = type(forward.__name__, (torch.autograd.Function,), methods)
+    cls = torch_class(backward)(forward)
     return xg.from_autograd_function(cls), cls
 
 

@@ -183,15 +183,8 @@ def integers(x: Any) -> Any:
 
 def make(forward: Any) -> Any:
     """Return the Function of a class with this forward."""
-
-    def backward(ctx: Any, grad: Any) -> Any:
-        return torch.zeros(2, 3) + grad.sum()
-
-    methods = {
-        "forward": staticmethod(lambda ctx, x: forward(x)),
-        "backward": staticmethod(backward),
-    }
-    return xg.from_autograd_function(type(forward.__name__, (torch.autograd.Function,), methods))
+    spread = torch_class(lambda ctx, grad: torch.zeros(2, 3) + grad.sum())
+    return xg.from_autograd_function(spread(lambda ctx, x: forward(x)))
 
 
 @pytest.mark.parametrize("forward", [labels, masks, unit_matrices, ranges, listed, integers])

@@ -137,30 +137,36 @@ def test_constant_does_not_leak_out_of_a_trace(captured: Any, jax: Any) -> None:
             np.testing.assert_allclose(jax.grad(lambda x, f=f: f(x).sum())(X), wanted)
 
 
-def test_constant_of_bools_is_a_mask(backend: Any, captured: Any) -> None:
-    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return xp.where((tin > 0) & MASK, grad_out, 0.0) + grad_out * ~MASK
-
-    wanted = np.where((X > 0) & MASK, G, 0) + G * ~MASK
-    np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
+def bits(tensor: Any) -> Any:
+    return xp.cast(tensor * 4, "int32")
 
 
-def test_constant_of_integers_counts_in_the_inputs_dtype(backend: Any, captured: Any) -> None:
-    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        return grad_out * np.arange(3) + (tin > np.array([[0], [1]]))
+EXACT: dict[str, tuple[Callable[..., Any], Any]] = {
+    "bools are a mask": (
+        lambda ctx, g, x: xp.where((x > 0) & MASK, g, 0.0) + g * ~MASK,
+        np.where((X > 0) & MASK, G, 0) + G * ~MASK,
+    ),
+    "integers count in the input's dtype": (
+        lambda ctx, g, x: g * np.arange(3) + (x > np.array([[0], [1]])),
+        G * np.arange(3) + np.greater(X, np.array([[0], [1]])),
+    ),
+    "integers meet bits": (
+        lambda ctx, g, x: g * (bits(x) & np.array([1, 2, 3]) | np.array([[0], [4]])),
+        G * ((X * 4).astype(np.int32) & [1, 2, 3] | [[0], [4]]),
+    ),
+    "numbers without axes are numbers": (
+        lambda ctx, g, x: g * np.float64(0.5) + x * np.array(2.0) + np.int64(3),
+        G * 0.5 + X * 2 + 3,
+    ),
+}
 
-    bounds = np.array([[0], [1]])
-    wanted = G * np.arange(3) + np.greater(X, bounds)
-    np.testing.assert_array_equal(run(backend, captured(rule)), wanted)
 
-
-def test_constant_of_integers_meets_bits(backend: Any, captured: Any) -> None:
-    def rule(ctx: Any, grad_out: Any, tin: Any) -> Any:
-        bits = xp.cast(tin * 4, "int32") & np.array([1, 2, 3])
-        return grad_out * (bits | np.array([[0], [4]]))
-
-    bits = (X * 4).astype(np.int32) & [1, 2, 3] | [[0], [4]]
-    np.testing.assert_array_equal(run(backend, captured(rule)), G * bits)
+@pytest.mark.parametrize("name", EXACT)
+def test_a_constant_is_exact(name: str, backend: Any, captured: Any) -> None:
+    function, wanted = EXACT[name]
+    rule = captured(function)
+    np.testing.assert_array_equal(run(backend, rule), wanted)
+    assert "array(" not in xg.show(rule) or "without axes" not in name
 
 
 def test_constant_meets_a_cast_tensor_unrounded(backend: Any, captured: Any) -> None:
@@ -180,12 +186,6 @@ def test_captured_values_are_fixed(captured: Any) -> None:
     np.testing.assert_array_equal(rule(None, G, X), G)
     weights[:] = 5.0
     np.testing.assert_array_equal(rule(None, G, X), G)
-
-
-def test_numbers_without_axes_are_numbers(backend: Any, captured: Any) -> None:
-    rule = captured(lambda ctx, g, x: g * np.float64(0.5) + x * np.array(2.0) + np.int64(3))
-    np.testing.assert_array_equal(run(backend, rule), G * 0.5 + X * 2 + 3)
-    assert "array(" not in xg.show(rule)
 
 
 @pytest.mark.backends("torch", "jax", "tensorflow")

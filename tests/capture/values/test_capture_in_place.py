@@ -245,21 +245,9 @@ def np_assigns_by_another_mask(g: Any, x: Any) -> Any:
     return g
 
 
-def np_multiplies_what_a_mask_picks(g: Any, x: Any) -> Any:
-    return g * g[x > 0].prod()
-
-
-def np_exponentiates_what_a_mask_picks(g: Any, x: Any) -> Any:
-    return g * np.exp(g[x > 0])
-
-
 def np_writes_outside(g: Any, x: Any) -> Any:
     np.multiply(g, 2.0, out=FOREIGN)
     return g
-
-
-def np_leaves_undefined(g: Any, x: Any) -> Any:
-    return np.add(g, x, where=x > 0)
 
 
 def np_floats_into_a_mask(g: Any, x: Any) -> Any:
@@ -279,10 +267,10 @@ REFUSED = {
     np_assigns_a_full_tensor_by_mask: "assigns to a part of a tensor.*xp.where",
     np_updates_what_may_be_a_view: r"may be a view or a copy.*clone\(\)",
     np_assigns_by_another_mask: "assigns what one mask picks to another place.*xp.where",
-    np_multiplies_what_a_mask_picks: "indexes a tensor by a mask.*xp.where",
-    np_exponentiates_what_a_mask_picks: "indexes a tensor by a mask",
+    lambda g, x: g * g[x > 0].prod(): "indexes a tensor by a mask.*xp.where",
+    lambda g, x: g * np.exp(g[x > 0]): "indexes a tensor by a mask",
     np_writes_outside: "write into a ndarray that the rule did not get or make.*result",
-    np_leaves_undefined: "where= and without out=.*np.where",
+    lambda g, x: np.add(g, x, where=x > 0): "where= and without out=.*np.where",
     np_floats_into_a_mask: "in place",
     np_grows: "in place",
 }

@@ -11,6 +11,8 @@ import pytest
 
 import multigrad as xg
 
+from ...harness.torch_class import torch_class
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.needs("torch")
 
@@ -216,11 +218,8 @@ def of_a_column(x: Any) -> Any:
 
 def make(forward: Any) -> Any:
     """Return the Function of a class with this forward."""
-    methods = {
-        "forward": staticmethod(lambda ctx, x: forward(x)),
-        "backward": staticmethod(lambda ctx, grad: torch.ones(2, 3) * 2),
-    }
-    return xg.from_autograd_function(type(forward.__name__, (torch.autograd.Function,), methods))
+    twos = torch_class(lambda ctx, grad: torch.ones(2, 3) * 2)
+    return xg.from_autograd_function(twos(lambda ctx, x: forward(x)))
 
 
 KNOWN = [

@@ -44,14 +44,14 @@ def keeping_input(compute: Callable[[Any], Any]) -> Forward:
     return forward
 
 
-def softmax_by_aten(ctx: Any, grad: Any) -> Any:
-    (y,) = ctx.saved_tensors
-    return torch._softmax_backward_data(grad, y, -1, y.dtype)
+def by_private(name: str) -> Callable[[Any, Any], Any]:
+    """Return a backward that calls torch's own function of a forward's output."""
 
+    def backward(ctx: Any, grad: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        return getattr(torch, name)(grad, y, -1, y.dtype)
 
-def log_softmax_by_aten(ctx: Any, grad: Any) -> Any:
-    (y,) = ctx.saved_tensors
-    return torch._log_softmax_backward_data(grad, y, -1, y.dtype)
+    return backward
 
 
 def by_aten(name: str, *args: Any, **kwargs: Any) -> Callable[[Any, Any], Any]:
@@ -63,26 +63,6 @@ def by_aten(name: str, *args: Any, **kwargs: Any) -> Callable[[Any, Any], Any]:
         return packet(grad, x, *args, **kwargs) + packet.default(grad, x, *args, **kwargs)
 
     return backward
-
-
-def softmax(x: Any) -> Any:
-    return x.softmax(-1)
-
-
-def log_softmax(x: Any) -> Any:
-    return x.log_softmax(-1)
-
-
-def sigmoid(x: Any) -> Any:
-    return torch.ops.aten.sigmoid(x)
-
-
-def silu(x: Any) -> Any:
-    return torch.ops.aten.silu.default(x)
-
-
-def gelu(x: Any) -> Any:
-    return torch.ops.aten.gelu(x)
 
 
 def mean_of_the_positive(x: Any) -> Any:
@@ -130,13 +110,16 @@ def times_input(ctx: Any, grad: Any) -> Any:
 
 
 PROGRAMS: dict[str, tuple[Forward, Callable[[Any, Any], Any]]] = {
-    "softmax": (keeping(softmax), softmax_by_aten),
-    "log_softmax": (keeping(log_softmax), log_softmax_by_aten),
-    "sigmoid": (keeping(sigmoid), by_aten("sigmoid_backward")),
+    "softmax": (keeping(lambda x: x.softmax(-1)), by_private("_softmax_backward_data")),
+    "log_softmax": (keeping(lambda x: x.log_softmax(-1)), by_private("_log_softmax_backward_data")),
+    "sigmoid": (keeping(lambda x: torch.ops.aten.sigmoid(x)), by_aten("sigmoid_backward")),
     "tanh": (keeping(lambda x: x.tanh()), by_aten("tanh_backward")),
-    "silu": (keeping_input(silu), by_aten("silu_backward")),
-    "gelu": (keeping_input(gelu), by_aten("gelu_backward")),
-    "gelu by tanh": (keeping_input(gelu), by_aten("gelu_backward", approximate="tanh")),
+    "silu": (keeping_input(lambda x: torch.ops.aten.silu.default(x)), by_aten("silu_backward")),
+    "gelu": (keeping_input(lambda x: torch.ops.aten.gelu(x)), by_aten("gelu_backward")),
+    "gelu by tanh": (
+        keeping_input(lambda x: torch.ops.aten.gelu(x)),
+        by_aten("gelu_backward", approximate="tanh"),
+    ),
     "threshold": (keeping_input(lambda x: x.relu()), by_aten("threshold_backward", 0)),
     "leaky relu": (keeping_input(lambda x: x.relu()), by_aten("leaky_relu_backward", 0.1, False)),
     "mean of a mask": (keeping_input(mean_of_the_positive), times_input),

@@ -36,11 +36,9 @@ def function_of(expression: str) -> Any:
         ctx.save_for_backward(x)
         return eval(expression, {"torch": torch, "x": x})
 
-    def backward(ctx: Any, *grads: Any) -> Any:
-        return ctx.saved_tensors[0] * 2
-
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    return xg.from_autograd_function(type("Of", (torch.autograd.Function,), methods))
+    return xg.from_autograd_function(
+        torch_class(lambda ctx, *grads: ctx.saved_tensors[0] * 2)(forward)
+    )
 
 
 @pytest.mark.parametrize("expression", [e.strip() for e in AS_TORCH if e.strip()])
