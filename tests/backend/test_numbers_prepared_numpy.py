@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.threads import on_threads
+from ..support.threads import on_threads
 
 X = np.linspace(-2.0, 2.0, 33)
 TIMES = 2  # the constants are made at the first call, and taken from memory at the second

@@ -9,7 +9,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.threads import on_threads
+from ..support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 

@@ -19,7 +19,7 @@ import multigrad as xg
 
 from ..harness import fresh
 from ..harness.models.surrogates import triangle
-from ..harness.tapes import taped
+from ..harness.traced import taped
 
 tf: Any = pytest.importorskip("tensorflow")
 

@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.tapes import taped
+from ..harness.traced import taped
 from .formulas import PAIRS, Case, V, W, X, close, formulas
 
 tf: Any = pytest.importorskip("tensorflow")

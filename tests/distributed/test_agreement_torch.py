@@ -23,7 +23,7 @@ from ..harness.distributed.disagreement import (
     seconds,
 )
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of, run_ranks
-from ..harness.threads import on_threads
+from ..support.threads import on_threads
 
 pytestmark = pytest.mark.needs("torch")
 CHECKS = Path(__file__).parents[1] / "ranks" / "agreement" / "agreement_torch.py"

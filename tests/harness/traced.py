@@ -1,9 +1,9 @@
-"""A function that is compiled, how often it was traced, and its gradient."""
+"""A function that is compiled, with its traces counted and its gradient; a gradient by a tape."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -54,3 +54,19 @@ class Traced:
         if self.backend.name == "torch":
             self.traces = self._graphs.frame_count
         return grad
+
+
+Tensor: TypeAlias = Any
+
+
+def taped(f: Callable[[Tensor], Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
+    """Return the function that gives the gradient of `sum(f(x))`, with options of its tape's."""
+    import tensorflow as tf
+
+    def gradient(x: Tensor) -> Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x, **options)
+
+    return gradient

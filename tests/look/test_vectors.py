@@ -22,7 +22,7 @@ from multigrad.audit import vectors as shipped
 from multigrad.audit.vectors import NoVectors, open_columns, read_document, write
 from multigrad.graph.ops import OPS
 from multigrad.graph.ops.results import PER_ELEMENT
-from tests.harness.schemas import fits
+from tests.harness.formats import fits
 from vectors.cases import formula_of_or_none
 from vectors.document import vectors_of
 from vectors.elementwise import OURS

@@ -25,7 +25,7 @@ from pages.gallery.page import render_gallery
 from pages.gallery.snippets import read_snippets
 from pages.gallery.svg import draw_svg
 
-from ..harness.markup import Markup
+from ..harness.formats import Markup
 
 needs_node = pytest.mark.skipif(
     shutil.which("node") is None, reason="node, which runs JavaScript, is not installed"

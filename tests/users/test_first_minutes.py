@@ -16,7 +16,7 @@ from multigrad import xp
 from multigrad.graph.support import html
 from multigrad.look.notebook import MOST_NODES
 
-from ..harness.markup import Markup
+from ..harness.formats import Markup
 
 X = np.linspace(-1.0, 1.0, 5)
 EVIL = "<script>alert(1)</script>"

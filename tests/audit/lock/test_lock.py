@@ -22,8 +22,8 @@ from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents import format as documents
 from multigrad.functions.documents.format import digest
 
+from ...harness.formats import fits
 from ...harness.hidden import run_python
-from ...harness.schemas import fits
 from ...versions.conventions import differences
 
 needs_cli = pytest.mark.needs("typer", "rich")

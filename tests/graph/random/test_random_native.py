@@ -22,7 +22,7 @@ from multigrad.graph.random import draws, native
 from multigrad.graph.random.native import write_source
 from multigrad.graph.support.compiled import Compiled, NoLibraryError, find_command
 
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 
 DTYPES: tuple[Any, ...] = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 SIZES = (0, 1, 3, 1025, 100_003)

@@ -13,7 +13,7 @@ import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks
 
 from ...harness.models.surrogates import triangle
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 from .test_hooks_by_themselves import chain, gradients
 
 torch: Any = pytest.importorskip("torch")

@@ -17,7 +17,7 @@ import pytest
 import multigrad as xg
 from multigrad.compat.hook import attach_param_hooks, remove_param_hooks
 
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn

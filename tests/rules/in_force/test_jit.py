@@ -13,8 +13,8 @@ import pytest
 import multigrad as xg
 
 from ...harness.models.surrogates import triangle
-from ...harness.threads import on_threads
 from ...harness.traced import OPTIONS, Traced, X
+from ...support.threads import on_threads
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

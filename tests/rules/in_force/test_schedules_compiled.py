@@ -14,7 +14,7 @@ import pytest
 import multigrad as xg
 from multigrad.testing.under_test import is_installed
 
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 
 X = np.array([-1.5, -0.5, 0.25, 0.75], np.float32)
 

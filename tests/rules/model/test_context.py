@@ -15,7 +15,7 @@ import pytest
 import multigrad as xg
 from multigrad.trace.scope.moving import Noted
 
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -13,7 +13,7 @@ import pytest
 import multigrad as xg
 
 from ...harness.fresh import python
-from ...harness.threads import on_threads
+from ...support.threads import on_threads
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
 LIBRARY = [
