@@ -94,7 +94,7 @@ def register(
     options = settled(capture, native, dialect, prove)
 
     def decorate(function: Any) -> Rule:
-        if name in KEPT or "." in name:  # which a user's may not replace, or a package's
+        if name in KEPT or "." in name:  # a rule that a user's may not replace, or a package's
             load_library(name)
         rule = as_rule(function, name, options.native, bool(first_order), options.library)
         rule = rule if options.prove else rule.copy(prove=False)
@@ -104,9 +104,8 @@ def register(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
                 f"compose(xg.get({name!r}), ...)"
             )
-        is_own = is_of_library(rule)
         with lock:
-            if is_own:
+            if is_of_library(rule):
                 # An import that was interrupted begins again, with some of its rules there.
                 before, LIBRARY[name] = LIBRARY.get(name), rule
                 if RULES.get(name) not in (None, before):  # a user's

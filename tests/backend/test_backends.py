@@ -19,7 +19,7 @@ import pytest
 import multigrad as xg
 from multigrad.lowering.reference import backend as reference
 
-from ..harness.fresh import python
+from ..harness.hidden import python
 
 pytestmark = pytest.mark.anywhere
 

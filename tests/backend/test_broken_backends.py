@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ..harness.fresh import python
+from ..harness.hidden import python
 
 RIGHT = """
 import numpy as np

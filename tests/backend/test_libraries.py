@@ -11,7 +11,7 @@ import pytest
 
 from multigrad.capture.code.libraries import is_library_file
 
-from ..harness.fresh import python
+from ..harness.hidden import python
 
 PROGRAM = """
 import numpy as np

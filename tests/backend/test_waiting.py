@@ -21,7 +21,7 @@ import pytest
 import multigrad as xg
 from multigrad.graph.support import threads
 
-from ..harness.fresh import python
+from ..harness.hidden import python
 from ..written.unseen import Unseen
 
 Tensor: TypeAlias = Any

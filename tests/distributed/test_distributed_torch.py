@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of
-from ..harness.fresh import python
+from ..harness.hidden import python
 
 pytestmark = pytest.mark.needs("torch")
 RANKS = Path(__file__).parents[1] / "ranks"

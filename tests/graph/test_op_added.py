@@ -20,7 +20,7 @@ import pytest
 
 import multigrad as xg
 
-from ..harness.fresh import python
+from ..harness.hidden import python
 
 CONFORMANCE = Path(__file__).parents[1] / "conformance" / "multigrad_conformance"
 AUTHOR = """

@@ -2,7 +2,7 @@
 
 A server imports packages and computes nothing; each process that is asked for is a fork of it. It
 begins where a script stands after these imports, and has imported nothing of multigrad. What asks
-when a package is imported needs a process from the start: `python`.
+when a package is imported needs a process from the start: `hidden.python`.
 
 This file is also the server: `python fresh.py PACKAGE ...` reads one job a line.
 """
@@ -71,26 +71,6 @@ def run(
         assert line, f"the server of {packages} has ended"
         texts = [Path(file).read_text(encoding="utf-8", errors="replace") for file in said]
     return subprocess.CompletedProcess(list(words), int(line), *texts)
-
-
-def python(*words: str, cwd: Path | None = None, timeout: int = 120, **env: str) -> str:
-    """Return what `python WORDS` prints in a process from the start, and assert that it ends well.
-
-    Args:
-        env: what its environment has besides ours.
-    """
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 def check(script: str, *imports: str) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 HIDE = """
 import sys
@@ -40,6 +41,13 @@ def run_python(
         timeout=timeout,
         env={**os.environ, **environment},
     )
+
+
+def python(*words: object, timeout: float = 120, **options: Any) -> str:
+    """Return what Python prints, run with these words, and assert that it ends well."""
+    done = run_python(*words, timeout=timeout, **options)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
 
 
 def run_without(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -56,14 +56,11 @@ class Traced:
         return grad
 
 
-Tensor: TypeAlias = Any
-
-
-def taped(f: Callable[[Tensor], Tensor], **options: Any) -> Callable[[Tensor], Tensor]:
+def taped(f: Callable[[Any], Any], **options: Any) -> Callable[[Any], Any]:
     """Return the function that gives the gradient of `sum(f(x))`, with options of its tape's."""
     import tensorflow as tf
 
-    def gradient(x: Tensor) -> Tensor:
+    def gradient(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = f(x)

@@ -125,23 +125,18 @@ class Index:
     def is_current(self) -> bool:
         """Return whether the same dialects are registered still."""
         now = registered_dialects()
-        if self.companions != companions_of(now.values(), self.companions):
+        if self.companions != companions_of(now.values()):
             return False
         return len(now) == len(self.dialects) and all(
             self.dialects.get(name) is dialect for name, dialect in now.items()
         )
 
 
-def companions_of(dialects: Iterable[Dialect], known: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return what is imported of the modules that libraries do not import by themselves.
-
-    Args:
-        known: those that were imported before.
-    """
+def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
+    """Return the modules that have been imported, of those that no library imports unasked."""
     own = [name for dialect in dialects for name in dialect.companions]
-    names = (scipy.MODULE, GENERATORS, *own)
-    found = [name for name in names if name in sys.modules]  # a call takes as long as all of this
-    return tuple([name for name in found if name in known or whole(name) is not None])
+    names = [name for name in (scipy.MODULE, GENERATORS, *own) if name in sys.modules]
+    return tuple([name for name in names if whole(name) is not None])
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

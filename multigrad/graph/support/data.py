@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):
-        """Python's without the lock that it has before 3.12: a forked child would wait for ever for
-        a thread of its parent that held it.
+        """Python's, without the lock that it has before 3.12: a forked child would wait forever for
+        the thread of its parent that held it.
         """
 
         def __init__(self, function):

@@ -64,8 +64,8 @@ def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def whole(name: str) -> ModuleType | None:
-    """Return a module by its full name; None: nobody has imported it, or somebody still does, on
-    another thread perhaps, and it has not all of its names.
+    """Return a module whose import has ended; None: it has not begun, or another thread is still in
+    it, and the module lacks some of its names.
     """
     module = sys.modules.get(name)
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module

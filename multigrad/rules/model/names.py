@@ -19,7 +19,7 @@ from ...trace.scope.reads import NUMBERS, Lookup, note_lookup
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
 # Those of version 0.1.0: to register one of these names again is an error. The others give way to a
-# user's, before the library is imported too.
+# user's, also where that is registered before the library is imported.
 KEPT = frozenset({
     "arctan", "centralize", "clip_norm", "clipped_straight_through", "d(Linear)", "d(ReLU)",
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
@@ -96,7 +96,7 @@ def load_library(name: str = ".") -> None:
 
 
 def is_of_library(rule: Any) -> bool:
-    """Return whether a rule is one of those that a library registers which is imported now."""
+    """Return whether a rule is registered by a part of the library whose import goes on."""
     return rule.__module__.startswith(tuple([f"{room}." for room in ROOMS if room not in _loaded]))
 
 

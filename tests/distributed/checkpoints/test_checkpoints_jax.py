@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ...harness.distributed.forced_devices import forced
-from ...harness.fresh import python
+from ...harness.hidden import python
 
 pytestmark = pytest.mark.needs("jax", "flax", "optax")
 

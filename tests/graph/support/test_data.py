@@ -19,7 +19,7 @@ from multigrad.graph.support import data
 from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
 from multigrad.graph.support.versions import HeldWeakly
 
-from ...harness.fresh import python
+from ...harness.hidden import python
 
 OPTIONS = [
     {"frozen": frozen, "slots": slots, "eq": eq}

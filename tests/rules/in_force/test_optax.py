@@ -10,7 +10,7 @@ import pytest
 import multigrad as xg
 from multigrad.graph import random
 
-from ...harness.fresh import python
+from ...harness.hidden import python
 
 jax: Any = pytest.importorskip("jax")
 optax: Any = pytest.importorskip("optax")

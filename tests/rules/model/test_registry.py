@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 
-from ...harness.fresh import python
+from ...harness.hidden import python
 from ...support.threads import on_threads
 
 X = np.array([-1.0, 0.5, 2.0], np.float32)
