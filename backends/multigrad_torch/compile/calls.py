@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend.finding.discovery import load_backend
-from multigrad.capture.types.answers import ModeOf
+from multigrad.capture.types.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
 from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, way_while_cast

@@ -22,7 +22,7 @@ from multigrad.capture.code.interception import Interception, comes_to_us
 from multigrad.capture.code.table import contents, mentioned, nested_codes
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.places import Extremes
-from multigrad.capture.types.answers import is_capturing
+from multigrad.capture.types.oracle import is_capturing
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own

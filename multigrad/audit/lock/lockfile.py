@@ -14,7 +14,7 @@ from typing import Any
 
 from ...errors import FormatError
 from ...functions.documents.format import digest, parse
-from ...graph.passes.fields import describe, fail, read_fields, read_text
+from ...graph.passes.serialize import describe, fail, read_fields, read_text
 from .probes import FRAMEWORKS, Answer, Probe
 from .runner import Refused, framework_of, read_call
 

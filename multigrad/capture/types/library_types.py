@@ -49,7 +49,6 @@ from ..symbols.dtypes import (
     steps_between,
 )
 from ..symbols.symbols import Number, SymbolicDevice, SymbolicDType
-from .answers import ModeOf, Reach, answer_to, in_terms_of, modes
 from .oracle import (
     ARRAYS,
     COMPUTES_IN,
@@ -60,16 +59,21 @@ from .oracle import (
     ORDERS,
     Answer,
     Mark,
+    ModeOf,
+    Reach,
     TypeOracle,
     Unaskable,
+    answer_to,
     are_plain,
     calls_back,
     computed_in,
+    in_terms_of,
     is_not_asked,
     is_stated,
     leaves_of,
     mark_plain,
     mark_tree,
+    modes,
     one_float,
     ranks_decide,
     with_leaves,

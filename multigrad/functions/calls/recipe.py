@@ -14,7 +14,7 @@ from ...backend.contract import Backend
 from ...capture.code.readings import dialect_of, plain_function
 from ...capture.code.state import OWN
 from ...capture.copies.capture import find_opaque
-from ...capture.types.answers import Reach
+from ...capture.types.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location, Node
 from ...graph.support.data import dataclass

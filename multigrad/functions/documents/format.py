@@ -20,8 +20,7 @@ from ...errors import FormatError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph, Location, Node, every_node, make_node
 from ...graph.ir.types import KEY
-from ...graph.passes.fields import MOST_INTEGER, decode_array, describe, fail, read_list
-from ...graph.passes.serialize import draws
+from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draws, fail, read_list
 from ...graph.passes.simplify import substitute
 from ...graph.support.data import dataclass
 from ...trace.trace import NeedsConcrete, Trace, Value

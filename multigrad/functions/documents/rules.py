@@ -19,11 +19,14 @@ from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph
 from ...graph.ir.types import FLOAT_SCALAR, FLOATS, INPUT, KEY, Type
-from ...graph.passes.fields import (
+from ...graph.passes.serialize import (
+    MOST_INPUTS,
     MOST_PLACES,
+    decode_graph,
     decode_value,
     describe,
     encode_array,
+    encode_graph,
     encode_value,
     fail,
     read_bool,
@@ -32,7 +35,6 @@ from ...graph.passes.fields import (
     read_name,
     read_text,
 )
-from ...graph.passes.serialize import MOST_INPUTS, decode_graph, encode_graph
 from ...graph.support.params import Range, Shards
 from ...trace.derived.calls import drop_calls, replay
 from ...trace.scope.identity import value_key

@@ -14,11 +14,16 @@ from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph, Node, make_node
 from ...graph.ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
 from ...graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
-from ...graph.passes.fields import (
+from ...graph.passes.residuals import drop_marks, mark_everywhere, marks
+from ...graph.passes.serialize import (
+    LARGEST_INDEX,
+    MOST_INPUTS,
     MOST_PLACES,
+    decode_graph,
     decode_value,
     describe,
     encode_array,
+    encode_graph,
     encode_value,
     fail,
     read_bool,
@@ -27,8 +32,6 @@ from ...graph.passes.fields import (
     read_name,
     read_text,
 )
-from ...graph.passes.residuals import drop_marks, mark_everywhere, marks
-from ...graph.passes.serialize import LARGEST_INDEX, MOST_INPUTS, decode_graph, encode_graph
 from ...graph.passes.simplify import rename_inputs
 from ...graph.support.trees import optree
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered

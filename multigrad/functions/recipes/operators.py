@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ...errors import UnsupportedOp
-from ...graph.passes.fields import fail, read_fields
+from ...graph.passes.serialize import fail, read_fields
 from ...lowering.emit import identifier
 from ...lowering.function_graph import FunctionGraph
 from ..calls.recipe import Variant

@@ -23,8 +23,8 @@ from ...capture.copies.witness import Witness
 from ...capture.dialects import xp as xp_dialect
 from ...capture.meanings.places import Extremes
 from ...capture.symbols.gradients import passing, prepare
-from ...capture.types.answers import ModeOf, keeping_modes
 from ...capture.types.library_types import LibraryTypes
+from ...capture.types.oracle import ModeOf, keeping_modes
 from ...capture.values.indexing import Picked
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError

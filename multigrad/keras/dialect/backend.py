@@ -19,8 +19,7 @@ import keras
 import numpy as np
 
 from ...capture.code.table import Dialect, Handler, OwnTrace, find_dialect
-from ...capture.types.answers import ModeOf
-from ...capture.types.oracle import StandInCall, TypeOracle
+from ...capture.types.oracle import ModeOf, StandInCall, TypeOracle
 from ...graph.support.trees import optree
 from ...trace.scope.reads import note
 

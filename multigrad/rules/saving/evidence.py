@@ -23,7 +23,7 @@ from ...graph import ops
 from ...graph.ir.types import DTYPES, FLOATS
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.properties import OP_SET, kinks_of
-from ...graph.passes.fields import describe, fail, read_fields, read_list, read_name, read_text
+from ...graph.passes.serialize import describe, fail, read_fields, read_list, read_name, read_text
 from ..in_force.vjp import vjp_leaves
 from ..model.rule import Rule
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture.types import answers
+from multigrad.capture.types import oracle
 from multigrad.errors import NotProvenWarning, TraceError
 
 from ...harness.torch_class import torch_class
@@ -191,7 +191,7 @@ def test_weak_types_of_jax_give_way(jax: Any, jnp: Any) -> None:
 @pytest.mark.needs("jax")
 def test_jax_is_asked_for_types_without_a_warning(jnp: Any) -> None:
     """Of float64 where 64 bits are off, which nobody wrote."""
-    answers._answers.clear()
+    oracle._answers.clear()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         step = captured(lambda x: (x > 0).astype(x.dtype), "jax")
@@ -307,11 +307,11 @@ def test_a_constant_of_tensorflow_keeps_all_digits(tf: Any) -> None:
 
 
 def test_a_call_that_no_library_can_say_the_type_of_is_named(monkeypatch: Any) -> None:
-    from multigrad.capture.types import answers, library_types, oracle
+    from multigrad.capture.types import library_types
 
     monkeypatch.setattr(oracle, "ATTEMPTS", ())
     monkeypatch.setattr(library_types, "MOST_ELEMENTS", 0)
-    monkeypatch.setattr(answers, "_answers", {})
+    monkeypatch.setattr(oracle, "_answers", {})
     function = captured(lambda x: np.isnan(x), "numpy")
     monkeypatch.setenv("MULTIGRAD_PROVE", "all")
     with pytest.warns(NotProvenWarning, match="no library says what dtype these give: .*isnan"):
@@ -425,7 +425,7 @@ def test_code_under_autocast_changes_no_capture_outside_of_it(
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return linear(x, w)
 
-    answers._answers.clear()
+    oracle._answers.clear()
     assert xg.function(narrow)(x, weight).dtype == torch.bfloat16  # it runs as it is
     function = xg.function(lambda x, w: linear(x, w), native=False)
     torch.testing.assert_close(function(x, weight), linear(x, weight), rtol=0, atol=1e-6)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import export
 
 from multigrad.capture.code.table import OwnTrace
-from multigrad.capture.types.answers import ModeOf, modes
+from multigrad.capture.types.oracle import ModeOf, modes
 from multigrad.capture.types.traced_calls import TracedCall, giving_reasons
 from multigrad.capture.values.tracer import V
 from multigrad.errors import MultigradError, TraceError

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from multigrad.capture.meanings import composites
-from multigrad.capture.types.answers import ModeOf
+from multigrad.capture.types.oracle import ModeOf
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, SMALL, WHOLE, T

@@ -1,4 +1,4 @@
-"""Linear algebra of matrices in the last two axes, batches before them.
+"""Linear algebra of matrices in the last two axes, batches before them; products and transforms.
 
 16-bit values are computed in float32 and rounded once; most libraries' own functions refuse them. A
 matrix that has no factor or inverse is the user's error: NumPy and PyTorch raise, TensorFlow raises
@@ -12,13 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from ...ir.op import Op
-from ..attributes import flag, number
-from ..numerics import Array, widened
-from ..properties import CONSTANT, LINEAR, Degree, multiplied
-from ..result_shapes import Shape, square
-from ..results import of_matrix, over_matrices, reshaped
+from ...ir.op import Attr, Op
+from ..attributes import SUBSCRIPTS, are_integers, flag, number
+from ..numerics import Array, widened, wider
+from ..properties import CONSTANT, LINEAR, Degree, in_one, linear, multiplied
+from ..result_shapes import Shape, product, square, summed_to
+from ..results import (
+    contracted,
+    cotangent_of_left,
+    cotangent_of_right,
+    kept,
+    of_matrix,
+    over_matrices,
+    reshaped,
+)
 from ..table import Cotangents, op, zero
+from .shapes import sum_to
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
@@ -316,3 +325,198 @@ LOGABSDET = of_matrices(
     result=over_matrices,
 )
 SIGNDET = of_matrices("signdet", "x", signdet, zero, "Signs of determinants.", result=over_matrices)
+
+
+# --- Fourier transforms ---------------------------------------------------------------------------
+# Graphs are of real numbers: a complex one is two of them, in a last axis of two, and its cotangent
+# is that of each. The transform of both is linear, and its transpose is the transform that goes the
+# other way. `xg.xp` has the parts as two tensors.
+
+
+def are_spectral(value: object) -> bool:
+    """Whether these are axes, counted from the end, before the parts."""
+    if not are_integers(value) or not value:
+        return False
+    return max(value) < -1 and len(set(value)) == len(value)
+
+
+@widened
+def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
+    places = tuple(axis + 1 for axis in axes)  # of the complex numbers
+    whole = x[..., 0] + 1j * x[..., 1]
+    # Of 1j an infinity makes NaN.
+    whole.real, whole.imag = x[..., 0], x[..., 1]
+    if inverse:
+        found = np.fft.ifftn(whole, axes=places, norm="forward")
+    else:
+        found = np.fft.fftn(whole, axes=places)
+    return np.stack((found.real, found.imag), -1).astype(x.dtype, copy=False)
+
+
+def fft_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axes: tuple[int, ...], inverse: bool
+) -> Cotangents:
+    """The transpose of what both parts are multiplied by: its conjugate in complex numbers."""
+    return (xp.packed_fft(ct, axes=axes, inverse=not inverse),)
+
+
+def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
+    """The operand's own."""
+    if not x or x[-1] != 2 or -min(axes) > len(x) or not all(x[axis] for axis in axes):
+        raise ValueError(f"no Fourier transform of shape {x}, with the parts last, over {axes}")
+    return x
+
+
+FFT = op(
+    "fft",
+    "x",
+    numpy=fft,
+    vjp=fft_vjp,
+    doc="Fourier transforms of numbers whose parts lie in the last axis, without a divisor.",
+    result=kept,
+    degree=linear,
+    shape_of=of_parts,
+    axes=Attr(are_spectral, ((-2,), (-3, -2))),
+    inverse=flag(False),
+    in_vjps=True,
+    xp="packed_fft",
+)
+
+
+# --- products -------------------------------------------------------------------------------------
+# 16-bit values accumulate in float32 and round once.
+
+
+def matmul(a: Array, b: Array) -> Array:
+    """A vector is a row at the left, a column at the right."""
+    return np.matmul(wider(a), wider(b)).astype(a.dtype)
+
+
+def matmul_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    return xp.matmul_left(ct, b, a), xp.matmul_right(a, ct, b)
+
+
+def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
+    rows, columns = matrix_shape(cotangent, like, b), b if len(b) > 1 else (*b, 1)
+    result = product(rows, (*columns[:-2], columns[-1], columns[-2]))
+    return summed_to(result if len(like) > 1 else (*result[:-2], result[-1]), like)
+
+
+def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
+    """The cotangent of a, where `like` is shaped as a."""
+    rows = as_matrix(wider(cotangent), like, b)
+    columns = wider(b) if b.ndim > 1 else wider(b)[:, None]
+    result = rows @ np.swapaxes(columns, -1, -2)
+    result = result if like.ndim > 1 else result[..., 0, :]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+# The sum of ct * (a @ b) is linear in each of the three: the VJPs close among three ops.
+def matmul_left_vjp(xp: Any, ct: Any, y: Any, cotangent: Any, b: Any, like: Any) -> Cotangents:
+    return xp.matmul(ct, b), xp.matmul_right(ct, cotangent, b), None
+
+
+def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
+    columns, rows = matrix_shape(cotangent, a, like), a if len(a) > 1 else (1, *a)
+    result = product((*rows[:-2], rows[-1], rows[-2]), columns)
+    return summed_to(result if len(like) > 1 else result[:-1], like)
+
+
+def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
+    """The cotangent of b, where `like` is shaped as b."""
+    columns = as_matrix(wider(cotangent), a, like)
+    rows = wider(a) if a.ndim > 1 else wider(a)[None]
+    result = np.swapaxes(rows, -1, -2) @ columns
+    result = result if like.ndim > 1 else result[..., 0]
+    return sum_to(result, like).astype(cotangent.dtype)
+
+
+def matmul_right_vjp(xp: Any, ct: Any, y: Any, a: Any, cotangent: Any, like: Any) -> Cotangents:
+    return xp.matmul_left(cotangent, ct, a), xp.matmul(a, ct), None
+
+
+def matrix_shape(product: Shape, a: Shape, b: Shape) -> Shape:
+    product = (*product, 1) if len(b) == 1 else product
+    return (*product[:-1], 1, product[-1]) if len(a) == 1 else product
+
+
+def as_matrix(product: Array, a: Array, b: Array) -> Array:
+    """Give the product of a and b back the axes that a vector among them took away."""
+    product = product[..., None] if b.ndim == 1 else product
+    return product[..., None, :] if a.ndim == 1 else product
+
+
+MATMUL = op(
+    "matmul",
+    "a b",
+    numpy=matmul,
+    vjp=matmul_vjp,
+    result=reshaped,
+    doc="The product of matrices in the last two axes; a vector counts as a row or a column.",
+    degree=in_one,
+    on_bools="numbers",
+    copies=multiplied,
+    integer=True,
+    shape_of=product,
+)
+MATMUL_LEFT = op(
+    "matmul_left",
+    "cotangent b like",
+    numpy=matmul_left,
+    vjp=matmul_left_vjp,
+    result=cotangent_of_left,
+    doc="The cotangent of the left operand of matmul, in its shape.",
+    in_vjps=True,
+    degree=in_one,
+    shape_only=(2,),
+    shape_of=left_shape,
+)
+MATMUL_RIGHT = op(
+    "matmul_right",
+    "a cotangent like",
+    numpy=matmul_right,
+    vjp=matmul_right_vjp,
+    result=cotangent_of_right,
+    doc="The cotangent of the right operand of matmul, in its shape.",
+    in_vjps=True,
+    degree=in_one,
+    shape_only=(2,),
+    shape_of=right_shape,
+)
+
+
+def einsum(*arrays: Array, subscripts: str) -> Array:
+    return np.einsum(subscripts, *map(wider, arrays), optimize=True).astype(arrays[0].dtype)
+
+
+def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotangents:
+    """One einsum each; ones stand where a letter belongs to that operand alone."""
+    terms, _, result = subscripts.partition("->")
+    names = terms.split(",")
+    shares = []
+    for i, name in enumerate(names):
+        others = [*arrays[:i], *arrays[i + 1 :]]
+        given = [result, *names[:i], *names[i + 1 :]]
+        values = [ct, *others]
+        letters = name.replace("...", ".")
+        is_lost = "..." in name and "..." not in result  # others may have fewer or shorter axes
+        if is_lost or not set(letters) <= set("".join(given)):
+            given, values = [*given, name], [*values, xp.ones_like(arrays[i])]
+        shares.append(xp.einsum(f"{','.join(given)}->{name}", *values))
+    return tuple(shares)
+
+
+EINSUM = op(
+    "einsum",
+    "*arrays",
+    subscripts=SUBSCRIPTS,
+    numpy=einsum,
+    vjp=einsum_vjp,
+    result=contracted,
+    doc="A sum of products over named axes, such as 'ij,jk->ik'.",
+    composed=True,
+    degree=in_one,
+    on_bools="numbers",
+    copies=multiplied,
+    integer=True,
+)
