@@ -22,13 +22,12 @@ from multigrad.capture.meanings import (
     parts,
     places,
     products,
-    reductions,
 )
 from multigrad.capture.meanings.creation import with_numbers
-from multigrad.capture.meanings.parts import length, rank, shape_of
+from multigrad.capture.meanings.parts import length, shape_of
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.values import indexing
-from multigrad.graph.ir.types import INT32, INT64, WHOLE
+from multigrad.graph.ir.types import INT64
 from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
@@ -83,20 +82,6 @@ def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
     return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
 
 
-# --- neighbors ------------------------------------------------------------------------------------
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: Any = None) -> Tensor:
-    """`pad` lists (before, after) from the last axis on; a negative number cuts."""
-    if mode != "constant":
-        raise TypeError(f"pad in mode {mode!r} of these shapes")
-    if len(pad) % 2:
-        raise TypeError(f"pad takes pairs, not {len(pad)} numbers")
-    if not pad:
-        return copy_of(input)
-    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
-    fill = 0.0 if value is None else value
-    return parts.padded(input, tuple(reversed(pairs)), fill=fill)
-
-
 # --- products -------------------------------------------------------------------------------------
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
     return products.added(input, xp.matmul(mat1, mat2), beta, alpha)
@@ -114,21 +99,6 @@ def cov(
     if fweights is not None or aweights is not None:
         raise TypeError("cov with weights")
     return products.covariance(input, correction)
-
-
-# --- reductions -----------------------------------------------------------------------------------
-def var_mean(
-    input: Tensor,
-    dim: Any = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    *,
-    correction: Any = None,
-) -> tuple[Tensor, Tensor]:
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    measured = reductions.var(input, dim, keepdim, unbiased=unbiased, correction=correction)
-    return measured, xp.mean(input, dim, keepdim)
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -150,8 +120,6 @@ def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 view, view_as = viewing(arrays.view), viewing(arrays.view_as)
 expand = viewing(asked.expand)
 diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
-OF_LINALG = TORCH.called({products: "diagonal: linalg.diagonal"})
-linalg_diagonal = viewing(OF_LINALG[torch.linalg.diagonal])
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
@@ -215,39 +183,6 @@ def refuse_ties(x: Tensor, name: str) -> None:
     """Refuse what divides a gradient among equal elements, where that is derived from the ops."""
     if x.trace.kind == "function":
         raise TypeError(f"{name} in a function whose gradient it derives")
-
-
-def searchsorted(
-    sorted_sequence: Tensor,
-    input: Tensor,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Any = None,
-) -> Tensor:
-    """The place of each element by halves, as torch finds it of what is in no order, too."""
-    if sorter is not None:
-        raise TypeError("searchsorted with a sorter")
-    if isinstance(input, bool | int | float):
-        raise TypeError("searchsorted of a number")
-    symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
-    line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
-    dtypes = line.node.type.dtype, x.node.type.dtype
-    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
-        x = cast(x, dtypes[0])
-    is_after = xp.greater if right or side == "right" else xp.greater_equal
-    count = length(line, -1)
-    start = cast(xp.zeros_like(x), INT64)
-    end = start + count
-    for _ in range(count.bit_length()):
-        half = xp.bitwise_right_shift(start + end, 1)
-        at = xp.minimum(half, count - 1)
-        found = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
-        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(found, x)))
-        is_within = xp.logical_and(start < end, is_after(found, x))
-        start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
-    return cast(start, INT32) if out_int32 else start
 
 
 def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -353,7 +288,6 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
-            __name__: "searchsorted: bucketize(boundaries=sorted_sequence)",
             arrays: "reshape; expand: broadcast_to",
             parts: "hstack; vstack",
             places: "sort",
@@ -373,13 +307,13 @@ ALIASES: dict[Any, Callable[..., Any]] = {
                 special.softmax; squeeze
             """,
             places: """
-                kthvalue; topk; F.embedding; F.one_hot; argmax; argmin; argsort; gather; index_add;
+                kthvalue; topk; F.one_hot; argmax; argmin; argsort; gather; index_add;
                 index_copy; index_fill; index_select; scatter; scatter_add; take_along_dim
             """,
             __name__: """
-                F.pad; broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
-                linalg_diagonal: linalg.diagonal; log_softmax: log_softmax F.log_softmax;
-                searchsorted; softmax: softmax F.softmax; transpose; var_mean
+                broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
+                log_softmax: log_softmax F.log_softmax;
+                softmax: softmax F.softmax; transpose
             """,
         }
     ),

@@ -1,16 +1,16 @@
-"""Torch's dialect, convolutions and pooling; see `table.py`."""
+"""Torch's dialect, convolutions; and pooling, of which a trace of torch's asks; see `table.py`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from multigrad.capture.meanings import convolutions, places
-from multigrad.capture.meanings.convolutions import first_largest, per_axis
+from multigrad.capture.meanings.convolutions import per_axis
 from multigrad.capture.meanings.parts import rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
@@ -45,55 +45,33 @@ def convolution(
     return convolutions.convolution(input, weight, bias, **how)
 
 
-def conv(axes: int) -> Any:
-    """Return the convolution over so many axes."""
-
-    def record(
-        input: Tensor,
-        weight: Tensor,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        how = {"padding": padding, "dilation": dilation, "groups": groups}
-        return convolution(input, weight, bias, per_axis(stride, axes), **how)
-
-    record.__name__ = record.__qualname__ = f"conv{axes}d"
-    return record
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    how = {"padding": padding, "dilation": dilation, "groups": groups}
+    return convolution(input, weight, bias, per_axis(stride, 2), **how)
 
 
 def backward(
-    grad_output: Any,
-    input: Any,
-    weight: Any,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    output_mask: Any,
+    grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *options: Any
 ) -> tuple[Tensor | None, ...]:
     """The gradients of input, weight and bias, which `torch.nn.grad` asks for."""
+    stride, padding, dilation, transposed, _, groups, (of_x, of_weight, of_bias) = options
     if transposed:
         raise TypeError("the gradient of a transposed convolution")
     symbol = next(x for x in (grad_output, input, weight) if isinstance(x, Value))
-    g, x, w = (
-        each if isinstance(each, Value) else places.as_tensor(each, symbol)
-        for each in (grad_output, input, weight)
-    )
+    g, x, w = (places.as_tensor(each, symbol) for each in (grad_output, input, weight))
     axes = rank(g) - 2
     border = per_axis(padding, axes)
     whole = convolutions.bordered(x, tuple((n, n) for n in border))
-    how = {
-        "strides": per_axis(stride, axes),
-        "dilations": per_axis(dilation, axes),
-        "groups": groups,
-    }
-    of_x, of_weight, of_bias = output_mask
+    strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
+    how = {"strides": strides, "dilations": dilations, "groups": groups}
     inner = tuple(slice(n, -n or None) for n in border)
     return (
         xp.getitem(xp.conv_left(g, w, whole, **how), (..., *inner)) if of_x else None,
@@ -102,55 +80,38 @@ def backward(
     )
 
 
-# --- pooling --------------------------------------------------------------------------------------
-def steps(stride: Any, sizes: Any, axes: int) -> tuple[int, ...]:
-    """The strides; where none are given, windows stand side by side."""
-    return per_axis(sizes if stride is None or stride in ([], ()) else stride, axes)
-
-
+# --- pooling, as operators of ATen, where every size is a list ------------------------------------
 def pooling_of(
-    x: Tensor, size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, *, axes: int
-) -> tuple[Any, Any, Any, Any]:
-    """Return by axis the sizes of windows, their strides, the borders and the dilations."""
-    sizes, strides = per_axis(size, axes), steps(stride, size, axes)
-    dilations = per_axis(dilation, axes)
-    border = tuple((n, n) for n in per_axis(padding, axes))
-    if ceil_mode:
-        more = convolutions.ceiling(x, sizes, strides, border, dilations)
-        border = tuple((a, b + c) for (a, b), (_, c) in zip(border, more, strict=True))
-    return sizes, strides, border, dilations
-
-
-def max_pool(axes: int, has_places: bool) -> Any:
-    """Return the largest of windows of the last axes, or these and their places."""
-
-    def record(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        if return_indices and not has_places:
-            raise TypeError("return_indices given by position")
-        given = (kernel_size, stride, padding, dilation, ceil_mode)
-        pool = with_places if has_places else convolutions.max_pool
-        return pool(input, *pooling_of(input, *given, axes=axes))
-
-    record.__name__ = record.__qualname__ = f"max_pool{axes}d{'_with_indices' * has_places}"
-    return record
-
-
-def with_places(
-    input: Tensor, sizes: Any, strides: Any, border: Any, dilations: Any
-) -> tuple[Tensor, Tensor]:
-    """Return the largest of windows, and their places: these count through the last axes as if
-    they were one. Where all are -inf, it is the first that is no border.
+    x: Tensor, sizes: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[Any, Any, Any, Any, Any]:
+    """Return by axis the sizes of windows, their strides (side by side where none are given), the
+    borders, the dilations, and what is needed at the end.
     """
+    axes = len(sizes)
+    strides, dilations = per_axis(stride or sizes, axes), per_axis(dilation, axes)
+    border = tuple((n, n) for n in per_axis(padding, axes))
+    beyond = convolutions.ceiling(x, sizes, strides, border, dilations) if ceil_mode else ()
+    return sizes, strides, border, dilations, beyond
+
+
+def max_pool(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The largest of windows, and their places: these count through the last axes as if they were
+    one. Where all are -inf, it is the first that is no border.
+    """
+    sizes, strides, border, dilations, beyond = pooling_of(
+        input, kernel_size, stride, padding, dilation, ceil_mode
+    )
+    if beyond:
+        border = tuple((a, b + c) for (a, b), (_, c) in zip(border, beyond, strict=True))
     axes, shape = len(sizes), shape_of(input)
-    lead, lengths = shape[:-axes], shape[-axes:]
+    lengths = shape[-axes:]
     if math.prod(lengths) > 2**24:  # float32 counts no further
         raise TypeError(f"places among {math.prod(lengths)} elements")
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
@@ -168,73 +129,49 @@ def with_places(
         xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
         for which in (largest, first)
     )
-    found = xp.where(found < 0, inside, found)
-    flat = [xp.reshape(x, (*lead, -1)) for x in (input, found)]
-    return xp.reshape(xp.take_along(*flat, axis=-1), shape_of(found)), found
+    return (
+        convolutions.max_pool(input, sizes, strides, border, dilations),
+        xp.where(found < 0, inside, found),
+    )
 
 
-def avg_pool(axes: int) -> Any:
-    """Return the mean over windows of the last axes."""
-
-    def record(
-        input: Tensor,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: Any = None,
-    ) -> Tensor:
-        sizes, strides = per_axis(kernel_size, axes), steps(stride, kernel_size, axes)
-        border, ones = tuple((n, n) for n in per_axis(padding, axes)), (1,) * axes
-        beyond = convolutions.ceiling(input, sizes, strides, border, ones) if ceil_mode else ()
-        if divisor_override is not None:
-            seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
-            windows = xp.windows(seen, sizes, strides, ones)
-            return xp.sum(windows, tuple(range(-axes, 0))) / divisor_override
-        return convolutions.mean_pool(
-            input, sizes, strides, border, beyond=beyond, counted=count_include_pad
-        )
-
-    record.__name__ = record.__qualname__ = f"avg_pool{axes}d"
-    return record
+def avg_pool(
+    input: Tensor,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Tensor:
+    """The mean over windows of the last axes."""
+    sizes, strides, border, ones, beyond = pooling_of(
+        input, kernel_size, stride, padding, 1, ceil_mode
+    )
+    if divisor_override is not None:
+        seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
+        windows = xp.windows(seen, sizes, strides, ones)
+        return xp.sum(windows, tuple(range(-len(sizes), 0))) / divisor_override
+    return convolutions.mean_pool(
+        input, sizes, strides, border, beyond=beyond, counted=count_include_pad
+    )
 
 
-def adaptive_pool(axes: int, kind: str, reduce: Any) -> Any:
-    """Return a reduction of as many parts of the last axes as are asked for."""
-
-    def record(input: Tensor, output_size: Any, return_indices: bool = False) -> Tensor:
-        if return_indices:
-            raise TypeError("pooling with return_indices; take its values alone")
-        given = output_size if isinstance(output_size, list | tuple) else (output_size,) * axes
-        return convolutions.adaptive(input, tuple(given), reduce)
-
-    record.__name__ = record.__qualname__ = f"{kind}{axes}d"
-    return record
+def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+    return convolutions.adaptive(input, output_size, lambda x: xp.mean(x, -1))
 
 
-def last_mean(x: Tensor) -> Tensor:
-    return xp.mean(x, -1)
+def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, None]:
+    """The largest of parts, without their places."""
+    return convolutions.adaptive(input, output_size, convolutions.first_largest), None
 
 
-def table() -> dict[Any, Any]:
-    """Return the functions, under all names that torch gives them."""
-    found: dict[Any, Any] = {}
-    for n in (1, 2, 3):
-        rows = {
-            f"conv{n}d": conv(n),
-            f"max_pool{n}d": max_pool(n, has_places=False),
-            f"avg_pool{n}d": avg_pool(n),
-            f"adaptive_avg_pool{n}d": adaptive_pool(n, "adaptive_avg_pool", last_mean),
-            f"adaptive_max_pool{n}d": adaptive_pool(n, "adaptive_max_pool", first_largest),
-        }
-        found[getattr(F, f"max_pool{n}d_with_indices")] = max_pool(n, has_places=True)
-        for name, function in rows.items():
-            for place in (F, torch):
-                if hasattr(place, name):
-                    found[getattr(place, name)] = function
-    del found[torch.adaptive_max_pool1d]  # a pair, whatever it is asked for
-    return found
-
-
-ALIASES = table()
+ALIASES = {F.conv2d: conv2d}
+ATEN: dict[str, Callable[..., Any]] = {
+    "convolution": convolution,
+    "convolution_backward": backward,
+    "_adaptive_avg_pool3d": adaptive_avg_pool,
+    **{f"adaptive_max_pool{n}d": adaptive_max_pool for n in (2, 3)},
+    **{f"avg_pool{n}d": avg_pool for n in (1, 2, 3)},
+    **{f"max_pool{n}d_with_indices": max_pool for n in (2, 3)},
+}

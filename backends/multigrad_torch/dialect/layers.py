@@ -55,23 +55,6 @@ def rms_norm(
     return layers.rms_norm(input, last_axes(normalized_shape, input), weight, added)
 
 
-def batch_norm(
-    input: Tensor,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-05,
-) -> Tensor:
-    if training:
-        if running_mean is not None or running_var is not None:
-            raise TypeError("batch_norm updates its running statistics; use eval()")
-        return layers.batch_norm(input, None, None, weight, bias, eps=eps)
-    return layers.batch_norm(input, running_mean, running_var, weight, bias, eps=eps)
-
-
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,
@@ -101,7 +84,6 @@ def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 mse_loss, l1_loss = reducing(layers.squared_error), reducing(layers.absolute_error)
 smooth_l1_loss = reducing(layers.smooth_l1)
-binary_cross_entropy_with_logits = reducing(layers.binary_cross_entropy_with_logits)
 
 
 @reducing
@@ -199,7 +181,7 @@ def grid_sample(
 LOSSES = TORCH.called(
     {
         __name__: """
-            F.binary_cross_entropy; F.binary_cross_entropy_with_logits; F.cross_entropy;
+            F.binary_cross_entropy; F.cross_entropy;
             F.gaussian_nll_loss; F.l1_loss; F.mse_loss; F.nll_loss; F.smooth_l1_loss
         """
     }
@@ -218,8 +200,8 @@ ALIASES: dict[Any, Any] = {
     **TORCH.taking_the_same(
         {
             __name__: """
-                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; F.batch_norm;
-                rrelu: F.rrelu rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
+                layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; rrelu: F.rrelu
+                rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
                 F.upsample_bilinear; F.grid_sample
             """,
         }

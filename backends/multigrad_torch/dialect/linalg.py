@@ -83,10 +83,6 @@ def eigh(A: Tensor, UPLO: str = "L") -> Any:
     return TYPES.linalg_eigh(matrices.eigh(A, matrices.is_upper(UPLO)))
 
 
-def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
-    return matrices.eigvalsh(A, matrices.is_upper(UPLO))
-
-
 def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
     if mode == "r":
         raise TypeError("qr of r alone, of which torch has no gradient")
@@ -145,7 +141,7 @@ LINALG: dict[str, Callable[..., Any]] = {
             __name__: """
                 cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:
                 slogdet; lu_factor_ex; lu; linalg_lu_solve: lu_solve; linalg_svd: svd;
-                eigh; eigvalsh; linalg_qr: qr
+                eigh; linalg_qr: qr
             """,
         }
     ),

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from multigrad.capture.code.table import OwnTrace, record_call
-from multigrad.capture.meanings import places
+from multigrad.capture.meanings import parts, places, reductions
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.capture.values import indexing, methods
 from multigrad.errors import TraceError
@@ -309,7 +309,11 @@ def diagonal_scatter(
 
 
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Tensor:
-    return F.pad(input, list(pad), value=value)
+    """`pad` lists (before, after) from the last axis on; a negative number cuts."""
+    if not pad:
+        return copy_of(input)
+    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
+    return parts.padded(input, tuple(reversed(pairs)), fill=value)
 
 
 def native_layer_norm(
@@ -321,6 +325,30 @@ def native_layer_norm(
         xp.mean(input, axes, True),
         xp.rsqrt(xp.var(input, axes, keepdims=True) + eps),
     )
+
+
+def with_mean(measure: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return what measures a spread, and the mean beside it."""
+
+    def record(
+        input: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        spread = measure(input, dim, keepdim, correction=correction)
+        return spread, xp.mean(input, dim, keepdim)
+
+    return record
+
+
+def embedding(
+    weight: Tensor,
+    indices: Any,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    if padding_idx >= 0 or scale_grad_by_freq:
+        raise TypeError("embedding with padding_idx or scale_grad_by_freq, of another gradient")
+    return places.index_select(weight, 0, indices)
 
 
 def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: Any) -> Any:
@@ -341,8 +369,10 @@ OWN: dict[str, Callable[..., Any]] = {
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
     "_linalg_svd": svd,
-    "convolution": convolutions.convolution,
-    "convolution_backward": convolutions.backward,
+    "embedding": embedding,
+    "std_mean": with_mean(reductions.std),
+    "var_mean": with_mean(reductions.var),
+    **convolutions.ATEN,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
 }

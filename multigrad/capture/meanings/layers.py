@@ -150,14 +150,6 @@ def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
     return xp.where(inside, smooth, value + slope / LEAST_VARIANCE)
 
 
-def binary_cross_entropy_with_logits(x: Tensor, target: Any, pos_weight: Any = None) -> Tensor:
-    """The same of sigmoid(x), stable; `pos_weight` weighs the positives."""
-    positive = xp.log_sigmoid(x)
-    if pos_weight is not None:
-        positive = positive * (xp.multiply(xp.subtract(pos_weight, 1.0), target) + 1.0)
-    return xp.multiply(xp.subtract(1.0, target), x) - positive
-
-
 def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
     """The negative of the log-probability of one class each."""
     return -xp.squeeze(xp.take_along(logs, xp.expand_dims(index, axis), axis=axis), axis)

@@ -408,21 +408,6 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     return cast(last >= 0, INT64)
 
 
-def embedding(
-    input: Tensor,
-    weight: Tensor,
-    padding_idx: Any = None,
-    max_norm: Any = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Tensor:
-    """What is asked besides changes the weights or their gradient."""
-    if padding_idx is not None or max_norm is not None or scale_grad_by_freq:
-        raise TypeError("embedding with padding_idx, max_norm or scale_grad_by_freq")
-    return transposes.take_at(weight, as_places(weight, input), axis=0)
-
-
 # --- NumPy ----------------------------------------------------------------------------------------
 
 
