@@ -18,7 +18,6 @@ from jax.scipy import linalg as jsp
 from jax.scipy import special
 
 from multigrad.capture.code.binding import Library, named
-from multigrad.capture.control import control
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import (
     arrays,
@@ -200,21 +199,6 @@ def div(x: Tensor, y: Tensor) -> Tensor:
     return quotient(x, y, floor_divide) if whole else xp.divide(x, y)
 
 
-def fori_loop(
-    lower: int, upper: int, body_fun: Callable[..., Any], init_val: Any, *, unroll: Any = None
-) -> Any:
-    """The loop unrolled.
-
-    Raises:
-        TypeError: it is larger than what is unrolled.
-    """
-    value, size = init_val, control.Size(init_val)
-    for i in range(lower, upper):
-        value = body_fun(i, value)
-        size.add(value)
-    return value
-
-
 # --- functions with another derivative at a kink --------------------------------------------------
 def absolute(x: Tensor) -> Tensor:
     """Its slope at 0 is 1."""
@@ -255,51 +239,10 @@ def hard_tanh(x: Tensor) -> Tensor:
 
 
 # --- linear algebra -------------------------------------------------------------------------------
-# What they return, found without a computation: `jax.distributed.initialize` must come before all.
-SVD, EIGH, QR = (
-    type(jax.eval_shape(f, jax.ShapeDtypeStruct((1, 1), jnp.float32)))
-    for f in (jnp.linalg.svd, jnp.linalg.eigh, jnp.linalg.qr)
-)
-
-
-def as_floats(a: Tensor) -> Tensor:
-    """Integers as floats before they add up, where they would wrap around."""
-    return xp.divide(a, 1) if is_whole(a) else a
-
-
-def cholesky(a: Tensor, *, upper: bool = False, symmetrize_input: bool = True) -> Tensor:
-    return matrices.cholesky(matrices.symmetric(as_floats(a)) if symmetrize_input else a, upper)
-
-
 def pinv(a: Tensor, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Tensor:
     if hermitian:
         raise TypeError("pinv with hermitian")
     return matrices.pinv(a, rcond if rtol is None else rtol, 10.0)
-
-
-def svd(
-    a: Tensor,
-    full_matrices: bool = True,
-    compute_uv: bool = True,
-    hermitian: bool = False,
-    subset_by_index: Any = None,
-) -> Any:
-    if hermitian or subset_by_index is not None:
-        raise TypeError("svd with hermitian or subset_by_index")
-    if not compute_uv:
-        return matrices.svdvals(a)
-    return SVD(*matrices.svd(a, full_matrices))
-
-
-def eigh(a: Tensor, UPLO: str | None = None, symmetrize_input: bool = True) -> Any:
-    a = as_floats(a)
-    upper = UPLO is not None and matrices.is_upper(UPLO)
-    return EIGH(*matrices.eigh(matrices.symmetric(a) if symmetrize_input else a, upper))
-
-
-def qr(a: Tensor, mode: str = "reduced") -> Any:
-    results = matrices.numpy_qr(a, mode)
-    return results if mode == "r" else QR(*results)
 
 
 # --- integer places -------------------------------------------------------------------------------
@@ -354,25 +297,6 @@ def filling(x: Tensor, fill_value: Any) -> Any:
     return int(limits.min) or int(limits.max)
 
 
-def take_along_axis(
-    arr: Tensor, indices: Tensor, axis: Any = -1, mode: Any = None, fill_value: Any = None
-) -> Tensor:
-    if axis is None:
-        arr, axis, indices = xp.reshape(arr, -1), 0, xp.reshape(places.as_places(arr, indices), -1)
-    at = places.as_places(arr, indices)
-    front = at if mode == "promise_in_bounds" else from_front(at, arr, axis)
-    both = places.broadcast(arr, index_tensors.limited(front, arr, axis), axis)
-    taken = transposes.take_along(*both, axis=axis)
-    if mode == "clip":
-        return taken
-    is_inside = indices_of_xp.is_inside(front, xp.dim(arr, axis))
-    if mode == "promise_in_bounds":  # no gradient goes back to the nearest one
-        return xp.where(is_inside, taken, xp.stop_gradient(taken))
-    if mode not in (None, "fill"):
-        raise TypeError(f"take_along_axis in the mode {mode!r}")
-    return xp.where(is_inside, taken, filling(arr, fill_value))
-
-
 def top_k(operand: Tensor, k: int, *, axis: int = -1) -> list[Tensor]:
     return list(places.topk(operand, k, axis))
 
@@ -401,7 +325,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **complexes.of_library(jnp.fft),
     lax.complex: complexes.Complex,
     **NUMPYS.called({matrices: "svdvals; norm", xp: "det; inv; solve"}),
-    **NUMPYS.taking_the_same({__name__: "cholesky; eigh; pinv; qr; svd"}),
+    **NUMPYS.taking_the_same({__name__: "pinv"}),
     **Library(jsp).called({xp: "expm(max_squarings=)"}),
     **JAX.called(
         {
@@ -436,10 +360,10 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             __name__: """
                 absolute: abs absolute fabs lax.abs; clip; concatenate: concatenate concat; dot;
                 floor_divide; fmod; identity: positive conj conjugate real nn.identity
-                lax.optimization_barrier; lax.clamp; lax.div; lax.fori_loop; lax.full_like; lax.rem;
-                lax.select; lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
+                lax.optimization_barrier; lax.clamp; lax.div; lax.full_like; lax.rem; lax.select;
+                lax.top_k; logsumexp: nn.logsumexp special.logsumexp;
                 matmul: matmul linalg.matmul; nn.celu; nn.hard_tanh; nn.one_hot; nn.softmax; outer;
-                ravel; reshape; sort; stack; take; take_along_axis; vdot; where
+                ravel; reshape; sort; stack; take; vdot; where
             """,
             xp: "matrix_transpose",
         }

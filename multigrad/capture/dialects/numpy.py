@@ -118,22 +118,8 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
 
 
-def polyval(p: Any, x: Tensor) -> Tensor:
-    """The polynomial of these coefficients, the highest first."""
-    count = parts.length(p, 0) if hasattr(p, "ndim") else len(p)
-    result: Any = 0.0
-    for i in range(count):
-        result = xp.add(xp.multiply(result, x), p[i])
-    return result
-
-
 def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
     return xp.cumsum(x, axis)
-
-
-def angle(z: Tensor, deg: bool = False) -> Tensor:
-    radians = xp.atan2(0.0, z)
-    return xp.multiply(radians, 180 / np.pi) if deg else radians
 
 
 # --- linear algebra -------------------------------------------------------------------------------
@@ -280,8 +266,7 @@ FUNCTIONS: dict[Any, Handler] = {
         {
             arrays: "cumprod; cumsum; expand: broadcast_to",
             parts: """
-                append; broadcast_arrays(subok=); diff; dstack; expand_dims; hstack; rot90;
-                trapezoid; unstack; vstack
+                broadcast_arrays(subok=); expand_dims; hstack; rot90; unstack; vstack
             """,
             places: "argsort(kind=, order=, stable=); count_nonzero; take_along_axis",
             products: """
@@ -316,8 +301,8 @@ FUNCTIONS: dict[Any, Handler] = {
             places: "np_take: take",
             products: "kron; cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
-                angle; array_split; average; clip; cov; cross; cumulative_sum; divmod_: divmod;
-                heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; polyval; ptp;
+                array_split; average; clip; cov; cross; cumulative_sum; divmod_: divmod;
+                heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; ptp;
                 round_: round around; select; shape; size; split; vdot
             """,
             xp: """

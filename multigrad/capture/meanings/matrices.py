@@ -31,10 +31,6 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
     return turned(xp.cholesky(turned(x, upper)), upper)
 
 
-def symmetric(x: Tensor) -> Tensor:
-    return xp.divide(xp.add(x, xp.matrix_transpose(x)), 2)
-
-
 def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
     half = xp.solve_triangular(factor, b, lower=not upper, transposed=upper)
     return xp.solve_triangular(factor, half, lower=not upper, transposed=not upper)

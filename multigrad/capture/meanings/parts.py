@@ -105,15 +105,6 @@ def atleast_2d(x: Tensor) -> Tensor:
     return x if rank(x) > 1 else xp.expand_dims(atleast_1d(x), 0)
 
 
-def atleast_3d(x: Tensor) -> Tensor:
-    """New axes after those of a matrix; a vector lies in the middle."""
-    return x if rank(x) > 2 else xp.expand_dims(atleast_2d(x), -1)
-
-
-def append(x: Tensor, values: Tensor, axis: int | None = None) -> Tensor:
-    return xp.concatenate([x, values], axis)
-
-
 def hstack(arrays: Sequence[Tensor]) -> Tensor:
     """Side by side: along the second axis, of vectors along the first."""
     parts = [atleast_1d(x) for x in arrays]
@@ -123,10 +114,6 @@ def hstack(arrays: Sequence[Tensor]) -> Tensor:
 def vstack(arrays: Sequence[Tensor]) -> Tensor:
     """One below the other; a vector is a row."""
     return xp.concatenate([atleast_2d(x) for x in arrays], 0)
-
-
-def dstack(arrays: Sequence[Tensor]) -> Tensor:
-    return xp.concatenate([atleast_3d(x) for x in arrays], 2)
 
 
 def block_diag(*matrices: Tensor) -> Tensor:
@@ -243,45 +230,11 @@ def expand_dims(x: Tensor, axis: Any) -> Tensor:
     return x
 
 
-def diff(a: Tensor, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Tensor:
-    """Each element less the one before it, n times."""
-    if prepend is not None or append is not None:
-        before, after = (
-            None if end is None else _border(end, a, axis) for end in (prepend, append)
-        )
-        a = xp.concatenate([part for part in (before, a, after) if part is not None], axis)
-    for _ in range(n):
-        a = xp.subtract(at(a, axis, slice(1, None)), at(a, axis, slice(None, -1)))
-    return a
-
-
-def _border(end: Any, x: Tensor, axis: int) -> Tensor:
-    """Return what stands before or after x; a number is one such slice."""
-    if rank(end):
-        return end
-    return xp.full_like(at(x, axis, slice(0, 1)), end)
-
-
 def ediff1d(x: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
     if to_end is not None or to_begin is not None:
         raise TypeError("ediff1d with to_end or to_begin; concatenate them")
-    return diff(xp.reshape(x, -1))
-
-
-def trapezoid(y: Tensor, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Tensor:
-    return xp.sum(_trapezoids(y, x, dx, axis), axis)
-
-
-def _trapezoids(y: Tensor, x: Any, dx: Any, axis: int) -> Tensor:
-    width = dx
-    if x is not None:
-        is_line = rank(x) == 1
-        width = diff(x, axis=0 if is_line else axis)
-        if is_line and rank(y) > 1:
-            after = -axis - 1 if axis < 0 else rank(y) - axis - 1
-            width = xp.reshape(width, (-1, *(1,) * after))
-    pair = xp.add(at(y, axis, slice(1, None)), at(y, axis, slice(None, -1)))
-    return xp.divide(xp.multiply(width, pair), 2.0)
+    flat = xp.reshape(x, -1)
+    return xp.subtract(at(flat, 0, slice(1, None)), at(flat, 0, slice(None, -1)))
 
 
 def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:

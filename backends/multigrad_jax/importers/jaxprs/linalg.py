@@ -61,6 +61,11 @@ def lu_pivots_to_permutation(step: Step) -> Operand:
     return step.result(cast(transposes.lu_permutation(step.whole(), like), INT32))
 
 
+def beyond(what: str) -> Unknown:
+    reason = f"{what}; use full_matrices=False"
+    return Unknown(reason, lacks=reason)
+
+
 def svd(step: Step) -> list[Operand]:
     """The singular values, u, and v transposed, of as many vectors."""
     *batch, rows, columns = step.shapes[0]
@@ -70,7 +75,7 @@ def svd(step: Step) -> list[Operand]:
     if not step.params["compute_uv"]:
         return [values]
     if step.params["full_matrices"] and rows != columns:
-        raise Unknown("singular vectors beyond the singular values; use full_matrices=False")
+        raise beyond("singular vectors beyond the singular values")
     return [values, Operand(u, (*batch, rows, count)), Operand(vh, (*batch, count, columns))]
 
 
@@ -85,7 +90,7 @@ def qr(step: Step) -> list[Operand]:
     if step.params["pivoting"]:
         raise Unknown("a QR factorization with pivots")
     if step.params["full_matrices"] and rows > columns:
-        raise Unknown("columns of q beyond those of the matrix; use full_matrices=False")
+        raise beyond("columns of q beyond those of the matrix")
     q, r = xp.qr(step.whole())
     count = min(rows, columns)
     return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
