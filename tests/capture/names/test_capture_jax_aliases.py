@@ -152,16 +152,16 @@ BINARY = frozenset({
 WITHOUT_ROWS = """
 lax.argmax lax.argmin lax.conv lax.conv_general_dilated lax.conv_transpose
 lax.conv_with_general_padding lax.cummax lax.cummin lax.cumprod lax.cumsum lax.dot lax.expand_dims
-lax.fori_loop lax.index_in_dim lax.linalg.cholesky lax.linalg.triangular_solve lax.polygamma lax.reduce_window
-lax.reshape lax.round lax.select_n lax.slice lax.slice_in_dim nn.elu nn.leaky_relu nn.log_sigmoid
-nn.sparse_sigmoid nn.squareplus nn.standardize numpy.array_split numpy.average
+lax.fori_loop lax.index_in_dim lax.linalg.cholesky lax.linalg.triangular_solve lax.polygamma
+lax.reduce_window lax.reshape lax.round lax.select_n lax.slice lax.slice_in_dim nn.elu nn.leaky_relu
+nn.log_sigmoid nn.sparse_sigmoid nn.squareplus nn.standardize numpy.array_split numpy.average
 numpy.broadcast_arrays numpy.convolve numpy.diag numpy.diagflat numpy.diagonal numpy.diff
-numpy.divmod numpy.fmax numpy.fmin numpy.hsplit numpy.linalg.cholesky numpy.linalg.cond numpy.linalg.eigvalsh
-numpy.linalg.matrix_norm numpy.linalg.slogdet numpy.linalg.vector_norm numpy.pad numpy.piecewise
-numpy.put_along_axis numpy.take_along_axis numpy.tensordot numpy.unstack numpy.vsplit ops.segment_sum
-scipy.linalg.cho_factor scipy.linalg.cho_solve scipy.linalg.cholesky scipy.linalg.det
-scipy.linalg.inv scipy.linalg.lu scipy.linalg.lu_factor scipy.linalg.lu_solve scipy.linalg.solve
-scipy.linalg.solve_triangular scipy.special.polygamma
+numpy.divmod numpy.fmax numpy.fmin numpy.hsplit numpy.linalg.cholesky numpy.linalg.cond
+numpy.linalg.eigvalsh numpy.linalg.matrix_norm numpy.linalg.slogdet numpy.linalg.vector_norm
+numpy.pad numpy.piecewise numpy.put_along_axis numpy.take_along_axis numpy.tensordot numpy.unstack
+numpy.vsplit ops.segment_sum scipy.linalg.cho_factor scipy.linalg.cho_solve scipy.linalg.cholesky
+scipy.linalg.det scipy.linalg.inv scipy.linalg.lu scipy.linalg.lu_factor scipy.linalg.lu_solve
+scipy.linalg.solve scipy.linalg.solve_triangular scipy.special.polygamma
 """
 
 

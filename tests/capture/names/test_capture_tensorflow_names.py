@@ -170,11 +170,6 @@ QUANTIZATION = """
     quantization.fake_quant_with_min_max_vars_per_channel
     quantization.fake_quant_with_min_max_vars_per_channel_gradient
 """
-CONVOLUTIONS = """
-    nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.conv1d nn.conv1d_transpose nn.conv2d
-    nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.convolution nn.depthwise_conv2d
-    nn.max_pool1d nn.max_pool2d nn.max_pool3d
-"""
 PLACES = """
     argmax argmin argsort gather_nd one_hot scatter_nd tensor_scatter_nd_add
     tensor_scatter_nd_update math.unsorted_segment_sum
@@ -184,7 +179,6 @@ ELSEWHERE = (
     "as_dtype", "math.top_k", "nn.dropout", "random.normal", "random.uniform", *PLACES.split(),
     "compat.v1.cond", "compat.v1.while_loop", "cond", "gradients", "switch_case", "while_loop",
     "foldl", "foldr", "map_fn", "scan",
-    *CONVOLUTIONS.split(),
     *QUANTIZATION.split(),
     # Complex numbers: `test_complex_numbers.py`; its own result is of float32.
     "complex", "signal.fft", "signal.ifft", "signal.rfft", "signal.irfft", "signal.fft2d",

@@ -56,11 +56,6 @@ def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
     return xp.norm(tensor, axis, keepdims, 2 if ord == "euclidean" else float(ord))
 
 
-def l2_normalize(x: Tensor, axis: Any, epsilon: Any) -> Tensor:
-    total = xp.sum(xp.square(x), axis, keepdims=True)
-    return x * xp.rsqrt(xp.maximum(total, epsilon))
-
-
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
     """t where its norm is at most the limit, else t scaled to that norm; a negative one is 0."""
     clip_norm = xp.maximum(clip_norm, 0.0)
@@ -85,14 +80,6 @@ def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
     labels = cast(labels, own_dtype(logits)) if own_dtype(labels) else labels
     loss = -xp.sum(xp.multiply(labels, xp.log_softmax(logits, axis)), axis)
     return cast(loss, own) if own else loss
-
-
-def batch_normalization(
-    x: Tensor, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any
-) -> Tensor:
-    inverse = xp.rsqrt(xp.add(variance, variance_epsilon))
-    inverse = inverse if scale is None else inverse * scale
-    return x * inverse + (-mean * inverse if offset is None else offset - mean * inverse)
 
 
 # --- running along an axis ------------------------------------------------------------------------
@@ -254,9 +241,9 @@ NAMED = TENSORFLOW.called(
 ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
     {
         __name__: """
-            reduce_prod; math.count_nonzero; nn.moments; nn.l2_loss; norm; nn.l2_normalize;
+            reduce_prod; math.count_nonzero; nn.moments; nn.l2_loss; norm;
             clip_by_norm; nn.softmax; nn.log_softmax; softmax_cross_entropy:
-            nn.softmax_cross_entropy_with_logits; nn.batch_normalization; cumsum; math.cumprod;
+            nn.softmax_cross_entropy_with_logits; cumsum; math.cumprod;
             math.cumulative_logsumexp; sort; matmul; argmax; argmin; argsort; gather; gather_nd;
             math.top_k; one_hot; scatter_nd; scatter_nd_add: tensor_scatter_nd_add;
             scatter_nd_update: tensor_scatter_nd_update; segment_sum: math.unsorted_segment_sum;

@@ -1,4 +1,4 @@
-"""TensorFlow's dialect, convolutions and pooling; see `table.py`."""
+"""TensorFlow's dialect, convolutions and pooling, as operations of graphs; and resizing."""
 
 from __future__ import annotations
 
@@ -18,121 +18,83 @@ Tensor = Any
 Handler = Callable[..., Any]
 
 
-def numbers(given: Any, axes: int, is_last: bool) -> tuple[int, ...]:
-    """Return a number per axis, of one, of one each, or with those of batch and channels.
+def of_pictures(compute: Handler, at: int = 0) -> Handler:
+    """Return the recorder of an operation on pictures, which are its input number `at`.
 
-    Raises:
-        TypeError: that of the batch or of the channels is not 1.
+    Args:
+        compute: takes pictures with the channels first; of each option the numbers of the axes
+            between; and the border: "same", "valid", or pairs.
     """
-    given = 1 if static(given) is None else static(given)
-    found = convolutions.per_axis(given, axes)
-    if len(found) == axes:
-        return found
-    others = (found[0], found[-1 if is_last else 1])
-    if others != (1, 1):
-        raise TypeError(f"steps of {found} over examples or channels")
-    return found[1:-1] if is_last else found[2:]
 
-
-def border_of(padding: Any, is_last: bool) -> Any:
-    """Return the border as pairs, "same" or "valid"."""
-    given = static(padding)
-    if isinstance(given, str):
-        return given.lower()
-    pairs = tuple(tuple(pair) for pair in given)
-    return pairs[1:-1] if is_last else pairs[2:]
-
-
-def ends_in_channels(data_format: Any) -> bool:
-    """Return whether the channels are the last axis."""
-    return static(data_format) is None or static(data_format)[-1] == "C"
-
-
-def conv(
-    input: Tensor, filters: Tensor, strides: Any, padding: Any, data_format: Any, dilations: Any
-) -> Tensor:
-    kernels = convolutions.out_channels_first(filters)
-    steps = {"strides": strides, "dilations": dilations}
-    return convolved(input, kernels, padding=padding, data_format=data_format, **steps)
-
-
-def convolved(
-    input: Tensor, kernels: Tensor, *, strides: Any, padding: Any, data_format: Any, dilations: Any
-) -> Tensor:
-    is_last, axes = ends_in_channels(data_format), rank(kernels) - 2
-    if rank(input) != axes + 2:
-        raise TypeError(f"a convolution of {rank(input)} axes by kernels of {rank(kernels)}")
-    x = channels_first(input) if is_last else input
-    result = convolutions.convolution(
-        x,
-        kernels,
-        strides=numbers(strides, axes, is_last),
-        border=border_of(padding, is_last),
-        dilations=numbers(dilations, axes, is_last),
-        groups=length(x, 1) // length(kernels, 1),
-    )
-    return channels_last(result) if is_last else result
-
-
-def depthwise_conv2d(
-    input: Tensor, filter: Tensor, strides: Any, padding: Any, data_format: Any, dilations: Any
-) -> Tensor:
-    kernels = convolutions.by_channel(filter)
-    steps = {"strides": strides, "dilations": dilations}
-    return convolved(input, kernels, padding=padding, data_format=data_format, **steps)
-
-
-def conv_transpose(
-    input: Tensor,
-    filters: Tensor,
-    output_shape: Any,
-    strides: Any,
-    padding: Any,
-    data_format: Any,
-    dilations: Any,
-) -> Tensor:
-    is_last, axes = ends_in_channels(data_format), rank(filters) - 2
-    steps, spacing = numbers(strides, axes, is_last), numbers(dilations, axes, is_last)
-    border = border_of(padding, is_last)
-    x = channels_first(input) if is_last else input
-    kernels = convolutions.out_channels_first(filters)  # (channels of x, out channels, *sizes)
-    wanted = [int(n) for n in static(output_shape)]
-    wanted = wanted[1:-1] if is_last else wanted[2:]
-    spans = convolutions.reach(convolutions.lengths(kernels, axes), spacing)
-    lengths = convolutions.lengths(x, axes)
-    pairs = []
-    for n, span, step, asked in zip(lengths, spans, steps, wanted, strict=True):
-        before = 0
-        if border == "same":
-            before = max((n - 1) * step + span - asked, 0) // 2
-        pairs.append((before, (n - 1) * step + span - before - asked))
-    result = convolutions.transposed(
-        x, kernels, strides=steps, border=tuple(pairs), dilations=spacing
-    )
-    return channels_last(result) if is_last else result
-
-
-def pool(kind: str, axes: int) -> Handler:
-    """Return the largest of windows, or their mean; a border never counts."""
-
-    def record(input: Tensor, ksize: Any, strides: Any, padding: Any, data_format: Any) -> Tensor:
-        is_last = ends_in_channels(data_format)
-        sizes, steps = (numbers(given, axes, is_last) for given in (ksize, strides))
-        x = channels_first(input) if is_last else input
-        border = border_of(padding, is_last)
-        ones = (1,) * axes
-        if border == "same":
-            border = convolutions.same_border(x, sizes, steps, ones)
-        elif border == "valid":
-            border = ()
-        if kind == "max":
-            result = convolutions.max_pool(x, sizes, steps, border, ones)
-        else:
-            result = convolutions.mean_pool(x, sizes, steps, border, counted=False)
+    def record(
+        *inputs: Any,
+        padding: str,
+        explicit_paddings: Any = (),
+        data_format: str = "C",
+        **options: Any,
+    ) -> Tensor:
+        given, is_last = list(inputs), data_format[-1] == "C"
+        between = slice(1, -1) if is_last else slice(2, None)
+        for name, each in options.items():
+            if (each[0], each[-1 if is_last else 1]) != (1, 1):
+                raise TypeError(f"{name} of {each} over examples or channels")
+        numbers = {name: tuple(each[between]) for name, each in options.items()}
+        pairs = tuple(zip(explicit_paddings[::2], explicit_paddings[1::2], strict=True))
+        if at:  # the shape of the result comes before
+            given[0] = static(given[0])[between]
+        if is_last:
+            given[at] = channels_first(given[at])
+        numbers.setdefault("dilations", (1,) * (rank(given[at]) - 2))
+        result = compute(*given, border=pairs[between] or padding.lower(), **numbers)
         return channels_last(result) if is_last else result
 
-    record.__name__ = record.__qualname__ = f"{kind}_pool{axes}d"
     return record
+
+
+def convolution(x: Tensor, filters: Tensor, **options: Any) -> Tensor:
+    return by_kernels(x, convolutions.out_channels_first(filters), **options)
+
+
+def depthwise(x: Tensor, filters: Tensor, **options: Any) -> Tensor:
+    return by_kernels(x, convolutions.by_channel(filters), **options)
+
+
+def by_kernels(x: Tensor, kernels: Tensor, **options: Any) -> Tensor:
+    groups = length(x, 1) // length(kernels, 1)
+    return convolutions.convolution(x, kernels, groups=groups, **options)
+
+
+def transposed(
+    wanted: Any, filters: Tensor, x: Tensor, *, border: Any, strides: Any, dilations: Any
+) -> Tensor:
+    """The gradient of a convolution for its input, of which the lengths are given."""
+    kernels = convolutions.out_channels_first(filters)  # (channels of x, out channels, *sizes)
+    spans = convolutions.reach(convolutions.lengths(kernels, len(strides)), dilations)
+    pairs = []
+    for i, n in enumerate(convolutions.lengths(x, len(strides))):
+        beyond = (n - 1) * strides[i] + spans[i] - wanted[i]
+        before = max(beyond, 0) // 2 if border == "same" else 0
+        before = before if isinstance(border, str) else border[i][0]
+        pairs.append((before, beyond - before))
+    steps = {"strides": strides, "dilations": dilations}
+    return convolutions.transposed(x, kernels, border=tuple(pairs), **steps)
+
+
+def largest(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any) -> Tensor:
+    pairs = border_of(x, ksize, strides, border)
+    return convolutions.max_pool(x, ksize, strides, pairs, dilations)
+
+
+def mean(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any) -> Tensor:
+    """A border never counts."""
+    pairs = border_of(x, ksize, strides, border)
+    return convolutions.mean_pool(x, ksize, strides, pairs, counted=False)
+
+
+def border_of(x: Tensor, sizes: Any, strides: Any, border: Any) -> Any:
+    if border == "same":
+        return convolutions.same_border(x, sizes, strides, (1,) * len(sizes))
+    return () if border == "valid" else border
 
 
 def resize(
@@ -163,12 +125,11 @@ def resize(
     return result
 
 
-ALIASES: dict[Any, Handler] = {
-    tf.image.resize: resize,
-    **dict.fromkeys((tf.nn.conv1d, tf.nn.conv2d, tf.nn.conv3d, tf.nn.convolution), conv),
-    tf.nn.depthwise_conv2d: depthwise_conv2d,
-    **dict.fromkeys(
-        (tf.nn.conv1d_transpose, tf.nn.conv2d_transpose, tf.nn.conv3d_transpose), conv_transpose
-    ),
-    **{getattr(tf.nn, f"{k}_pool{n}d"): pool(k, n) for k in ("max", "avg") for n in (1, 2, 3)},
+OWN: dict[str, Handler] = {
+    **dict.fromkeys(("AvgPool", "AvgPool3D"), of_pictures(mean)),
+    **dict.fromkeys(("Conv2D", "Conv3D"), of_pictures(convolution)),
+    **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), of_pictures(transposed, 2)),
+    "DepthwiseConv2dNative": of_pictures(depthwise),
+    **dict.fromkeys(("MaxPool", "MaxPool3D"), of_pictures(largest)),
 }
+ALIASES: dict[Any, Handler] = {tf.image.resize: resize}

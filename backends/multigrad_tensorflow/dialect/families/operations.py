@@ -17,6 +17,7 @@ from multigrad.capture.meanings import complexes, matrices, parts, products
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.xp import all as xp
 
+from . import convolutions
 from .shapes import TENSORFLOW, static
 
 # --- linear algebra -------------------------------------------------------------------------------
@@ -116,10 +117,7 @@ ROWS = """
     MatrixDiagPartV3(input k padding_value); linalg.triangular_solve: MatrixTriangularSolve;
     math.reciprocal: Inv; math.top_k: TopKV2; matmul: MatMul
     BatchMatMul(a b adj_x=adjoint_a adj_y=adjoint_b)
-    BatchMatMulV2(a b adj_x=adjoint_a adj_y=adjoint_b); nn.avg_pool2d: AvgPool; nn.avg_pool3d:
-    AvgPool3D; nn.conv2d: Conv2D; nn.conv2d_transpose:
-    Conv2DBackpropInput(output_shape filters input); nn.conv3d: Conv3D; nn.depthwise_conv2d:
-    DepthwiseConv2dNative; nn.max_pool2d: MaxPool; nn.max_pool3d: MaxPool3D;
+    BatchMatMulV2(a b adj_x=adjoint_a adj_y=adjoint_b);
     nn.softmax_cross_entropy_with_logits: SoftmaxCrossEntropyWithLogits(logits labels);
     nn.sparse_softmax_cross_entropy_with_logits: SparseSoftmaxCrossEntropyWithLogits(logits labels);
     squeeze: Squeeze(input squeeze_dims=axis);
@@ -244,6 +242,7 @@ ALIASES: dict[Any, Handler] = {
     tf.complex: complexes.Complex,
 }
 OWN: dict[str, Handler] = {
+    **convolutions.OWN,
     "BatchToSpaceND": batch_to_space,
     "DepthToSpace": depth_to_space,
     "Diag": of_rank(1, products.embedded),

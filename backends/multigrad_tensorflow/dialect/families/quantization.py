@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from multigrad.capture.code.table import Handler
 from multigrad.graph.ir.types import T
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 
@@ -48,56 +49,23 @@ def by_vars(
     return xp.where(is_nothing, inputs - x, result)
 
 
-def gradient_by_args(
+def gradients_by(
     gradients: Tensor,
     inputs: Tensor,
-    min: float = -6,
-    max: float = 6,
+    min: Any = -6.0,
+    max: Any = 6.0,
     num_bits: int = 8,
     narrow_range: bool = False,
     name: Any = None,
-) -> Tensor:
-    return gradient_by_vars(
-        gradients, inputs, min, max, num_bits=num_bits, narrow_range=narrow_range
-    )[0]
+) -> list[Tensor]:
+    """Those of the inputs and of both ends; as in TensorFlow, these have no derivative."""
+    x, *ends = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
+    seeds = [(by_vars(x, *ends, num_bits, narrow_range).node, xp.stop_gradient(gradients))]
+    return accumulate_all(x.trace, seeds, [each.node for each in (x, *ends)])
 
 
-def gradients_by(is_by_channel: bool) -> Handler:
-    """Return the gradients of the inputs and of both ends, those of a channel each or one."""
-
-    def record(
-        gradients: Tensor,
-        inputs: Tensor,
-        min: Any,
-        max: Any,
-        num_bits: int = 8,
-        narrow_range: bool = False,
-        name: Any = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        inside, below, above = _shares(gradients, inputs, (min, max), num_bits, narrow_range)
-        over = tuple(range(inputs.ndim - 1)) if is_by_channel else None
-        return inside, xp.sum(below, over), xp.sum(above, over)
-
-    return record
-
-
-gradient_by_vars = gradients_by(False)
-
-
-def _shares(
-    gradients: Tensor, inputs: Tensor, given: tuple[Any, Any], num_bits: int, narrow_range: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what of the gradient is between the ends, below and above; as in TensorFlow, these
-    have no derivative.
-    """
-    gradients = xp.stop_gradient(gradients)
-    ends = _as_tensor(inputs, given[0]), _as_tensor(inputs, given[1])
-    low, high, *_ = _nudge(*ends, num_bits, narrow_range)
-    is_nothing = _is_nothing(*ends)
-    below, above = xp.less(inputs, low), xp.greater(inputs, high)
-    inside = xp.greater_equal(inputs, low) & xp.less_equal(inputs, high)
-    beyond = xp.where(is_nothing, 0.0, gradients)
-    return gradients * (inside | is_nothing), beyond * below, beyond * above
+def gradient_by_args(*args: Any, **options: Any) -> Tensor:
+    return gradients_by(*args, **options)[0]
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
@@ -132,6 +100,6 @@ ALIASES: dict[Any, Handler] = {
     tf.quantization.fake_quant_with_min_max_vars: by_vars,
     tf.quantization.fake_quant_with_min_max_vars_per_channel: by_vars,
     tf.quantization.fake_quant_with_min_max_args_gradient: gradient_by_args,
-    tf.quantization.fake_quant_with_min_max_vars_gradient: gradient_by_vars,
-    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by(True),
+    tf.quantization.fake_quant_with_min_max_vars_gradient: gradients_by,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by,
 }
