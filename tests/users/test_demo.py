@@ -272,7 +272,7 @@ def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
 @pytest.mark.anywhere
 @pytest.mark.parametrize(
-    "framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in sample(NAMES, 1 / 3)]
+    "framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in sample(NAMES, 1 / 6)]
 )
 def test_an_interrupt_keeps_what_is_finished(framework: str, tmp_path: Path) -> None:
     command = demo_command("--frameworks", f"numpy,{framework}", "--epochs", 30, "--out", tmp_path)

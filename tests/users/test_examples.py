@@ -208,6 +208,7 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 @pytest.mark.needs("keras", "sklearn")
 @pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3), indirect=True)
 @pytest.mark.usefixtures("keras_backend")
+@pytest.mark.weekly
 def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_path: Path) -> None:
     output = run_example("keras_layers/switch_backends.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
