@@ -1,7 +1,7 @@
 """Random programs from the op table, on every installed backend, against float64 with a bound on
 rounding.
 
-60 programs by default; MULTIGRAD_PROGRAMS asks for more (`tox -e fuzz`: 20,000), MULTIGRAD_SEED
+90 programs by default; MULTIGRAD_PROGRAMS asks for more (`tox -e fuzz`: 20,000), MULTIGRAD_SEED
 for others. A failure is shrunk and printed as the graph and the elements that differ. See
 `multigrad_conformance/programs/`.
 """
@@ -36,7 +36,7 @@ from ..conftest import BACKENDS, find_backend, is_installed, split_names
 from ..support.sampling import sample
 
 xp: Any = neutral
-PROGRAMS = int(os.environ.get("MULTIGRAD_PROGRAMS", "60"))
+PROGRAMS = int(os.environ.get("MULTIGRAD_PROGRAMS", "90"))
 SEED = int(os.environ.get("MULTIGRAD_SEED", "0"))
 SHARD = min(PROGRAMS, 125)  # programs of one test, so that workers can share them
 COMPILED = ("jax",)  # it compiles each op for each shape: a whole program is faster
