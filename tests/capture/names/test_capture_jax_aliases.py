@@ -241,7 +241,7 @@ def compare(name: str, function: Any, results: list[Any]) -> str:
 
 
 def test_every_captured_name_gives_jaxs_numbers_with_jaxs_defaults() -> None:
-    drawn = sampling.sample(table(), 1 / 3)
+    drawn = sampling.sample(table(), 1 / 6)
     with jax.enable_x64(True):
         parts = [drawn[i : i + 40] for i in range(0, len(drawn), 40)]
         given = [result for part in parts for result in results_of(part)]
