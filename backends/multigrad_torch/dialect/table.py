@@ -184,7 +184,7 @@ ALIASES: dict[Any, Any] = {
     **arrays.ALIASES,
     **linalg.ALIASES,
     **layers.ALIASES,
-    **convolutions.ALIASES,
+    F.conv2d: convolutions.conv2d,
     **asked.ALIASES,
     **gradients.ALIASES,
     **collectives.ALIASES,
