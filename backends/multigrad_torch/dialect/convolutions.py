@@ -1,4 +1,4 @@
-"""Torch's dialect, convolutions; and pooling, of which a trace of torch's asks; see `table.py`."""
+"""Torch's dialect, convolutions; what its trace leaves of pooling and resizing; see `table.py`."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def backward(
 
 # --- pooling, as operators of ATen, where every size is a list ------------------------------------
 def pooling_of(
-    x: Tensor, sizes: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+    x: Tensor, sizes: Any, *, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool
 ) -> tuple[Any, Any, Any, Any, Any]:
     """Return by axis the sizes of windows, their strides (side by side where none are given), the
     borders, the dilations, and what is needed at the end.
@@ -108,7 +108,7 @@ def max_pool(
     one. Where all are -inf, it is the first that is no border.
     """
     sizes, strides, border, dilations, beyond = pooling_of(
-        input, kernel_size, stride, padding, dilation, ceil_mode
+        input, kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
     )
     if beyond:
         border = tuple((a, b + c) for (a, b), (_, c) in zip(border, beyond, strict=True))
@@ -148,7 +148,7 @@ def avg_pool(
 ) -> Tensor:
     """The mean over windows of the last axes."""
     sizes, strides, border, ones, beyond = pooling_of(
-        input, kernel_size, stride, padding, 1, ceil_mode
+        input, kernel_size, stride=stride, padding=padding, ceil_mode=ceil_mode
     )
     if divisor_override is not None:
         seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
@@ -174,11 +174,10 @@ def along(axis: int, axes: int, own: Any, other: Any) -> list[Any]:
     return [own if i == axis else other for i in range(axes)]
 
 
-def resized(
-    operator: Handler, axis: int, output_size: Any, align_corners: Any, scales: Any, unit: Any
-) -> Any:
+def resized(operator: Handler, axis: int, output_size: Any, how: Any, unit: Any) -> Any:
     """Resize lines along an axis, the others of length 2: of 1, antialiasing is wrong (2.13)."""
     by_axis = partial(along, axis, len(output_size))
+    align_corners, *scales = how
     lines = torch.from_numpy(unit).reshape(1, -1, *by_axis(len(unit), 1))
     lines = lines.expand(1, -1, *by_axis(-1, 2)).contiguous()
     by = by_axis(scales[axis], None) if scales else ()
@@ -186,13 +185,11 @@ def resized(
     return found[(0, slice(None), *by_axis(slice(None), 0))].numpy()
 
 
-def resize(
-    operator: Handler, input: Tensor, output_size: Any, align_corners: bool, *scales: Any
-) -> Tensor:
+def resize(operator: Handler, input: Tensor, output_size: Any, *how: Any) -> Tensor:
     """Along one axis after another, by the weights that torch's own operator has."""
     axes = len(output_size)
     for i, count in enumerate(convolutions.lengths(input, axes)):
-        lines = partial(resized, operator, i, output_size, align_corners, scales)
+        lines = partial(resized, operator, i, output_size, how)
         input = convolutions.resized(input, i - axes, count, lines)
     return input
 
