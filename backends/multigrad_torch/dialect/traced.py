@@ -212,6 +212,8 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
         raise TypeError(
             f"it draws random numbers by {target}; draw with xp.rand_like or randn_like"
         )
+    if target is torch.ops.aten.copy_.default:  # at the end of a trace without other updates
+        raise TypeError("it updates a tensor that it is given, as running statistics; use eval()")
     leaves = optree.tree_leaves((args, dict(kwargs)), none_is_leaf=True)
     if not any(isinstance(x, Value) for x in leaves):
         with torch._C._DisableFuncTorch(), torch.no_grad():
@@ -224,7 +226,10 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
         return record_call("torch", target, args, plain, trace=trace, shown=str(target))
     except TraceError as error:  # said of the function that was called
         questions.forget(asked)
-        raise TypeError(f"torch computes it with {target}, which is not captured") from error
+        reason = f": {error.__cause__}" if find_aten(target) and error.__cause__ else ""
+        raise TypeError(
+            f"torch computes it with {target}, which is not captured{reason}"
+        ) from error
 
 
 # --- operators of ATen that no function of torch has under its name -------------------------------
