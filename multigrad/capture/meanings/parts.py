@@ -234,7 +234,7 @@ def ediff1d(x: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
     if to_end is not None or to_begin is not None:
         raise TypeError("ediff1d with to_end or to_begin; concatenate them")
     flat = xp.reshape(x, -1)
-    return xp.subtract(at(flat, 0, slice(1, None)), at(flat, 0, slice(None, -1)))
+    return xp.subtract(at(flat, -1, slice(1, None)), at(flat, -1, slice(None, -1)))
 
 
 def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
