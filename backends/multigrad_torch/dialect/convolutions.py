@@ -1,10 +1,9 @@
-"""Torch's dialect, convolutions; what its trace leaves of pooling and resizing; see `table.py`."""
+"""Torch's dialect, convolutions; what its trace leaves of pooling; see `table.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,6 @@ from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 
 Tensor = Any
-Handler = Callable[..., Any]
 
 
 def convolution(
@@ -168,42 +166,11 @@ def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, None]:
     return convolutions.adaptive(input, output_size, convolutions.first_largest), None
 
 
-# --- pictures in another size ---------------------------------------------------------------------
-def along(axis: int, axes: int, own: Any, other: Any) -> list[Any]:
-    """Return what one of the axes has, and what the others have."""
-    return [own if i == axis else other for i in range(axes)]
-
-
-def resized(operator: Handler, axis: int, output_size: Any, how: Any, unit: Any) -> Any:
-    """Resize lines along an axis, the others of length 2: of 1, antialiasing is wrong (2.13)."""
-    by_axis = partial(along, axis, len(output_size))
-    align_corners, *scales = how
-    lines = torch.from_numpy(unit).reshape(1, -1, *by_axis(len(unit), 1))
-    lines = lines.expand(1, -1, *by_axis(-1, 2)).contiguous()
-    by = by_axis(scales[axis], None) if scales else ()
-    found = operator(lines, by_axis(output_size[axis], 2), align_corners, *by)
-    return found[(0, slice(None), *by_axis(slice(None), 0))].numpy()
-
-
-def resize(operator: Handler, input: Tensor, output_size: Any, *how: Any) -> Tensor:
-    """Along one axis after another, by the weights that torch's own operator has."""
-    axes = len(output_size)
-    for i, count in enumerate(convolutions.lengths(input, axes)):
-        lines = partial(resized, operator, i, output_size, how)
-        input = convolutions.resized(input, i - axes, count, lines)
-    return input
-
-
-RESIZING = """
-    upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
-    _upsample_bilinear2d_aa _upsample_bicubic2d_aa
-"""
-ATEN: dict[str, Handler] = {
+ATEN: dict[str, Callable[..., Any]] = {
     "convolution": convolution,
     "convolution_backward": backward,
     "_adaptive_avg_pool3d": adaptive_avg_pool,
     **{f"adaptive_max_pool{n}d": adaptive_max_pool for n in (2, 3)},
     **{f"avg_pool{n}d": avg_pool for n in (1, 2, 3)},
-    **{name: partial(resize, getattr(torch.ops.aten, name)) for name in RESIZING.split()},
     **{f"max_pool{n}d_with_indices": max_pool for n in (2, 3)},
 }

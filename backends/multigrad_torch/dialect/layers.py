@@ -13,8 +13,12 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+
 from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings import convolutions, layers, places
+from multigrad.capture.meanings import arrays, convolutions, layers, places
+from multigrad.capture.meanings.convolutions import lengths
 from multigrad.capture.meanings.layers import reduced
 from multigrad.capture.meanings.parts import length, rank
 from multigrad.trace.xp import all as xp
@@ -117,6 +121,53 @@ def gaussian_nll_loss(
 
 
 # --- pictures at other places ---------------------------------------------------------------------
+def interpolate(
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """Along one axis after another, by the weights that torch's own function has."""
+    axes = rank(input) - 2
+    sizes = each_axis(size, axes, operator.index)
+    scales = each_axis(scale_factor, axes, float)
+    result = input
+    for i, count in enumerate(lengths(input, axes)):
+
+        def resize(unit: Any, i: int = i) -> Any:
+            """Along that axis, the others of length 2: of 1, antialiasing is wrong (2.13)."""
+            before, after = (2,) * i, (2,) * (axes - 1 - i)
+            lines = torch.from_numpy(unit).reshape(1, -1, *(1,) * i, len(unit), *(1,) * len(after))
+            found = F.interpolate(
+                lines.expand(1, -1, *before, -1, *after).contiguous(),
+                sizes and [*before, sizes[i], *after],
+                scales and [*(1.0,) * i, scales[i], *(1.0,) * len(after)],
+                mode=mode,
+                align_corners=align_corners,
+                recompute_scale_factor=recompute_scale_factor,
+                antialias=antialias,
+            )
+            return found[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
+
+        result = convolutions.resized(result, i - axes, count, resize)
+    return result
+
+
+def each_axis(given: Any, axes: int, of: Callable[[Any], Any]) -> list[Any] | None:
+    if given is None:
+        return None
+    numbers = arrays.numbers((given,))
+    numbers = list(numbers) if isinstance(numbers, tuple | list) else [numbers]
+    return [of(n) for n in (numbers * axes if len(numbers) == 1 else numbers)]
+
+
+def upsample_bilinear(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
+    return interpolate(input, size, scale_factor, "bilinear", align_corners=True)
+
+
 def grid_sample(
     input: Tensor,
     grid: Tensor,
@@ -150,7 +201,8 @@ ALIASES: dict[Any, Any] = {
         {
             __name__: """
                 layer_norm: F.layer_norm layer_norm; rms_norm: F.rms_norm rms_norm; rrelu: F.rrelu
-                rrelu; F.grid_sample
+                rrelu; interpolate: F.interpolate F.upsample F.upsample_nearest;
+                F.upsample_bilinear; F.grid_sample
             """,
         }
     ),
