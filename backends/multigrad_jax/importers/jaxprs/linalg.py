@@ -62,7 +62,7 @@ def lu_pivots_to_permutation(step: Step) -> Operand:
 
 
 def beyond(what: str) -> Unknown:
-    reason = f"{what}; use full_matrices=False"
+    reason = f"{what}; use full_matrices=False, or the reduced mode"
     return Unknown(reason, lacks=reason)
 
 
