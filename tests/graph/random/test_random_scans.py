@@ -15,7 +15,7 @@ import multigrad as xg
 from multigrad.lowering.patterns import without
 
 xp = xg.xp
-COUNT = int(os.environ.get("MULTIGRAD_PROGRAMS", "40"))
+COUNT = int(os.environ.get("MULTIGRAD_PROGRAMS", "20"))
 STEPS, SHAPE = 5, (2, 3)
 ROWS = ((STEPS, 2, 3), (STEPS, 1, 3), (STEPS, 3), (STEPS,))
 FIXED: tuple[tuple[int, ...], ...] = (SHAPE, (3,), (1, 3), ())
