@@ -24,10 +24,10 @@ from multigrad.capture.meanings import (
     products,
 )
 from multigrad.capture.meanings.creation import with_numbers
-from multigrad.capture.meanings.parts import length, shape_of
+from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.values import indexing
-from multigrad.graph.ir.types import INT64
+from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
@@ -185,6 +185,39 @@ def refuse_ties(x: Tensor, name: str) -> None:
         raise TypeError(f"{name} in a function whose gradient it derives")
 
 
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Tensor,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Tensor:
+    """The place of each element by halves, as torch finds it of what is in no order, too."""
+    if sorter is not None:
+        raise TypeError("searchsorted with a sorter")
+    if isinstance(input, bool | int | float):
+        raise TypeError("searchsorted of a number")
+    symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
+    line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
+    dtypes = line.node.type.dtype, x.node.type.dtype
+    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
+        x = cast(x, dtypes[0])
+    is_after = xp.greater if right or side == "right" else xp.greater_equal
+    count = length(line, -1)
+    start = cast(xp.zeros_like(x), INT64)
+    end = start + count
+    for _ in range(count.bit_length()):
+        half = xp.bitwise_right_shift(start + end, 1)
+        at = xp.minimum(half, count - 1)
+        found = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
+        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(found, x)))
+        is_within = xp.logical_and(start < end, is_after(found, x))
+        start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
+    return cast(start, INT32) if out_int32 else start
+
+
 def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return a running extreme with its places, of equal ones the last."""
 
@@ -288,6 +321,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     **TORCH.called(NAMED),
     **TORCH.called(
         {
+            __name__: "searchsorted: bucketize(boundaries=sorted_sequence)",
             arrays: "reshape; expand: broadcast_to",
             parts: "hstack; vstack",
             places: "sort",
@@ -313,7 +347,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             __name__: """
                 broadcast_tensors; cat: cat concat concatenate; einsum; functional.split;
                 log_softmax: log_softmax F.log_softmax;
-                softmax: softmax F.softmax; transpose
+                searchsorted; softmax: softmax F.softmax; transpose
             """,
         }
     ),

@@ -1,5 +1,5 @@
-"""What torch selects by order, as it does: medians, running extremes, the largest of what is
-scattered to one place; shifts of wide integers.
+"""What torch selects by order, as it does: medians, places among boundaries, running extremes, the
+largest of what is scattered to one place; shifts of wide integers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,17 @@ INDEX = torch.tensor([[0, 0, 1, 2], [1, 1, 1, 0], [2, 0, 0, 1]])
 def medians(x: Any) -> Any:
     values, places = x.median(1, keepdim=True)
     return x.median(), values, places, x[:, :3].median(dim=-1).values
+
+
+def among_boundaries(x: Any) -> Any:
+    edges = torch.tensor([-1.0, 0.3, 1.5])
+    unordered = torch.tensor([2.0, 0.3, -1.5, 0.6])  # by halves, whatever that gives
+    return (
+        torch.bucketize(x, edges),
+        torch.searchsorted(edges, x, side="right"),
+        torch.bucketize(x, unordered),
+        torch.searchsorted(x[:1, :2].abs().sort(1)[0], x[:1]),
+    )
 
 
 def running_extremes(x: Any) -> Any:
@@ -57,7 +68,9 @@ def make(forward: Any) -> Any:
     return xg.from_autograd_function(type("Of", (torch.autograd.Function,), methods))
 
 
-@pytest.mark.parametrize("forward", [medians, running_extremes, scattered, shifted])
+@pytest.mark.parametrize(
+    "forward", [medians, among_boundaries, running_extremes, scattered, shifted]
+)
 def test_a_class_selects_what_torch_selects(backend: Any, forward: Any) -> None:
     found = make(forward)(backend.array(X))
     for ours, own in zip(found, forward(torch.tensor(X)), strict=True):
