@@ -12,7 +12,7 @@ from jax import lax
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.linalg import as_matrix
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from . import linalg, ordering, random, shapes
 from .elementwise import accumulated, is_staged_out

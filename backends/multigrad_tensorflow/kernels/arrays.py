@@ -17,7 +17,7 @@ import tensorflow as tf
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.arrays.linalg import as_matrix
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from . import linalg, ordering, random, shapes
 from .elementwise import accumulated

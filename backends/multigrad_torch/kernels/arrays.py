@@ -14,7 +14,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import find_array
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
-from multigrad.graph.ops.arrays.linalg import as_matrix
+from multigrad.graph.ops.arrays.products import as_matrix
 
 from .. import dynamo
 from ..state import count_modes, transforms_active

@@ -18,8 +18,11 @@ from .arrays import (
     linalg,
     loops,
     ordering,
+    products,
+    quantiles,
     reductions,
     shapes,
+    spectra,
 )
 from .arrays.collectives import *
 from .arrays.convolutions import *
@@ -30,8 +33,11 @@ from .arrays.indices import *
 from .arrays.linalg import *
 from .arrays.loops import *
 from .arrays.ordering import *
+from .arrays.products import *
+from .arrays.quantiles import *
 from .arrays.reductions import *
 from .arrays.shapes import *
+from .arrays.spectra import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
 from .elementwise.activations import *
 from .elementwise.arithmetic import *
@@ -41,8 +47,9 @@ from .elementwise.special import *
 from .elementwise.transcendental import *
 
 FAMILIES = (
-    arithmetic, transcendental, special, activations, logic, selection, reductions,
-    convolutions, linalg, factors, shapes, indexing, ordering, indices, draws, collectives, loops,
+    arithmetic, transcendental, special, activations, logic, selection, reductions, products,
+    convolutions, linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws,
+    collectives, loops,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -355,7 +355,6 @@ def _estimate(estimate: Callable[..., int] | None, node: Node, known: dict[Node,
 # --- fields, values and arrays --------------------------------------------------------------------
 
 
-Data = Any  # what JSON holds
 MOST_PLACES = 64  # axes, and what is said of each of them
 MOST_TEXT = 200
 MOST_INTEGER = 1 << 63

@@ -34,7 +34,7 @@ SINGLE = {
     *("number_of_elements", "piecewise_leaky", "quantized_to_four_bits", "rectangular_in_single"),
 }
 # They call a function of jax's that is captured by its jaxpr.
-BY_JAXPR = "activations along_axes log_tailed partial_of_a_function rounding running_sums"
+BY_JAXPR = "activations along_axes log_tailed loops partial_of_a_function rounding running_sums"
 
 
 def cases_of(file: str) -> list[Any]:

@@ -119,7 +119,7 @@ def test_a_rule_that_is_registered_before_the_library_is_imported_stays() -> Non
 import sys, numpy as np, multigrad as xg
 mine = xg.register("sign")(lambda ctx, grad_out, tin: grad_out * 3.0)
 assert xg.get("sign") is mine and "multigrad.rules.library" not in sys.modules
-assert len([name for name in sys.modules if name.startswith("multigrad")]) <= 206
+assert len([name for name in sys.modules if name.startswith("multigrad")]) <= 209
 try:
     xg.register("triangular")(lambda ctx, grad_out, tin: grad_out)
 except xg.RuleError as error:

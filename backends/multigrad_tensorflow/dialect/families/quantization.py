@@ -59,9 +59,10 @@ def gradients_by(
     name: Any = None,
 ) -> list[Tensor]:
     """Those of the inputs and of both ends; as in TensorFlow, these have no derivative."""
-    x, *ends = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
-    seeds = [(by_vars(x, *ends, num_bits, narrow_range).node, xp.stop_gradient(gradients))]
-    return accumulate_all(x.trace, seeds, [each.node for each in (x, *ends)])
+    x, low, high = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
+    result = by_vars(x, low, high, num_bits, narrow_range)
+    seeds = [(result.node, xp.stop_gradient(gradients))]
+    return accumulate_all(x.trace, seeds, [each.node for each in (x, low, high)])
 
 
 def gradient_by_args(*args: Any, **options: Any) -> Tensor:
