@@ -333,7 +333,7 @@ def native_layer_norm(
 
 
 def with_mean(measure: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return what measures a spread, and the mean beside it."""
+    """Pair a measure of spread with the mean, as `var_mean` does."""
 
     def record(
         input: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False

@@ -471,7 +471,7 @@ _modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", defaul
 
 
 def modes() -> dict[str, Any]:
-    """Return what each library is set to; in a capture, what it was where that began."""
+    """Return the settings of each library; in a capture, those at its start."""
     return _modes.get() or _modes_now()
 
 
@@ -499,7 +499,7 @@ class ModeOf(Telling):
     """The fact that tells what the library of this name is set to."""
 
     def meaning(self) -> Any:
-        """Return what it is set to; in a capture, what it was where that began."""
+        """Return the library's settings; in a capture, those at its start."""
         kept = _modes.get()
         if kept is not None and self in kept:
             return kept[self]

@@ -374,7 +374,7 @@ def describe(data: Data) -> str:
 
 
 def kind_of(data: Data) -> str:
-    """Return what JSON calls a value."""
+    """Return JSON's name for the type of a value."""
     return {dict: "object", list: "list", str: "string", type(None): "null"}.get(
         type(data), type(data).__name__
     )
@@ -450,7 +450,7 @@ def encode_value(value: Any) -> Data:
 
 
 def decode_value(data: Data, where: str, most: int = MOST_PLACES, depth: int = 3) -> Any:
-    """Return what `encode_value` wrote; lists become tuples."""
+    """Read a value that `encode_value` wrote; lists become tuples."""
     if type(data) is list:
         if depth == 0:
             fail(where, "its lists are nested too deep")
@@ -486,7 +486,7 @@ def encode_array(value: ArrayValue) -> Data:
 
 
 def decode_array(data: Data, where: str) -> ArrayValue:
-    """Return what `encode_array` wrote."""
+    """Read an array that `encode_array` wrote."""
     fields = read_fields(data, where, ("dtype", "shape", "data"))
     if fields["dtype"] not in ARRAY_DTYPES:
         fail(where, f"arrays are of {', '.join(ARRAY_DTYPES)}, not {describe(fields['dtype'])}")
