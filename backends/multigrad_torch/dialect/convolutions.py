@@ -101,9 +101,9 @@ def max_pool(
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """The largest of windows, and their places: these count through the last axes as if they were
-    one. Where all are -inf, it is the first that is no border.
+    one, as far as that is known. Where all are -inf, it is the first that is no border.
     """
     sizes, strides, border, dilations, beyond = pooling_of(
         input, kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
@@ -112,8 +112,9 @@ def max_pool(
         border = tuple((a, b + c) for (a, b), (_, c) in zip(border, beyond, strict=True))
     axes, shape = len(sizes), shape_of(input)
     lengths = shape[-axes:]
+    values = convolutions.max_pool(input, sizes, strides, border, dilations)
     if math.prod(lengths) > 2**24:  # float32 counts no further
-        raise TypeError(f"places among {math.prod(lengths)} elements")
+        return values, None
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
     numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
 
@@ -129,10 +130,7 @@ def max_pool(
         xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
         for which in (largest, first)
     )
-    return (
-        convolutions.max_pool(input, sizes, strides, border, dilations),
-        xp.where(found < 0, inside, found),
-    )
+    return values, xp.where(found < 0, inside, found)
 
 
 def avg_pool(
