@@ -41,7 +41,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps))
-    return jnp.linalg.pinv(x, rtol=cutoff)
+    return jnp.linalg.pinv(x + 0 * x, rtol=cutoff)
 
 
 def expm(x: Tensor) -> Tensor:
@@ -79,7 +79,8 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def svd(x: Tensor) -> Tensor:
-    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    # Infinities as NaN: of one LAPACK's may never end.
+    u, s, vh = jnp.linalg.svd(x + 0 * x, full_matrices=False)
     return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
 
 
@@ -93,7 +94,7 @@ def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 def svdvals(x: Tensor) -> Tensor:
-    return jnp.linalg.svd(x, compute_uv=False)
+    return jnp.linalg.svd(x + 0 * x, compute_uv=False)
 
 
 def qr(x: Tensor) -> Tensor:

@@ -135,7 +135,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
     # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
-    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    u, s, vh = torch.linalg.svd(x + 0 * x, full_matrices=False)
     inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
     return vh.mT @ (inverse[..., None] * u.mT)
 
@@ -166,7 +166,7 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def svd(x: Tensor) -> Tensor:
-    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    u, s, vh = torch.linalg.svd(x + 0 * x, full_matrices=False)  # infinities as NaN, which raises
     return torch.cat((s[..., None, :], u, vh.mT), -2)
 
 

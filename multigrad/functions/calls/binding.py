@@ -228,6 +228,8 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
                 f"{subject}{at}: {error} ({node.op.name}). Limit the index first, as by "
                 "clip(index, 0, length - 1), or mask the elements that it is not meant for"
             ) from None
+        except ValueError:  # not of a place: the framework's own error says it
+            continue
 
 
 def read_inputs(

@@ -5,6 +5,7 @@ what becomes of a matrix that has no factor or inverse.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import ml_dtypes
@@ -133,6 +134,21 @@ def test_a_matrix_without_a_factor_or_inverse_raises_or_gives_no_number(backend:
                 assert backend.name != "jax", error
             else:
                 assert not np.isfinite(result[np.tril_indices(2)]).any()
+
+
+@pytest.mark.parametrize("size", [4, 40])
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_matrix_that_is_not_finite_raises_or_gives_no_number(
+    backend: Any, number: float, size: int
+) -> None:
+    given = np.random.default_rng(0).normal(size=(size, size)).astype(np.float32)
+    given[0, 0] = number
+    for function in (xp.svd, xp.svdvals, xp.eigvalsh, xp.pinv, lambda s: xp.eigh(s)[0]):
+        run = xg.function(function, native=False)
+        with backend.precision(np.float32), suppress(*errors_of(backend)):
+            results = run(backend.array(given))
+            for each in results if isinstance(results, tuple) else [results]:
+                assert np.isnan(backend.numpy(each)).any(), function
 
 
 def test_of_a_singular_matrix_the_determinant_is_zero(backend: Any) -> None:
