@@ -27,7 +27,6 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # No test depends on what another process has proven.
 os.environ["MULTIGRAD_CACHE"] = "off"
 
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -46,8 +45,9 @@ from multigrad.testing.under_test import BackendUnderTest, is_installed, split_n
 # whatever becomes of `sys.path`, by which a namespace's path is searched anew.
 sys.modules.setdefault("tests", types.ModuleType("tests")).__path__ = [str(Path(__file__).parent)]
 
+from . import turns
 from .harness import once
-from .support.sampling import WHOLE, sample, turn_of
+from .support.sampling import WHOLE
 
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
 pytest_plugins = ["multigrad.testing.plugin"]
@@ -80,8 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line(
         "markers",
-        "weekly(*frameworks): many seconds for what others nearly see, on these frameworks or all; "
-        "`tox -e tables` runs it each week",
+        "always: it runs before each merge, however many seconds it takes",
     )
     config.addinivalue_line("markers", "peers: the test compares with a package, in tests/peers")
 
@@ -185,41 +184,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.is_relative_to(TESTS):
             once.tell_hidden(item.path, needed, "backend" in getattr(item, "fixturenames", ()))
         is_anywhere = item.get_closest_marker("anywhere") is not None
-        is_now = WHOLE or not is_weekly(item, needed)
-        (here if is_now and environment.has(needed, is_anywhere) else elsewhere).append(item)
+        (here if environment.has(needed, is_anywhere) else elsewhere).append(item)
     if not WHOLE:
-        here, left = by_turns(here, environment)
+        here, left = turns.now_and_later(here, environment)
         elsewhere += left
     config.hook.pytest_deselected(items=elsewhere)
     items[:] = here
 
 
-def by_turns(
-    items: list[pytest.Item], environment: once.Environment
-) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Return the items whose turn it is, and those whose twins run on another framework: each test
-    function runs on every framework, each of its cases on one of three.
-
-    The numbers of single ops are not taken in turns; of those on jax, where XLA compiles each for
-    seconds, one half runs.
-    """
-    groups: dict[tuple[str, str | None], list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        own = once.framework_in_turn(item, environment)
-        groups[item.nodeid.partition("[")[0], own].append(item)
-    left: set[pytest.Item] = set()
-    for (_, own), cases in groups.items():
-        if not cases[0].path.is_relative_to(TESTS / "conformance"):
-            now = cases if own is None else turn_of(own, cases, lambda case: case.nodeid)
-        else:
-            now = sample(cases, 1 / 2) if own == "jax" else cases
-        left |= {*cases} - {*now}
-    return [item for item in items if item not in left], [*left]
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    turns.SPENT[report.nodeid] += report.duration
 
 
-def is_weekly(item: pytest.Item, needed: set[str]) -> bool:
-    mark = item.get_closest_marker("weekly")
-    return mark is not None and (not mark.args or not needed.isdisjoint(mark.args))
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep what each case has taken, where `tests.turns` shall read it."""
+    folder, config = os.environ.get("MULTIGRAD_SECONDS"), session.config
+    if folder and not hasattr(config, "workerinput"):
+        turns.keep(Path(folder), once.environment_of(config).name)
 
 
 class NumpyBackend:

@@ -6,8 +6,8 @@ fixes its backend when it is imported. Two parts run side by side, the longest f
 one part would each import its frameworks, collect its tests, and trace what its files share. The
 one worker is ended by a test that hangs, and the part goes on in another.
 
-Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all; `torch`
-means `torch-models` as well. A part by itself has two workers and shows its tests as they run.
+Usage: `python tests/run_suites.py [NAME ...] [PYTEST OPTIONS]`; without a name, all. A part by
+itself has two workers and shows its tests as they run.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ FREEGRAD = "freegrad"
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
 # In this order they begin; then the others, of a minute or two each.
 LONGEST = (
-    *("several", "jax", "torch", "torch-models", "tensorflow"),
+    *("torch", "several", "jax", "tensorflow"),
     *("keras-torch", "keras-tensorflow", "keras-jax", "kernels-jax"),
 )
-# Half of what torch alone has; the other half is all that is not here.
-TORCH_MODELS = ("compiled", "distributed", "functions", "models", "users")
 # Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
 # numbers of single ops are not what is tested, it emits as it did before it fused.
 PLAIN_XLA = "--xla_backend_optimization_level=0"
@@ -60,7 +58,6 @@ SECONDS = {
     "several": 1650,
     "jax": 1600,
     "torch": 1340,
-    "torch-models": 810,
     "tensorflow": 990,
     "keras-torch": 770,
     "keras-tensorflow": 910,
@@ -100,11 +97,6 @@ def suites() -> Iterator[Suite]:
             ignored = (f"--ignore={file}" for file in OF_KERNELS)
             yield Suite(name, (*own, *ignored, tests), cheap)
             yield Suite(f"kernels-{name}", (*own, *OF_KERNELS), plain)
-        elif name == "torch":
-            folders = [str(HERE / folder) for folder in TORCH_MODELS]
-            ignored = (f"--ignore={folder}" for folder in folders)
-            yield Suite(name, (*own, *ignored, tests), plain)
-            yield Suite(f"{name}-models", (*own, *folders), plain)
         else:
             yield Suite(name, (*own, tests), plain)
         yield Suite(f"keras-{name}", (f"--backends={name}", "--require=keras", tests), cheap)
@@ -150,7 +142,6 @@ def main(arguments: list[str]) -> int:
     rows = {suite.name: suite for suite in suites()}
     options = [each for each in arguments if each.startswith("-")]
     asked = [each for each in arguments if each not in options]
-    asked = [*asked, *(f"{name}-models" for name in asked if f"{name}-models" in rows)]
     unknown = [name for name in asked if name not in rows]
     if unknown:
         print(f"no suite {', '.join(unknown)}; there are {', '.join(rows)}", file=sys.stderr)

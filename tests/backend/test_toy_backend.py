@@ -131,7 +131,6 @@ for refused in (
 
 
 @pytest.mark.backends("numpy")
-@pytest.mark.weekly
 def test_it_passes_the_conformance_suite(backend: Any, site: Path) -> None:
     done = run(site, *SUITE)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr

@@ -89,7 +89,6 @@ def test_what_was_used_before_the_compiler_was_imported_keeps_its_gradient_in_it
 
 
 @pytest.mark.usefixtures("torch_compiles")
-@pytest.mark.weekly
 def test_what_was_made_before_torch_was_imported_may_be_met_by_the_compiler_first() -> None:
     script = """
         import os
@@ -120,7 +119,6 @@ def test_what_was_made_before_torch_was_imported_may_be_met_by_the_compiler_firs
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
 
 
-@pytest.mark.weekly
 def test_a_capture_that_imports_the_compiler_runs_what_is_compiled_as_it_is_written() -> None:
     script = """
         import sys

@@ -10,7 +10,6 @@ import pytest
 
 from ..harness.distributed.forced_devices import forced
 from ..harness.distributed.ranks import Ranks, names_in, ranks_of
-from ..support.sampling import sample
 
 pytestmark = pytest.mark.needs("jax")
 RANKS = Path(__file__).parents[1] / "ranks"
@@ -27,7 +26,7 @@ def needing(name: str) -> object:
     return pytest.param(name, marks=pytest.mark.needs("flax", "optax")) if "flax" in name else name
 
 
-@pytest.mark.parametrize("name", list(map(needing, sample(names_in(*ALONE), 1 / 2))))
+@pytest.mark.parametrize("name", list(map(needing, names_in(*ALONE))))
 def test_on_four_devices(alone: Ranks, name: str) -> None:
     alone.assert_passed(name)
 

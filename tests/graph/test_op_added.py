@@ -210,7 +210,6 @@ sys.exit(pytest.main([*options, "--pyargs", "multigrad_conformance", "-k", "bent
 """
 
 
-@pytest.mark.weekly("jax", "tensorflow")
 def test_op_made_of_others_is_one_file_and_every_backend_has_it(
     backend: Any, tmp_path: Path
 ) -> None:

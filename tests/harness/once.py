@@ -45,6 +45,12 @@ class Environment(NamedTuple):
     frameworks: frozenset[str]
     is_for_keras: bool
 
+    @property
+    def name(self) -> str:
+        """What `seconds.txt` calls it: `core`, `torch`, `keras-torch`, `several`."""
+        own = "several" if len(self.frameworks) > 1 else "".join(self.frameworks) or "core"
+        return f"keras-{own}" if self.is_for_keras else own
+
     def has(self, needed: set[str], is_anywhere: bool) -> bool:
         """Return whether a test belongs here that needs these of the frameworks and Keras."""
         several = len(self.frameworks) > 1

@@ -214,7 +214,6 @@ def test_what_is_not_captured_is_refused_by_its_line_and_runs_at_home(
 
 
 @everywhere
-@pytest.mark.weekly("jax", "tensorflow")
 def test_a_package_is_a_table_of_what_its_modules_define(
     backend: Any, module: str, invoke: Any
 ) -> None:

@@ -135,7 +135,6 @@ def test_convert_names_the_item_at_work_and_keeps_the_rows_above_it(package: Pat
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.weekly  # by the clock
 def test_convert_gives_up_what_does_not_end_and_goes_on(package: Path) -> None:
     words = ["convert", "theirs", "--limit", "8", *ON_NUMPY]
     result = run_python("-m", "multigrad", *words, cwd=package)

@@ -72,7 +72,10 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-pytestmark = pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package")
+pytestmark = [
+    pytest.mark.always,
+    pytest.mark.skipif(not MODULES, reason="the tests run beside an installed package"),
+]
 
 
 def modules_of(backend: str) -> dict[str, Path]:

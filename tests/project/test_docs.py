@@ -49,7 +49,6 @@ def test_the_table_in_readme_is_what_was_measured() -> None:
 
 
 @needs_all
-@pytest.mark.weekly
 @pytest.mark.needs("typer", "rich")
 def test_the_tool_writes_every_page(tmp_path: Path) -> None:
     folder = tmp_path / "pages"

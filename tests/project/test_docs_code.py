@@ -40,7 +40,6 @@ from ..harness.pages import (
     run_page,
     unkept,
 )
-from ..support.sampling import sample
 
 SHOWN = {"text", "toml", "ini", "yaml", "json", "html", "bibtex"}
 RUN = {"python", "console"}
@@ -93,19 +92,14 @@ def needs_peers(page: Page) -> bool:
     return not needed <= (frameworks | BESIDE[frameworks] if frameworks in BESIDE else ALL)
 
 
-def drawn(whole: list[Page]) -> list[Page]:
-    """Return the first pages and a share of the others: `tox -e pages` runs all each week."""
-    kept = sample(whole, 1 / 6)
-    return [page for page in whole if page.name in FIRST or page in kept]
+def case(page: Page) -> Any:
+    marks = [pytest.mark.needs(*sorted(needs(page)))]
+    if page.name in FIRST:
+        marks.append(pytest.mark.always)
+    return pytest.param(page, id=page.name, marks=marks)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, id=page.name, marks=pytest.mark.needs(*sorted(needs(page))))
-        for page in drawn([page for page in PAGES if is_code(page)])
-    ],
-)
+@pytest.mark.parametrize("page", [case(page) for page in PAGES if is_code(page)])
 def test_a_page_runs_and_prints_what_it_promises(page: Page, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
     assert done.returncode == 0, f"{page.name}\n{done.errors}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .. import mutation
+from .. import mutation, turns
 from ..support.sampling import IN_TURN, turn_of
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +76,23 @@ def test_each_case_has_its_turn_on_one_of_three_frameworks_and_none_is_without()
         cases = [case.replace(f"{name}-", "") for name in IN_TURN for case in turns[name]]
         assert {*cases} == {f"test_of[{n}]" for n in range(count)}
         assert count < 50 or len(cases) == count
+
+
+def test_of_a_function_run_as_many_cases_as_its_seconds_suffice_for(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    seconds = {("many", "core"): turns.MOST / 2.6, ("long", "core"): 2.1 * turns.MOST}
+    monkeypatch.setattr(turns, "read", lambda: seconds)
+    for function, count in (("many", 3), ("long", 0), ("unknown", 9)):
+        assert len(turns.affordable(function, "core", [request.node] * 9)) == count
+    request.node.add_marker(pytest.mark.always)
+    assert turns.affordable("long", "core", [request.node]) == [request.node]
+
+
+def test_what_the_table_of_seconds_names_is_there() -> None:
+    for function, _ in turns.read():
+        path, _, name = function.partition("::")
+        assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), function
 
 
 # The harness of mutants, which takes hours and is run by hand, still fits the sources.

@@ -19,8 +19,12 @@ WHOLE = os.environ.get("MULTIGRAD_TABLES") == "all"
 def sample(cases: Iterable[Case], share: float) -> list[Case]:
     """Draw a share of cases, at least one, in their order."""
     every = list(cases)
-    count = len(every) if WHOLE else max(1, round(share * len(every)))
-    return [every[at] for at in sorted(random.Random(0).sample(range(len(every)), count))]
+    return draw(every, len(every) if WHOLE else max(1, round(share * len(every))))
+
+
+def draw(cases: list[Case], count: int) -> list[Case]:
+    """Draw so many of the cases, in their order."""
+    return [cases[at] for at in sorted(random.Random(0).sample(range(len(cases)), count))]
 
 
 def turn_of(framework: str, cases: list[Case], name: Callable[[Case], str]) -> list[Case]:

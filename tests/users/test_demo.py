@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from ..harness.hidden import run_python, run_without
-from ..support.sampling import sample
 
 NAMES = ("numpy", "torch", "jax", "tensorflow", "keras", "freegrad")
 RULES = ("true", "d(Linear)", "rectangular", "triangular")
@@ -183,7 +182,6 @@ def test_all_frameworks_take_the_same_first_step(everywhere: tuple[str, Path]) -
 
 
 @EVERYWHERE
-@pytest.mark.weekly
 def test_after_a_whole_training_the_frameworks_agree_on_the_test_images(tmp_path: Path) -> None:
     # `rectangular` is the hardest rule: at its edges a rounding error can switch a gradient off.
     result = run_demo("--rules", "rectangular", "--out", tmp_path)
@@ -197,6 +195,7 @@ def test_after_a_whole_training_the_frameworks_agree_on_the_test_images(tmp_path
         assert run["accuracy"] > (0.929 if run["forward"] == "Logistic" else 0.943)
 
 
+@pytest.mark.always
 def test_without_any_framework_it_runs_on_numpy_alone(tmp_path: Path) -> None:
     result = run_without([*NAMES[1:], "mlx"], "examples/demo", "--epochs", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -271,9 +270,7 @@ def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="an interrupt is sent in another way on Windows")
 @pytest.mark.anywhere
-@pytest.mark.parametrize(
-    "framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in sample(NAMES, 1 / 6)]
-)
+@pytest.mark.parametrize("framework", [pytest.param(n, marks=pytest.mark.needs(n)) for n in NAMES])
 def test_an_interrupt_keeps_what_is_finished(framework: str, tmp_path: Path) -> None:
     command = demo_command("--frameworks", f"numpy,{framework}", "--epochs", 30, "--out", tmp_path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:

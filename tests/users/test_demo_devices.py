@@ -18,7 +18,7 @@ from .test_demo import PNG_SIGNATURE, demo_command, invoke_demo, read_results, r
 pytestmark = [pytest.mark.anywhere, pytest.mark.needs("typer", "rich", "sklearn", "matplotlib")]
 FRAMEWORKS = [
     pytest.param("torch", marks=pytest.mark.needs("torch")),
-    pytest.param("jax", marks=[pytest.mark.needs("jax"), pytest.mark.weekly]),
+    pytest.param("jax", marks=pytest.mark.needs("jax")),
 ]
 RULES = ("triangular", "dorefa_weights")
 

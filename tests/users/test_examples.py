@@ -88,7 +88,7 @@ def keras_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3), indirect=True)
+@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 def test_keras_example_fits_and_rebuilds(keras_backend: str, tmp_path: Path) -> None:
     output = run_example("04_keras.py", tmp_path)
     assert f"on {keras_backend}" in output
@@ -143,7 +143,6 @@ def test_in_place_example_gives_the_same_numbers_everywhere(tmp_path: Path) -> N
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.weekly
 def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
     output = run_example("09_any_class.py", tmp_path)
     lines = [
@@ -158,7 +157,6 @@ def test_a_class_keeps_its_bits_on_every_framework(tmp_path: Path) -> None:
     assert "class ClampTowardsInside" in output
 
 
-@pytest.mark.weekly
 def test_one_custom_gradient_is_one_at_a_hundred_everywhere(tmp_path: Path) -> None:
     lines = run_example("10_custom_gradient.py", tmp_path).splitlines()
     assert sum(line.endswith("0.500000 0.731059 1.000000") for line in lines) >= 2
@@ -206,9 +204,8 @@ def test_flax_network_of_binary_neurons_learns_under_a_rule_for_its_gradients(
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.parametrize("keras_backend", sample(ALL, 1 / 3), indirect=True)
+@pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 @pytest.mark.usefixtures("keras_backend")
-@pytest.mark.weekly
 def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_path: Path) -> None:
     output = run_example("keras_layers/switch_backends.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if "largest difference" in line]
@@ -224,7 +221,6 @@ def test_keras_example_trains_the_same_in_whichever_framework_a_layer_runs(tmp_p
 @pytest.mark.needs("keras", "sklearn")
 @pytest.mark.parametrize("keras_backend", ALL, indirect=True)
 @pytest.mark.usefixtures("keras_backend")
-@pytest.mark.weekly
 def test_keras_example_anneals_the_width_in_every_batch(tmp_path: Path) -> None:
     output = run_example("keras_layers/anneal_a_surrogate.py", tmp_path)
     rows = [read_numbers(line) for line in output.splitlines() if line.startswith("epoch")]
@@ -236,7 +232,6 @@ def test_keras_example_anneals_the_width_in_every_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("keras", "sklearn")
-@pytest.mark.weekly
 def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: Path) -> None:
     installed = installed_keras_backends()
     saves, loads = installed[0], installed[-1]
@@ -251,7 +246,6 @@ def test_keras_example_moves_a_model_with_its_rule_to_another_backend(tmp_path: 
 
 
 @pytest.mark.needs("torch", "sklearn", "matplotlib")
-@pytest.mark.weekly
 def test_heat_maps_lie_on_the_digits_and_leave_the_network_as_it_was(tmp_path: Path) -> None:
     output = run_example("14_heat_maps.py", tmp_path, "--quick")
     on_ink = {

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from ..support.sampling import sample
-
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "examples" / "experiments"
 pytestmark = pytest.mark.needs("sklearn", "matplotlib")
 # What a few epochs of seed 0 reach, well over chance: the least value of some figures.
@@ -48,7 +46,7 @@ def load(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module(name)
 
 
-@pytest.mark.parametrize(("name", "framework"), sample(CASES, 1 / 3))
+@pytest.mark.parametrize(("name", "framework"), CASES)
 def test_an_experiment_learns_from_the_same_numbers_in_each_framework(
     name: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

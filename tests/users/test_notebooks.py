@@ -91,8 +91,6 @@ def test_a_picture_is_saved_by_the_code_of_the_page_that_shows_it(path: Path) ->
 
 
 @pytest.mark.needs("torch", "jax", "tensorflow", "nbclient", "ipykernel")
-# Its Markdown runs as a page: one of them shows that the cells do, and `tox -e pages` runs all.
-@pytest.mark.weekly  # their pages run
 @pytest.mark.parametrize("name", maker.NOTEBOOKS)
 def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MULTIGRAD_PROVE", raising=False)  # as a reader's kernel has it

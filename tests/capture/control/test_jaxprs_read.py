@@ -118,7 +118,6 @@ def test_a_loop_that_values_end_is_refused_where_its_derivative_is_asked_for() -
     ],
     ids=["scan", "fori_loop"],
 )
-@pytest.mark.weekly
 def test_a_long_loop_is_one_op(function: Callable[..., Any]) -> None:
     captured = xg.function(function, native=False)
     (outputs, gradient), (expected, own) = run(captured), run(function)

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.needs("jax", "flax", "optax")
 SCRIPT = Path(__file__).parents[2] / "harness" / "distributed" / "resumed_jax.py"
 
 
-@pytest.mark.weekly
 def test_training_goes_on_on_four_devices_then_two_then_one() -> None:
     printed = python(str(SCRIPT), timeout=110, **forced(4))
     rows = json.loads(printed.splitlines()[-1])

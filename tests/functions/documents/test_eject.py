@@ -160,7 +160,6 @@ def functions_for(backend: str, folder: Path) -> Iterator[tuple[str, Any, Any]]:
 
 
 @ejecting
-@pytest.mark.weekly("jax")
 def test_every_rule_and_function_runs_without_multigrad_to_the_bit(
     backend: Any, compiling: bool, tmp_path: Path
 ) -> None:

@@ -324,7 +324,7 @@ def as_plainly(scale: float, bias: Any) -> list[Any]:
 
 @pytest.mark.parametrize(
     ("bias", "is_compiled"),
-    [(None, False), (BIAS, False), pytest.param(BIAS, True, marks=pytest.mark.weekly)],
+    [(None, False), (BIAS, False), (BIAS, True)],
     ids=["without bias", "with bias", "compiled"],
 )
 def test_a_chunked_loss_has_the_gradients_of_the_whole(

@@ -16,6 +16,7 @@ import multigrad as xg
 from ...dtypes.names import compare, ways_of
 from ...golden import digests
 from ...golden.graphs import captured_texts
+from ...support import sampling
 
 keras: Any = pytest.importorskip("keras")
 pytestmark = pytest.mark.needs("keras")
@@ -302,10 +303,11 @@ def test_a_name_with_options_means_what_keras_computes(room: str, name: str) -> 
 # `tests/lowering/test_lowered_code.py` and `tests/project/test_names_of_tables.py`.
 
 
+@pytest.mark.always
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the digests are of Keras on torch")
 def test_every_name_of_keras_becomes_the_graph_that_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTIGRAD_PROVE", "0")
-    known = digests.read("graphs", "keras")
+    known = dict(sampling.sample(digests.read("graphs", "keras").items(), 1 / 8))
     assert not digests.differing(known, captured_texts("keras", list(known)))
 
 

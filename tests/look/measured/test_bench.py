@@ -55,7 +55,6 @@ def read_json(path: Path) -> dict[str, Any]:
 # --- the command ----------------------------------------------------------------------------------
 
 
-@pytest.mark.weekly
 def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
     path = tmp_path / "figures" / "bench.json"
     words = ("--quick", "--backends", "numpy", "--sizes", "1e3,100", "--no-overheads")
@@ -79,7 +78,6 @@ def test_numpy_has_a_row_for_every_case_size_and_rival(tmp_path: Path) -> None:
 
 
 @pytest.mark.backends("numpy", "torch", "jax", "tensorflow")
-@pytest.mark.weekly("jax", "tensorflow")
 def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     words = ("--quick", "--backends", backend.name, "--rules", "d(ReLU)", "--sizes", 1000)
@@ -93,7 +91,6 @@ def test_each_framework_runs_each_of_its_rivals(backend: Any, tmp_path: Path) ->
     assert f"{backend.name}: ReLU + d(ReLU), 1,000 elements" in result.stderr
 
 
-@pytest.mark.weekly
 def test_overheads_are_measured_and_leave_no_rule_behind(tmp_path: Path) -> None:
     before = xg.rules()
     path = tmp_path / "bench.json"
@@ -254,7 +251,6 @@ def test_neither_the_spread_nor_a_slower_machine_is_a_change_of_the_code(
     assert set(words.values()) == {"no difference"}
 
 
-@pytest.mark.weekly
 def test_two_checkouts_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     from bench import processes
 
@@ -289,7 +285,6 @@ def test_the_share_of_a_copys_bandwidth_counts_what_has_to_be_moved() -> None:
 
 
 @pytest.mark.needs("matplotlib")
-@pytest.mark.weekly
 def test_plot_draws_a_picture(tmp_path: Path) -> None:
     path = tmp_path / "pictures" / "bench.png"
     result = invoke_bench(*ALONE, "--plot", path)
@@ -301,7 +296,6 @@ def test_plot_draws_a_picture(tmp_path: Path) -> None:
 # --- threads and interrupts -----------------------------------------------------------------------
 
 
-@pytest.mark.weekly
 def test_both_numbers_of_threads_are_measured_in_their_own_processes(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     result = run_python(BENCH, *ALONE, "--threads", "both", "--json", path)

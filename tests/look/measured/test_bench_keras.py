@@ -63,7 +63,6 @@ def make_contest(part: str = "bridges", size: int = 1_000_000) -> Any:
 
 
 @every_host
-@pytest.mark.weekly("jax", "tensorflow")
 def test_a_host_has_a_row_for_each_other_framework_that_is_installed(
     host: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 import multigrad as xg
 from multigrad import xp
 
-from ...support.sampling import sample
 from .test_fused import IS_INTERPRETED, assert_same_bits, compiling, needs_functions_of_torch
 
 torch: Any = pytest.importorskip("torch")
@@ -87,7 +86,7 @@ def test_exponents_that_are_params_give_the_bits_of_plain_code(dtype: str) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("exponent", sample([-1.5, -2, 0.3, 0], 1 / 2))
+@pytest.mark.parametrize("exponent", [-1.5, -2, 0.3, 0])
 def test_exponents_that_are_written_give_the_bits_of_plain_code(
     exponent: float, dtype: str
 ) -> None:

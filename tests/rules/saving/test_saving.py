@@ -106,7 +106,6 @@ def compute_in_folder(folder: str, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.weekly("jax", "tensorflow")
 def test_every_rule_gives_the_same_in_another_process_without_its_source(
     backend: Any, mine: Any, tmp_path: Path
 ) -> None:

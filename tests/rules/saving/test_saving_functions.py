@@ -131,7 +131,6 @@ def compute_in_folder(folder: str, name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.weekly("jax", "tensorflow")
 def test_functions_give_the_same_in_another_process_without_their_source(
     backend: Any, mine: dict[str, Any], tmp_path: Path
 ) -> None:
