@@ -81,12 +81,21 @@ def test_each_case_has_its_turn_on_one_of_three_frameworks_and_none_is_without()
 def test_of_a_function_run_as_many_cases_as_its_seconds_suffice_for(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    seconds = {("many", "core"): turns.MOST / 2.6, ("long", "core"): 2.1 * turns.MOST}
+    seconds = {("many", "jax"): turns.MOST / 2.6, ("long", "core"): 2.1 * turns.MOST}
+    seconds |= {("slow", name): turns.MOST for name in IN_TURN}
     monkeypatch.setattr(turns, "read", lambda: seconds)
-    for function, count in (("many", 3), ("long", 0), ("unknown", 9)):
-        assert len(turns.affordable(function, "core", [request.node] * 9)) == count
+
+    def count(function: str, *environments: str, takes_turns: bool = True) -> int:
+        cases = [request.node] * 9
+        return sum(len(turns.affordable(function, e, cases, takes_turns)) for e in environments)
+
+    assert count("many", "jax") == 3
+    assert count("long", "core") == 0
+    assert count("unknown", "core") == 9
+    assert count("slow", *IN_TURN) == 1
+    assert count("slow", *IN_TURN, takes_turns=False) == 3
     request.node.add_marker(pytest.mark.always)
-    assert turns.affordable("long", "core", [request.node]) == [request.node]
+    assert count("long", "core") == 9
 
 
 def test_what_the_table_of_seconds_names_is_there() -> None:
