@@ -53,7 +53,7 @@ def weaken(x: Any) -> Any:
 
 
 def primal_of(function: Any) -> Callable[..., Any]:
-    """Return what a custom function computes where nobody differentiates it."""
+    """Return the function that computes a custom function's primal without differentiation."""
     return getattr(function, PRIMALS[type(function)])
 
 

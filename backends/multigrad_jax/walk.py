@@ -29,13 +29,13 @@ def walk(
     last: Mapping[int, Sequence[Any]] | None = None,
     values: dict[Any, Any] | None = None,
 ) -> list[Any]:
-    """Return what a jaxpr gives.
+    """Evaluate a jaxpr and return its outputs.
 
     Args:
-        compute: the results of an equation, of the values of its operands.
-        literal: the value of a literal.
-        last: the variables that are forgotten after each equation, by its position.
-        values: where those of the variables are kept, for who computes an equation by others'.
+        compute: returns the results of an equation, given the values of its operands.
+        literal: returns the value of a literal.
+        last: the variables to forget after each equation, by its position.
+        values: filled with the variables' values, for a `compute` that reads others' too.
     """
     values = {} if values is None else values
 

@@ -64,7 +64,7 @@ class Like:
 
 
 def eager_of(native: Any) -> Callable[..., Any]:
-    """Return what applies a Function outside of transforms."""
+    """Return the `apply` of a Function for use outside transforms."""
     if native.eager is native:  # with forward mode there is one class only
         return native.apply
     # Function.apply looks for default arguments in Python first; its base is the C implementation.

@@ -39,7 +39,7 @@ def has(feature: str) -> bool:
 
 
 def need(feature: str, instead: str) -> str:
-    """Return what to say of a feature that this release is too old for."""
+    """Return an error message for a feature that needs a newer torch than this one."""
     least = ".".join(map(str, NEEDS[feature]))
     return (
         f"{feature} needs torch>={least}, and torch {torch.__version__} is installed: {instead}; "
@@ -149,7 +149,7 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    """Return what gives the innermost hooks for saved tensors, None without any."""
+    """Return a function that gives the innermost hooks for saved tensors, None without any."""
     autograd, held = torch._C._autograd, _Held()
     frame = sys._getframe()
     while frame is not None:
@@ -168,7 +168,7 @@ def _watch_hooks() -> Callable[[bool], Any]:
 
     def pop() -> None:
         pop_own()
-        if held.hooks:  # not of those that were entered before
+        if held.hooks:  # hooks that were entered earlier are not on the list
             held.hooks.pop()
 
     def top(ignores_tracing: bool) -> Any:

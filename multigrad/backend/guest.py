@@ -50,7 +50,7 @@ def lend_array(x: Any) -> SharedBuffer:
 
 
 def borrow_array(lent: SharedBuffer, own: bool = False) -> Array:
-    """Return what was lent as a NumPy array, which cannot be written to unless it is `own`."""
+    """Return a lent buffer as a NumPy array: read-only, or a writable copy if `own` is set."""
     if own:
         return np.array(lent.array())
     x = lent.array().view()

@@ -164,7 +164,7 @@ def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator
 
 
 def list_leaves(given: Any) -> list[Any]:
-    """Return what nested arguments hold, in Python that compilers can read, unlike Keras's own."""
+    """Return the leaves of nested arguments; unlike Keras's own, compilers can read this code."""
     if isinstance(given, dict):
         given = list(given.values())
     if not isinstance(given, tuple | list):

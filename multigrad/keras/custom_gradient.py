@@ -278,5 +278,5 @@ def hand_on_mask(given: Any, output: Any) -> None:
 
 
 def shape_of(x: Tensor) -> tuple[int | None, ...] | None:
-    """Return what is known of a shape; TensorFlow may not know how many lengths it has."""
+    """Return the known part of a shape; None if TensorFlow does not know the rank."""
     return None if getattr(x.shape, "rank", 0) is None else tuple(x.shape)

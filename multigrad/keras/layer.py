@@ -292,7 +292,7 @@ class Activation(HoldingLayer):
     # --- saving -----------------------------------------------------------------------------------
 
     def _trackable_children(self, save_type: str = "checkpoint", **options: Any) -> dict[str, Any]:
-        """Return what TensorFlow's checkpoints hold of the layer: its rule's numbers too."""
+        """Return the children that TensorFlow checkpoints save, and the rule's numbers."""
         numbers = {f"rule_{name}": each for name, each in self._params.state().items()}
         return {**super()._trackable_children(save_type, **options), **numbers}
 

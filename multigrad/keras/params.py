@@ -66,8 +66,8 @@ class CountVariable:
 
 
 def note_value(variable: Any) -> tuple[Any, ...] | None:
-    """Return what is another object once the Variable has another value, without a look at the
-    device; None where the framework does not tell.
+    """Return objects that are replaced when the Variable gets another value, without reading the
+    device; None if the framework does not tell.
     """
     value = getattr(variable, "_value", None)
     if value is None or BACKEND == "tensorflow":
@@ -313,7 +313,7 @@ class Params(RuleParams):
         return {name: value for name, value in self.settled.items() if name in self.given}
 
     def to_save(self) -> dict[str, Any]:
-        """Return what a config holds: what was given, and what differs from its default now."""
+        """Return the params that a config saves: those given or no longer at their defaults."""
         now = self.numbers()
         changed = {
             k: now[k] for k in self.variables if k in now and now[k] != self._defaults.get(k)

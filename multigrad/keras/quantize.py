@@ -377,7 +377,7 @@ def describe(layer: str, how: Description | None) -> Any:
 
 
 def read(config: Mapping[str, Any], word: str) -> Description | None:
-    """Return what `describe` described."""
+    """Return the description that `describe` wrote into a config."""
     how = config.get(word)
     if isinstance(how, Mapping) and "function" in how:
         return read_function(f"layer {config.get('name')!r}", how["function"])

@@ -67,7 +67,7 @@ def read_value(value: Tensor) -> Any:
 
 
 def read_array(variable: Any) -> Any:
-    """Return what a Variable holds, as an array; a mirrored one of TensorFlow is no tensor."""
+    """Return a Variable's value as an array; a mirrored one of TensorFlow is not a tensor."""
     return np.asarray(keras.ops.convert_to_numpy(read_value(variable.value)), variable.dtype)
 
 

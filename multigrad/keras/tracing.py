@@ -132,7 +132,7 @@ def running(*endings: str) -> Iterator[tuple[Any, FrameType]]:
 
 
 def find_state(model: Any) -> tuple[Any, ...]:
-    """Return what the `fit` of a model on jax, which runs around this call, has taken of it."""
+    """Return the state that a model's `fit` on jax, around this call, has taken; else ()."""
     for frame in around():
         if frame.f_code.co_name == "fit":
             names = frame.f_locals

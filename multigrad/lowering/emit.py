@@ -194,10 +194,10 @@ class _Writer:
         return text, strength, depth
 
     def loop(self, node: Node) -> str:
-        """Return what a loop gives, which runs once for all that is read of it.
+        """Return the code of a loop's result; the loop runs once for all of its results.
 
         Raises:
-            UnsupportedOp: the backend has none.
+            UnsupportedOp: the backend has no such loop.
         """
         key = key_of(node)
         name = self.loops.get(key)
@@ -355,7 +355,7 @@ class _Writer:
         return native
 
     def lacking(self, op: ops.Op, reason: Any) -> UnsupportedOp:
-        """Return what says that the backend lacks an op."""
+        """Return an error: the backend lacks an op."""
         where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
         return UnsupportedOp(
             f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} lacks: "

@@ -87,7 +87,7 @@ def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
 
 
 def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
-    """Return what `pack_masks` had packed with masks as bools, for code that packs by itself."""
+    """Return the graphs with the masks of `pack_masks` as bools, for code that packs by itself."""
     outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
     masks = {
         node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)

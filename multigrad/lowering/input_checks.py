@@ -22,7 +22,7 @@ Tensor = Any
 
 
 def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]:
-    """Return what to say for the input dtypes for which the backend lacks an op of the graphs.
+    """Return error messages by input dtype, where the backend lacks an op for it.
 
     Raises:
         UnsupportedOp: it lacks an op for a dtype that a rule itself chose.
@@ -55,7 +55,7 @@ def refuse_lacking(lacking: Mapping[str, str], dtype: str) -> None:
 
 
 def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
-    """Return what refuses an input of a dtype for which an op is lacking."""
+    """Return a check that refuses inputs of dtypes for which the backend lacks an op."""
 
     def check_dtype(tin: Tensor) -> None:
         refuse_lacking(lacking, dtype_name(tin.dtype))

@@ -182,14 +182,14 @@ PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
 
 
 def _passed(node: Node) -> Node:
-    """Return what a value may be the very tensor of."""
+    """Return the value that a node may pass on as the same tensor."""
     while node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL):
         node = node.operands[0]
     return node
 
 
 def _owner(node: Node) -> Node:
-    """Return what a value may lie in the memory of."""
+    """Return the value whose memory a node may share."""
     while (passed := _passed(node)) is not node or node.op.view:
         node = passed if passed is not node else node.operands[0]
     return node
@@ -348,7 +348,7 @@ def _refusals(graphs: FunctionGraph, given: Sequence[str], emission: Emission) -
 
 
 def number_refusal(function: str, param: str) -> str:
-    """Return what to say where a tensor asks for a gradient that was a number when captured."""
+    """Return an error message for a tensor that needs a gradient but was captured as a number."""
     return (
         f"function {function!r} was lowered after a call with a number for {param!r}, so a tensor "
         "there gets no gradient: give a number, or call the function with a tensor there and lower "
@@ -357,8 +357,8 @@ def number_refusal(function: str, param: str) -> str:
 
 
 def second_refusal(name: str, is_promised: bool = False) -> str:
-    """Return what to say where a backward is differentiated that used another function's gradient,
-    or may not be.
+    """Return an error message for the derivative of a backward that used another function's
+    gradient, or that was promised not to be differentiated.
     """
     if is_promised:
         return (
@@ -373,7 +373,7 @@ def second_refusal(name: str, is_promised: bool = False) -> str:
 
 
 def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
-    """Return what refuses to differentiate a backward whose author promised that nobody would."""
+    """Return a function that refuses the derivative of a backward promised to have none."""
     promise, advice = "is registered with first_order=True", "register it without"
     if not is_rule:
         promise, advice = (

@@ -130,7 +130,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def named(rule: Any) -> str:
-    """Return what a table calls a rule: with what is bound of its numbers."""
+    """Return a rule's name for a table, with its bound numbers."""
     if isinstance(rule, str):
         return rule
     if isinstance(rule, Rule):

@@ -90,22 +90,22 @@ def choose(
     operation_names: Iterable[str],
     functions: Sequence[Layer] = (),
 ) -> tuple[list[Choice], list[OperationChoice]]:
-    """Return what each selector means.
+    """Return the layers and operations that the selectors select, each with its rule.
 
-    A string is an operation where the framework has one of that name, else a pattern for layers'
-    names, in which `*` stands for any characters, dots among them. A pattern with wildcards chooses
-    layers that hold no others, where it fits any of them. A type chooses its instances; a function
-    of the framework is an operation; any other function is a predicate, of the layer or of its name
-    and the layer. A layer itself is that one. A tuple is all that its parts are.
+    A string is an operation if the framework has one of that name, else a pattern for layers'
+    names, in which `*` stands for any characters, dots among them. A pattern with wildcards selects
+    layers without sublayers if it matches any. A type selects its instances; a function of the
+    framework selects an operation; any other function is a predicate on the layer, or on its name
+    and the layer. A layer selects itself, and a tuple selects whatever its parts select.
 
     Args:
-        functions: what layers hold as attributes, each a `Layer` of a `Function`: a name that ends
-            in the attribute's means it, where no layer has that name.
+        functions: functions that layers hold as attributes, each a `Layer` of a `Function`: a name
+            that ends in the attribute's name selects it, unless a layer has that name.
 
     Raises:
-        RuleValueError: a selector matches nothing, or a layer is meant twice, by itself or with the
-            one that holds it.
-        RuleTypeError: it is none of these, a rule is None, or `rules` is no mapping.
+        RuleValueError: a selector matches nothing, or a layer is selected twice, by itself or with
+            its parent.
+        RuleTypeError: it is none of these, a rule is None, or `rules` is not a mapping.
     """
     if not isinstance(rules, Mapping) or not rules:
         raise RuleTypeError(
@@ -429,7 +429,7 @@ class Following(Generic[A]):
         self._known: tuple[tuple[Any, ...], A] | None = None
 
     def now(self) -> A:
-        """Return what acts for what the rules' names mean now."""
+        """Return the object that acts for the present meanings of the rules' names."""
         meant = tuple(rule if is_layer_rule(rule) else over(rule) for rule in self._rules)
         known = self._known
         if known is None or known[0] != meant:
@@ -502,7 +502,7 @@ class Given:
 def give(
     composite: Composite, layers: Sequence[Layer], kind_of: Callable[[Any], str | None]
 ) -> list[Given]:
-    """Return what a composite gives each layer of a model."""
+    """Return the rule that a composite gives to each layer of a model."""
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
     chosen = composite.choose(zip(names, kinds, strict=True))

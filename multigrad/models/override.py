@@ -124,7 +124,7 @@ class Overridden(Generic[P, R]):
         return [*self.rules.layers.items()]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what the function returns, attached to the rules' gradients."""
+        """Return the function's result, with the rules' gradients attached."""
         for is_reading, call in self._read:
             if is_reading():
                 return call(*args, **kwargs)
@@ -354,7 +354,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def find(selector: Any, rule: Function) -> Recording:
-    """Return what a selector means."""
+    """Return the operation that a selector selects."""
     function = selector
     if isinstance(selector, str):
         function = getattr(np, selector, None) or getattr(xp, selector, None)

@@ -275,7 +275,7 @@ def _is_function(part: Any) -> bool:
 
 
 def _mixed(function: Any, rule: Any) -> RuleTypeError:
-    """Return what says that a Function and something else cannot be in series."""
+    """Return an error: a Function and something else cannot be composed."""
     name = getattr(function, "name", None) or function.forward.name
     if isinstance(rule, str | Rule):
         found = resolve(rule)

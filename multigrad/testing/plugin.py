@@ -265,7 +265,7 @@ def is_begun(backend: Backend) -> bool:
 
 
 def list_todo(backend: Backend) -> str:
-    """Return what is to be written, in the order in which to write it; "" where nothing is."""
+    """List the work left to do, in the order in which to do it; "" if there is none."""
     return "\n".join(_lines(backend))
 
 

@@ -201,8 +201,8 @@ def _attach_traced(
 
 
 def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    """Return what a function closes over, of which no derivative may be taken: its own gradient has
-    none for it.
+    """Return the values that a function closes over, made so that a derivative with respect to one
+    raises: the function's own gradient has none for it.
     """
     refuse = forbid_derivative(
         f"function {name!r} reads a value from around it with respect to which a derivative is "

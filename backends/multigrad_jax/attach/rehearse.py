@@ -109,10 +109,10 @@ Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where
 
 
 def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
-    """Return what gives a function's results, in a tree, for arrays of these shapes and dtypes.
+    """Return a function that computes the result tree for arrays of these shapes and dtypes.
 
     Raises:
-        Exception: what jax raises where the function needs the values of its arguments.
+        Exception: the one that jax raises where the function needs the values of its arguments.
     """
     others: list[Any] = []
 
@@ -144,7 +144,7 @@ Step = Callable[[Sequence[Any]], Sequence[Any]]  # the results of an equation, o
 
 
 def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return what computes a jaxpr as often as it is asked to: each equation is looked at once."""
+    """Return a function that runs a jaxpr, reusable; each equation is analyzed only once."""
     places: dict[Any, int] = {}
     start: list[Any] = []
 
@@ -155,7 +155,7 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
         return slice(first, len(start))
 
     def taken(atoms: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """Return what picks the values of operands among all: as a call of none of Python's."""
+        """Return an itemgetter that picks the operands' values from the list of all values."""
         found = []
         for atom in atoms:
             if isinstance(atom, core.Literal):
@@ -193,7 +193,7 @@ def as_numpy(value: Any) -> Any:
 
 
 def step_of(equation: Any) -> Step:
-    """Return what gives the results of one equation, in the dtypes that it says."""
+    """Return a function that computes one equation's results, in the dtypes that it declares."""
     name, params = equation.primitive.name, equation.params
     if name in INLINED:
         return prepared(*opened(params[INLINED[name]]))

@@ -27,8 +27,8 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of arrays gives, and the map from cotangents to one gradient per
-    input.
+    """Return the outputs of a function of arrays, and the pullback, which maps cotangents to one
+    gradient per input.
     """
     inputs = [jnp.asarray(x) for x in inputs]
     others: dict[int, Any] = {}

@@ -118,9 +118,9 @@ def show(token: str, value: str) -> None:
 
 
 def value_of(token: str) -> str:
-    """Return what to show for a token: its own value, or that which all rules share.
+    """Return the value to show for a token: its own, or the one that all rules share.
 
-    In a trace that is kept every `use` has a value of its own, so that it takes none from the rules
+    In a trace that is kept, each `use` has its own value, so that it takes nothing from the rules
     around the trace.
     """
     if token == "":

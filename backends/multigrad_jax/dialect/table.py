@@ -52,7 +52,7 @@ Handler = Callable[..., Any]
 
 
 def held(x: Any, updated: Any) -> Any:
-    """Return what an update made of a tensor in that tensor's dtype."""
+    """Cast an updated tensor to the dtype of the original, where the types are known."""
     is_same = updated.node.type.dtype == x.node.type.dtype
     return (
         updated

@@ -157,7 +157,7 @@ def call_plainly(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
-    """Return what runs the rules of a function in a capture for these arguments."""
+    """Return a caller that runs the rules of a function in a capture for these arguments."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
         with recording(own, given.values):
@@ -182,7 +182,7 @@ def is_recorded(function: Any) -> bool:
 
 
 def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Return what a function's own rule gets of it."""
+    """Return the outputs of a custom function that is called within its own rules."""
     found = compute(*args, **kwargs)
     asked = resolve(function, args, kwargs).values
     return outputs_of(name_of(function), found, asked, given_to(function))
@@ -254,8 +254,8 @@ def name_of(function: Any) -> str:
 
 
 def closed_over(rule: Any, names: tuple[str, ...]) -> Any:
-    """Return what a rule of jax's own making closes over under the first of these names; None: it
-    is the user's.
+    """Return the value that a rule made by jax itself closes over under the first of these names;
+    None for a rule of the user's.
     """
     plain = plain_function(rule)
     if plain is None or plain.__module__ != jax.custom_vjp.__module__:

@@ -333,13 +333,13 @@ class OfItself:
     function: Any
 
     def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs there, which computes what the function does."""
+        """Return the function to run in its place, given one that computes the primal."""
         return partial(call_itself, self.function, compute)
 
 
 def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
-    """Return what stands in for a custom function; None where its gradient is that of what it
-    computes, as for jax's own functions.
+    """Return the stand-in for a custom function; None if its gradient is the derivative of its
+    primal, as for jax's own functions.
     """
     if is_recorded(function):
         return OfItself(function)
@@ -347,7 +347,7 @@ def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
 
 
 def own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return what stands in for a custom function, jax's own too; None where it has no rule."""
+    """Return the stand-in for a custom function, even one of jax; None if it has no rule."""
     try:
         return WithOwnGradient(function, find_imported(function))
     except RuleTypeError:
@@ -373,7 +373,7 @@ def is_jaxs_own(function: Any) -> bool:
 
 # --- calls from anywhere --------------------------------------------------------------------------
 def intercept(kind: type) -> Interception:
-    """Return what makes calls of a kind of custom functions with symbolic values come to us."""
+    """Intercept calls of this kind of custom functions with symbolic values."""
     original = vars(kind)["__call__"]
 
     @functools.wraps(original)

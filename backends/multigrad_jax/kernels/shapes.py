@@ -156,7 +156,7 @@ def places(item: tuple[Any, ...], shape: tuple[int, ...]) -> list[range]:
 
 
 def by_axis(item: tuple[Any, ...], rank: int) -> list[Any]:
-    """Return what an index says of each axis."""
+    """Return the index of each axis, with the ellipsis expanded and new axes dropped."""
     named = [each for each in item if each is not None]
     if Ellipsis not in named:
         named.append(Ellipsis)

@@ -23,7 +23,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return what `jax.vjp` keeps of a call; see `multigrad.keras.models.kinds`."""
+    """Return the residuals that `jax.vjp` keeps for a call; see `multigrad.keras.models.kinds`."""
     scopes = Scopes()
     inputs = [
         jax.ShapeDtypeStruct(shape, jnp.dtype(name))

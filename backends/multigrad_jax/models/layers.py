@@ -231,8 +231,8 @@ class Layers:
         return self.numbers_of(other, axis) is not None
 
     def numbers_of(self, atom: Any, axis: int) -> Any:
-        """Return what holds one number for each channel, or one for all, of which an operand is
-        made by repeating; None: its numbers differ along other axes too.
+        """Return the array from which an operand is broadcast, with one number per channel or one
+        for all; None if its numbers also differ along other axes.
         """
         shape = atom.aval.shape
         if not shape or all(n == 1 for i, n in enumerate(shape) if i != axis):

@@ -140,7 +140,7 @@ def match(function: Inlined, equations: Sequence[Any]) -> tuple[Any, int] | None
 
 
 def aligned(code: Any, tin: Any, equations: Sequence[Any]) -> dict[Any, Any] | None:
-    """Return what stands for each variable of some code among equations; None: they differ."""
+    """Map the variables of some code to those of matching equations; None if they differ."""
     if len(code.eqns) > len(equations):
         return None
     values = {code.invars[0]: tin}
@@ -246,11 +246,11 @@ def is_operation(selector: Any) -> bool:
 
 
 def find(selector: Any) -> Called:
-    """Return what a selector means.
+    """Return the operation that a selector selects.
 
     Raises:
-        RuleTypeError: it is no operation.
-        RuleValueError: nothing in a jaxpr would say that it was called.
+        RuleTypeError: it is not an operation.
+        RuleValueError: jax inlines it, so that no call of it can be found in a jaxpr.
     """
     if isinstance(selector, str):
         is_primitive = hasattr(core.primitives, f"{selector}_p")

@@ -183,7 +183,7 @@ class Rewriting:
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
     def find(self, equation: Any) -> tuple[Called, Function] | None:
-        """Return what is meant by an equation, if anything."""
+        """Return the row that selects an equation, None without one."""
         for row in self.rows:
             if row[0].fits(equation):
                 return row

@@ -119,7 +119,7 @@ class Relevance:
         return [next(x for x, atom in data if self.layers.is_data(atom))]
 
     def layer(self, key: int, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return what a layer computes, with its rule's gradient."""
+        """Return a layer's output, with its rule's gradient."""
         rule = self.chosen[key]
         if plan.kind == "addition":
             return self.addition(rule, plan, operands)
@@ -167,7 +167,7 @@ class Relevance:
         return out if normalizing is None else put_over(normalizing, plan.kind, x, out)
 
     def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
-        """Return what is done to each channel, to an array with these on another axis."""
+        """Apply a per-channel step to an array whose channels are on another axis."""
         at, numbers = self.numbers(equation, held)
         if numbers.ndim:
             numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
@@ -183,7 +183,7 @@ class Relevance:
         return at, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
 
     def over_product(self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor) -> Tensor:
-        """Return what a layer computed, with the rule's gradient for its input."""
+        """Return a layer's output, with the rule's gradient for its input."""
         scale, shift = self.affine(plan)
         own = convolution if plan.kind == "convolution" else linear
         x, weight, attributes, outward, inward = own(plan, operands)
@@ -264,7 +264,7 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
 
 
 def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
-    """Return what a layer computed, with the gradient of a rule that reads no weights."""
+    """Return a layer's output, with the gradient of a rule that reads no weights."""
     check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
     return over(rule)(x, out)
 

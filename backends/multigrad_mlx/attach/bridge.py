@@ -61,5 +61,5 @@ def lend(x: mx.array) -> SharedBuffer:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> mx.array:
-    """Return what another framework lent, copied: MLX has no array of other memory."""
+    """Copy a buffer lent by another framework: MLX has no array on foreign memory."""
     return from_numpy(lent.array())

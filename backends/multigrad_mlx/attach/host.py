@@ -58,7 +58,7 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def make_once(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
-    """Return what gives the first of its arrays, and raises where a derivative of it is taken."""
+    """Return a function that gives the first of its arrays and refuses a derivative of them."""
 
     @mx.custom_function
     def once(number: int, *arrays: Tensor) -> tuple[Tensor, ...]:

@@ -25,8 +25,8 @@ Run = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of arrays gives, and the map from cotangents to one gradient per
-    input.
+    """Return the outputs of a function of arrays, and the pullback, which maps cotangents to one
+    gradient per input.
     """
     region, words = Region(), mx.random.state[0].tolist()
     outputs = region.first(run, inputs)
@@ -87,8 +87,8 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return what a function returns, of which no trace and no region takes note; the generator
-    stays.
+    """Run a function hidden from every trace and region, restore the generator, and return the
+    result.
     """
     state, reset = GENERATOR.get_state(), REGION.set(None)
     try:

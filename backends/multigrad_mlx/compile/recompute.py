@@ -33,7 +33,7 @@ class Region:
     outer: Region | None = field(default_factory=lambda: REGION.get())
 
     def first(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what a function gives, and note its keys."""
+        """Run a function, note the keys that it draws, and return its result."""
         reset = REGION.set(self)
         try:
             return run(*args, **kwargs)
@@ -69,7 +69,7 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def seeded(run: Callable[..., Any], words: list[int], *args: Any) -> Any:
-    """Return what a function gives from a state of MLX's own generator, which stays as it is."""
+    """Run a function from a given state of MLX's own generator, which is restored afterwards."""
     now = mx.random.state[0].tolist()
     try:
         mx.random.seed(words[0] << 32 | words[1])

@@ -306,12 +306,12 @@ def attach_function(
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return what a function returns, run eagerly.
+    """Run a function eagerly and return its result.
 
-    While a graph is built it runs on a thread of its own: `tf.init_scope` would stop tapes that
-    begin inside of it too. So it does within a strategy, of which a thread knows nothing: the other
-    replicas have nothing to prove, and would be waited for. And so it does where tapes are stopped
-    on this thread, as in the forward of `tf.recompute_grad`.
+    While a graph is built it runs on a separate thread, because `tf.init_scope` would also stop
+    tapes that begin inside it. It does so too within a strategy, which that thread does not see:
+    the other replicas have nothing to prove and would be waited for. And it does so where tapes are
+    stopped on this thread, as in the forward of `tf.recompute_grad`.
     """
     ALONE.set(True)  # the context is a copy, of the proof's own
     if (

@@ -71,8 +71,8 @@ def write_number(x: Any, number: float) -> bool:
 
 
 def keep(x: Any, whole: bool) -> Callable[[], str] | None:
-    """Return what puts a variable back as it is now, and tells in words that it had changed; None
-    for a tensor, which nobody writes to, and for what is not to be copied.
+    """Return a function that restores a variable to its present value and describes the change, ""
+    if none; None for a tensor, which is immutable, and for anything not to be copied.
     """
     if type(x) is not ResourceVariable or not whole:
         return None
@@ -124,7 +124,7 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> Any:
-    """Return what another framework lent as an eager tensor."""
+    """Return an eager tensor of a buffer lent by another framework, copied if `own` is set."""
     if own:
         return tf.convert_to_tensor(np.array(lent.array()))
     if lent.exporter is not None:

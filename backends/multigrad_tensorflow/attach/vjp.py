@@ -25,8 +25,8 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of tensors gives, and the map from cotangents to one gradient per
-    input.
+    """Return the outputs of a function of tensors, and the pullback, which maps cotangents to one
+    gradient per input.
     """
     own = [tf.identity(x) for x in inputs]
     wrt = [i for i, x in enumerate(own) if x.dtype.is_floating]
@@ -141,10 +141,10 @@ LACKS = {
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Return what a function of tensors gives, and its tangents.
+    """Return the outputs of a function of tensors, and their tangents.
 
     Raises:
-        NotImplementedError: TensorFlow knows none, of whose gradients there are no gradients.
+        NotImplementedError: TensorFlow gives no tangents, as for gradients without a gradient.
     """
     own = [tf.identity(x) for x in inputs]
     pairs = [(x, t) for x, t in zip(own, tangents, strict=True) if t is not None]

@@ -344,7 +344,7 @@ class _Compiled(compilers.Run):
 
 
 def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
-    """Return what is hidden as a flat list: each rule's numbers, then the key and the count."""
+    """Flatten the hidden state into a list: each rule's numbers, then the key and the count."""
     tensors = []
     for rule in hidden:
         tensors += map(_as_number, rule.values)
@@ -363,7 +363,7 @@ def _as_number(value: Any) -> Tensor:
 
 
 def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    """Return what was hidden in the same places, with the tensors of a trace."""
+    """Rebuild the hidden state with the tensors of a trace in the same places."""
     found = []
     for rule in hidden:
         values = tuple(tensors.pop(0) for _ in rule.values)

@@ -180,7 +180,7 @@ def recall(key: Any, value: Any) -> Any:
 
 
 def number_in_region(moving: Moving) -> float:
-    """Return what stands for a number; where a region runs again, what stood in its first run."""
+    """Return the number's current value; in a region that runs again, that of its first run."""
     if not may_be_recomputed():
         return moving.value
     rules_of_region()
@@ -221,8 +221,8 @@ def in_force(active: ActiveRules) -> Iterator[None]:
 
 
 def on_call() -> AbstractContextManager[Any]:
-    """Return what puts the active rules of the first run in force where a region around this call
-    runs again.
+    """Return a context that puts the active rules of the first run in force where a region around
+    this call runs again.
     """
     if not may_be_recomputed():
         return nullcontext()

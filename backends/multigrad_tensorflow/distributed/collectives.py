@@ -141,8 +141,8 @@ def cut(context: Any, x: Tensor, axis: int) -> Tensor:
 
 
 def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
-    """Return what replicas make of x together; 16-bit floats go as float32: they are rounded once,
-    and not all collectives take bfloat16.
+    """Reduce x over the replicas; 16-bit floats are sent as float32, so that they are rounded once,
+    and because not all collectives take bfloat16.
     """
     x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x, of.dtype)
     if x.dtype in FEW_BITS:
@@ -151,7 +151,7 @@ def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
 
 
 def gather(context: Any, x: Tensor) -> Tensor:
-    """Return what each replica has, stacked: the sum of stacks in which each has its own row.
+    """Stack the replicas' tensors: sum stacks that each hold one replica's own row.
 
     Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
     """

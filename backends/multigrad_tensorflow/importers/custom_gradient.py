@@ -172,7 +172,7 @@ class OfItself:
     recording: Recording
 
     def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what runs there, which computes what the function does."""
+        """Return the function to run in its place, given one that computes the primal."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             found = compute(*args, **kwargs)
@@ -183,7 +183,7 @@ class OfItself:
 
 
 def with_own_gradient(f: Any) -> Function | OfItself | None:
-    """Return what stands in for a decorated function where another is captured."""
+    """Return the stand-in for a decorated function during another's capture, None without one."""
     for recording in reversed(RECORDING.get()):
         if is_same(f._f, recording.function):
             return OfItself(f, recording)
@@ -231,7 +231,7 @@ INTERCEPTIONS = (Interception(DECORATED, "__call__", call_decorated),)
 
 
 def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what `tf.grad_pass_through` decorates: a forward with the gradient of an identity."""
+    """Return the function that `tf.grad_pass_through` decorates, with an identity's gradient."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
         def grad(*cotangents: Any, variables: Any = ()) -> Any:
@@ -243,7 +243,7 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return what a decorated function gave, checked."""
+    """Check that a decorated function returned (outputs, grad_fn), and return the pair."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
         given = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(

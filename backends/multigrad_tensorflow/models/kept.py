@@ -28,7 +28,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return what a gradient reads of a call; see `multigrad.keras.models.kinds`."""
+    """Return the tensors of a call that its gradient reads; see `multigrad.keras.models.kinds`."""
     scopes = Scopes()
 
     def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:

@@ -378,11 +378,11 @@ class Called(Meant):
 
 
 def find(selector: Any) -> Called:
-    """Return what a selector means.
+    """Return the operation that a selector selects.
 
     Raises:
-        RuleTypeError: it is no operation.
-        RuleValueError: TensorFlow has none of that name, or none that could be found in a call.
+        RuleTypeError: it is not an operation.
+        RuleValueError: TensorFlow has none of that name, or none that can be found in a call.
     """
     if isinstance(selector, str):
         type_ = "".join(part[:1].upper() + part[1:] for part in selector.split("_"))
@@ -427,7 +427,7 @@ def types_made(function: Callable[..., Any]) -> list[str]:
 
 
 def target_of(function: Any) -> CellType | None:
-    """Return what holds the function that a public name calls, inside of all its decorators."""
+    """Return the closure cell of the function inside all decorators of a public name, or None."""
     found = None
     while True:
         names = function.__code__.co_freevars if hasattr(function, "__code__") else ()

@@ -81,8 +81,8 @@ def is_pushing() -> bool:
 
 
 def transform() -> frozenset[str] | None:
-    """Return what a graph leaves out that shows in the transform around this call; None outside of
-    one.
+    """Return the features that a graph omits and the transform around this call exposes; None
+    outside a transform.
     """
     if is_pushing():
         return frozenset({FORWARD_MODE})
@@ -90,7 +90,7 @@ def transform() -> frozenset[str] | None:
 
 
 def entry(native: Any) -> Callable[..., Any]:
-    """Return what applies a Function under transforms: in forward mode a class that has it."""
+    """Return the `apply` for use under transforms; in forward mode, of the class with a jvp."""
     if native.emitted.pushes and native.emitted.dual is not None and is_pushing():
         native = native.emitted.dual().native
     return super(native, native).apply
@@ -128,7 +128,7 @@ NAMESPACE = {
 
 
 def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what runs inside of transforms, which says so where torch.jit.trace keeps the rule."""
+    """Wrap a call under transforms so that it warns where torch.jit.trace fixes the rule."""
     name = native.__doc__.partition(",")[0]
 
     def run(tin: Tensor, *values: Any) -> Tensor:
@@ -289,9 +289,9 @@ BIG = 1e38  # far from where float32 ends
 
 
 def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
-    """Return what makes a prepared number the operand of ops on tensors like x.
+    """Return a function that makes a prepared number an operand for ops on tensors like x.
 
-    `literals` are numbers that come again: their tensors are kept.
+    `literals` are numbers that recur: their tensors are cached.
     """
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
@@ -300,9 +300,9 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
     def as_tensor(value: Any) -> Any:
         """Return a prepared number as a tensor without dimensions."""
         if type(value) is float and -BIG < value < BIG and value not in literals:
-            # A third of the time that torch.tensor takes; it refuses what is beyond the dtype.
+            # Three times as fast as torch.tensor, but it refuses numbers beyond the dtype.
             constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
-            # A mode may have made something else of it.
+            # A mode may have returned another type.
             return constant if type(constant) is Tensor else value
         if isinstance(value, Tensor):
             return value
@@ -321,7 +321,7 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
 
 
 def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return what runs outside of transforms, and inside."""
+    """Return two ways to apply a Function: one for outside transforms and one for inside."""
     eager = eager_of(native)
     if native.eager is native:
         return eager, eager

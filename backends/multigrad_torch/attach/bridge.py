@@ -86,7 +86,7 @@ def lend(x: torch.Tensor) -> SharedBuffer:
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
-    """Return what another framework lent as a tensor."""
+    """Return a tensor on a buffer that another framework lent, or a copy if `own` is set."""
     if lent.exporter is None:
         x = lent.array()
         if own or not x.flags.writeable or not x.flags.c_contiguous:

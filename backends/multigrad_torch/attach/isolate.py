@@ -22,11 +22,11 @@ from ..state import KINDS, is_memory
 
 
 def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
-    """Return what puts a tensor back as it is now, and tells in words what had changed; None for
-    one of another layout, or that stands for others.
+    """Return a function that restores a tensor to its present state and describes any change, "" if
+    none. None for a tensor of another kind, or without memory of its own.
 
     Args:
-        whole: whether its values are copied; without, it is only known that some were written.
+        whole: whether to copy the values; otherwise a write is only detected, not undone.
     """
     if type(x) not in KINDS or not is_memory(x) or x.is_meta:
         return None
@@ -73,7 +73,7 @@ def _plainly(x: torch.Tensor) -> Iterator[None]:
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return what a function returns, run eagerly under torch's defaults; the generator stays."""
+    """Return the result of a function run eagerly under torch's defaults; restore the generator."""
     state = torch.get_rng_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:

@@ -27,7 +27,7 @@ Pull: TypeAlias = Callable[[Sequence[Any]], list[Tensor | None]]
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Tensor | None]]:
-    """Return what a function of tensors gives, and its tangents."""
+    """Return the outputs of a function of tensors, and their tangents."""
     with forward_ad.dual_level():
         dual = [
             x if tangent is None else forward_ad.make_dual(x, tangent)
@@ -131,10 +131,10 @@ def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
 
 
 def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> list[Kept]:
-    """Return what the classes keep: tensors that are saved, and those that are attributes of ctx.
+    """Return the tensors that the classes keep: saved tensors and tensor attributes of ctx.
 
-    One is read where an op takes it, where something is kept of it, where it is returned, and where
-    others in its place change a gradient, as for kernels that torch does not see.
+    A tensor counts as read if an op reads it, if it is saved again or returned, or if a replacement
+    changes a gradient, as with kernels that torch cannot see.
     """
     watch = Watch()
     own = [_leaf(x) for x in inputs]

@@ -146,7 +146,7 @@ def _class_name(emitted: Emitted) -> str:
 
 
 def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
-    """Return what `setup_context` does: keep and note what backward reads, if anything."""
+    """Return the body of `setup_context`: it saves and notes what backward reads, if anything."""
     unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
     if not emitted.single:
         unpack.append(f"{_names(emitted.outputs)} = output")
@@ -276,7 +276,7 @@ def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
 
 
 def _prepared(emitted: Emitted) -> dict[str, str]:
-    """Return what the eager class takes prepared, params and constants, with their expressions."""
+    """Return the expressions of the prepared params and constants that the eager class takes."""
     prepared = emitted.fast.prepared
     if prepared is None:
         return {}

@@ -23,10 +23,10 @@ ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behi
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor], *, again: bool = True
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return what a function of tensors gives, and the map from cotangents to one gradient per
-    input, which is called once, or again.
+    """Return the outputs of a function of tensors, and the pullback, which maps cotangents to one
+    gradient per input. The pullback may be called once, or repeatedly if `again` is set.
 
-    Inside of another differentiation the inputs stay part of its graph, and so do the gradients.
+    Inside another differentiation the inputs, and so the gradients, stay part of its graph.
     """
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     nested = recorded or any(unpack_dual(x).tangent is not None for x in inputs)

@@ -63,7 +63,7 @@ class Custom:
         self.function = function
 
     def as_rule(self, ctx: Any, grad_out: Tensor, tin: Tensor) -> Tensor:
-        """Return what the user's function does."""
+        """Return the gradient that the user's function computes."""
         return self.function(tin, grad_out, (tin > 0).to(tin.dtype))
 
 

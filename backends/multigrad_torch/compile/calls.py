@@ -324,7 +324,7 @@ def call_of_function(function: Function, described: Any) -> Call:
 
 
 def emit_outputs(variant: Variant) -> Callable[..., Any]:
-    """Return what puts the outputs of a captured form into their own nesting."""
+    """Return a function that restores the nesting of a captured form's outputs."""
     return emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
 
 
@@ -352,11 +352,11 @@ def is_read_by_graph(fact: str) -> bool:
 
 
 def emit_assembly(nesting: Any, fixed: Mapping[int, Any], is_bare: bool) -> Callable[..., Any]:
-    """Return what puts outputs into their own nesting, in code that Dynamo reads.
+    """Return a function that restores the nesting of outputs, in code that Dynamo can read.
 
     Args:
-        fixed: outputs that are no tensors, by position.
-        is_bare: whether there is one tensor, which does not come in a tuple.
+        fixed: outputs that are not tensors, by position.
+        is_bare: whether there is a single tensor, passed without a tuple.
     """
     names: dict[str, Any] = {}
     count = nesting.num_leaves
@@ -516,11 +516,11 @@ def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
 def _named_calls(
     source: str, name: str, namespaces: Sequence[Mapping[str, Any]]
 ) -> list[Callable[..., Any]]:
-    """Return what code defines as `call`, for each of some namespaces."""
+    """Compile the source in each namespace and return the functions that it defines as `call`."""
     calls = []
     for names in namespaces:
         call = compile_source(source, name, dict(names))["call"]
-        call.__module__ = __name__  # the graph's own code names what it calls by module
+        call.__module__ = __name__  # the graph's code refers to a callee by its module
         call.__qualname__ = call.__name__ = f"{name}_{next(serial)}"
         calls.append(call)
     return calls

@@ -376,7 +376,7 @@ def warn_of_graphs(in_force: RuleInForce) -> None:
 
 
 def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what an old Dynamo calls between its graphs."""
+    """Wrap `apply` for an old Dynamo, which calls it between its graphs, with a warning."""
 
     def call(*args: Any) -> Any:
         dynamo.say_apart()

@@ -103,7 +103,7 @@ def cov(
 
 # --- views ----------------------------------------------------------------------------------------
 def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what records the same, each step of it a view for certain."""
+    """Wrap a handler so that every step of its result is marked as certainly a view."""
 
     @wraps(record)
     def certain(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -72,7 +72,7 @@ def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
 
 
 def lies_on(place: str) -> Callable[[Tensor], bool]:
-    """Return what says whether a tensor lies on a kind of device."""
+    """Return a function that tells whether a tensor is on a device of this type."""
 
     def ask(x: Tensor) -> bool:
         return place_of(x.trace) == place

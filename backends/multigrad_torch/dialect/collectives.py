@@ -15,7 +15,7 @@ Tensor = Any
 
 
 def named_by(group: Any) -> Any:
-    """Return what `xg.xp` calls a group; a pair is a mesh and one of its dimensions."""
+    """Return the name of a group in `xg.xp`; a pair is a mesh and one of its dimensions."""
     if isinstance(group, tuple):
         mesh, dimension = group
         return mesh.get_group(dimension)

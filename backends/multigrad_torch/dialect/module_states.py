@@ -38,7 +38,7 @@ class ModuleState(Telling):
         return fact
 
     def meaning(self) -> Any:
-        """Return what it holds now, as a key: of each module in it the class and the numbers."""
+        """Return the state as a key: the class and plain attributes of each module in it."""
         return tuple(
             (type(module), *[row for row in vars(module).items() if type(row[1]) in PLAIN])
             for module in self.module.modules()

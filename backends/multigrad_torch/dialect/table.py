@@ -292,7 +292,7 @@ PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
 
 
 def find_other(function: Any) -> Callable[..., Any] | None:
-    """Return what records a function of torch's own code, or an operator of a package."""
+    """Return the handler of a function of torch's own code or a package's operator, or None."""
     known = PRIVATE.get(function) or custom_ops.find_custom_op(function)
     return known or traced.find_aten(function) or traced.find_traced(function)
 

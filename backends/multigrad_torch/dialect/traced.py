@@ -38,7 +38,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {}  # the dialect's, which `table.py` p
 
 
 def find_traced(function: Any) -> Callable[..., Any] | None:
-    """Return what records a function of torch's own by torch's trace; None for another's."""
+    """Return a handler that records a function of torch by torch's trace; None for others."""
     if isinstance(getattr(function, "__self__", None), torch.Tensor):
         return None  # it would be kept
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
@@ -384,7 +384,7 @@ OWN: dict[str, Callable[..., Any]] = {
 
 
 def find_aten(function: Any) -> Callable[..., Any] | None:
-    """Return what records an operator of ATen, None for one that has to be taken apart."""
+    """Return the handler of an ATen operator, None for one that has to be decomposed."""
     packet = getattr(function, "overloadpacket", function)
     space, _, name = getattr(packet, "_qualified_op_name", "").partition("::")
     if space != "aten" or name.endswith("_") or getattr(function, "_overloadname", "") == "out":

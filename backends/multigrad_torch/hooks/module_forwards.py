@@ -85,7 +85,7 @@ class Forwards:
             self.notes.append((era, active))
 
     def note_at(self, era: float) -> tuple[int, ActiveRules]:
-        """Return what stood last at the end of an era."""
+        """Return the last note made by the end of an era, else the oldest one or an empty one."""
         for note in reversed(self.notes):
             if note[0] <= era:
                 return note
@@ -122,7 +122,7 @@ def is_half(device: str) -> bool:
 
 
 def forwards_of(module: nn.Module) -> Forwards:
-    """Return what notes a module's forwards, which a hook is to keep."""
+    """Return the object that notes a module's forwards; each hook must keep a reference to it."""
     forwards = _forwards.get(module)
     if forwards is None or not forwards._handles:  # it has been removed
         forwards = _forwards[module] = Forwards()

@@ -187,7 +187,7 @@ class ClassRecipe(CodeRecipe):
         return self.function_class.apply(*self.bind(args, kwargs))
 
     def bound_to(self, instance: Any) -> ClassRecipe:
-        """Return what this is as an attribute of an object's class: itself, as `apply` is."""
+        """Return this recipe itself: `apply` is not bound to the object that holds it."""
         return self
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -434,7 +434,7 @@ def is_transforming() -> bool:
 
 
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Return what torch's old name of tensors makes of one: the same memory without a history."""
+    """Apply torch's legacy Variable: give a tensor that shares memory and has no history."""
     if not isinstance(data, Value):
         return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
     if any(args) or any(kwargs.values()):

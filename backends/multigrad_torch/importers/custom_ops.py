@@ -25,7 +25,7 @@ from .autograd_function import find_imported
 
 
 def find_custom_op(function: Any) -> Callable[..., Any] | None:
-    """Return what records a call of an operator, None for what is none that Python defines."""
+    """Return a handler for a non-mutating operator defined in Python; None for others."""
     name = getattr(function, "_qualified_op_name", None)
     schema = getattr(function, "_schema", None)
     definition = OPDEFS.get(name or getattr(schema, "name", ""))
@@ -59,7 +59,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def written(kernel: Any) -> Any:
-    """Return what an author has written, of which torch has made a kernel in several layers."""
+    """Return the author's function, around which torch has wrapped several layers."""
     while inspect.isfunction(kernel) and kernel.__module__.startswith("torch."):
         inner = getattr(kernel, "__wrapped__", None)
         inner = inner or inspect.getclosurevars(kernel).nonlocals.get("fn")

@@ -168,7 +168,7 @@ def key_words(key: Tensor) -> Tensor:
 
 
 def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return what draws once per key, along the leading dimensions, as an operator."""
+    """Make an operator of a draw: it draws once per key, along the key's leading dimensions."""
 
     def draw_each(
         key: torch.Tensor,

@@ -97,11 +97,11 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 
 def plan_layers(choices: list[Choice]) -> list[Planned]:
-    """Return what is to act on which layers.
+    """Return the plan: for each chosen layer or function, the rule that acts on it.
 
     Raises:
         RuleValueError: a rule is on one of them already.
-        RuleTypeError: one has code that is no Python.
+        RuleTypeError: one has code that is not Python.
     """
     acting: dict[Any, OnLayer] = {}
     plan: list[Planned] = []
@@ -139,10 +139,10 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
 
 
 def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
-    """Return what puts a rule on a function that a module holds.
+    """Return an object that applies a rule to a function held by a module.
 
     Raises:
-        RuleTypeError: the module has code that is no Python.
+        RuleTypeError: the module has code that is not Python.
         RuleValueError: the function has a rule already.
     """
     refuse_scripted(name, function.layer)
@@ -166,11 +166,11 @@ def refuse_second(name: str, layer: nn.Module) -> None:
 def plan_operations(
     model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
 ) -> list[Planned]:
-    """Return what sees the operations of which modules.
+    """Return the plan that intercepts the operations in each module.
 
     Raises:
         RuleValueError: an operation has a rule already.
-        RuleTypeError: a module has code that is no Python.
+        RuleTypeError: a module has code that is not Python.
     """
     if not operations:
         return []
@@ -201,7 +201,7 @@ def refuse_scripted(name: str, module: nn.Module) -> None:
 def plan_composite(
     model: nn.Module, layers: Sequence[Layer], composite: Composite
 ) -> tuple[list[Planned], list[Row]]:
-    """Return what is to act on which modules, and the rows of its table."""
+    """Return the plan of which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     given = give(composite, leaves, kind_of)
     merged = merges(given) if composite.canonize else {}
@@ -239,7 +239,7 @@ def plan_composite(
 
 
 def make(rule: Any, merges: bool) -> OnLayer:
-    """Return what acts on a leaf under a rule; under None it keeps its gradient."""
+    """Return an object that applies a rule to a leaf; with None the leaf keeps its own gradient."""
     if rule is None or is_layer_rule(rule):
         return InsideActing(rule, merges)
     return LayerActing(PlainRule(rule))
@@ -389,8 +389,8 @@ class RootActing(OnModel):
 def make_mode(
     model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
 ) -> OperationMode:
-    """Return what gives operations of a model rules. Of two models within each other the inner
-    one's rules win there.
+    """Return the mode that applies rules to operations of a model. Where one model is nested in
+    another, the inner model's rules win inside it.
     """
     mode = OperationMode(rules)
     parts = {id(layer.layer) for layer in layers}

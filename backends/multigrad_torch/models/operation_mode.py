@@ -70,7 +70,7 @@ class Known:
 
 @functools.cache
 def know(name: str, function: Any) -> Known:
-    """Return what is known of a function that computes an operation."""
+    """Describe a function that computes an operation."""
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
     writes = writes or (own.startswith("__i") and own != "__invert__")
@@ -112,8 +112,8 @@ class OperationMode(TorchFunctionMode):
         let_dynamo_dispatch(self.table)
 
     def _tabulate(self) -> dict[Any, Known]:
-        """Return what is known of the functions that compute an operation with a rule, or call one
-        inside.
+        """Describe the functions that compute an operation with a rule, or that call one
+        internally.
         """
         table: dict[Any, Known] = {}
         names = set(self.rules)
@@ -186,7 +186,7 @@ class OperationMode(TorchFunctionMode):
                 region.function = Within(region.function, self)
 
     def say_missing(self) -> str:
-        """Return what is wrong after a call of the whole model; "" where every rule acted."""
+        """Return an error message after a call of the whole model; "" if every rule acted."""
         if all(self.hits.values()):
             return self.say_unrecorded()
         called = sorted((self.seen or set()) - {"", "get", "set"})
@@ -199,8 +199,8 @@ class OperationMode(TorchFunctionMode):
         )
 
     def say_unrecorded(self, subject: str = "the model") -> str:
-        """Return what is wrong after a call in which each operation was called; "" where each was
-        with gradients, or where this thread takes none.
+        """Return an error message after a call in which each operation was called; "" if each was
+        called where gradients are recorded, or if this thread records none.
         """
         if not torch.is_grad_enabled():
             return ""
@@ -342,7 +342,7 @@ class Overriding:
         return self.mode
 
     def say_unmet(self) -> str:
-        """Return what is wrong after a call; "" where every rule has acted."""
+        """Return an error message after a call; "" if every rule acted."""
         missing = next((name for name, count in self.mode.hits.items() if not count), None)
         if missing is None:
             if self.mode.seen is None:

@@ -61,16 +61,16 @@ class PlainRule:
         return self.activations[operation]
 
     def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
-        """Return what a forward computes of x, with the rule's gradient.
+        """Return the output of a forward on x, with the rule's gradient.
 
         Args:
             x: a tensor that may require a gradient.
-            forward: of the tensor alone.
-            where: says what is called, for messages.
+            forward: a function of the tensor alone.
+            where: names the call, for messages.
 
         Raises:
-            RuleValueError: it returns something else than a tensor, or writes into x.
-            GradientError: the rule gives another shape than that of x.
+            RuleValueError: forward returns something other than a tensor, or writes into x.
+            GradientError: the output has another shape than x, so the rule's gradient does not fit.
         """
         if not may_have_gradient(x):
             self.draw_along(x)
@@ -92,7 +92,7 @@ class PlainRule:
                 "one: select the layer or operation inside of it that does"
             )
         self.check_shape(x, out, where)
-        # What a Function returns of its input is a view of it.
+        # If a Function returns its input, the result is a view of it.
         rule = self.over.now() if is_compiling() else self.over.here()
         return rule(x, out).clone()
 
@@ -308,7 +308,7 @@ class WeightRule:
         return first.copy_(self.over(own, out))
 
     def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
-        """Return what a layer computed, with the rule's gradient for its inputs."""
+        """Return a layer's output, with the rule's gradient for its inputs."""
         inputs, given, shape = taken.inputs, out, out.shape
         if taken.is_single:
             inputs, given = tuple(each[None] for each in inputs), out[None]
@@ -319,7 +319,7 @@ class WeightRule:
             function = getattr(FUNCTIONS, name)
         else:
             function = self.rule.over(taken.kind, **taken.attributes)
-        # What a Function returns of its inputs is a view of it, which none may write into.
+        # If a Function returns an input, the result is a view, which must not be written to.
         result = function(*inputs, *taken.params, given).clone().reshape(shape)
         if self.merges:
             setattr(result, MERGES, Merging(taken, out, version_of(result)))
@@ -342,14 +342,14 @@ OWN = OwnGradient()
 
 
 def rule_of_calls(rule: Any, merges: bool = False) -> CallRule:
-    """Return what calls an operation under a rule; None is no rule."""
+    """Return an object that applies a rule to calls of an operation; None means no rule."""
     if rule is None:
         return OWN
     return WeightRule(rule, merges) if is_layer_rule(rule) else PlainRule(rule)
 
 
 def rule_of_operation(operation: str, rule: Any) -> CallRule:
-    """Return what calls one operation under a rule."""
+    """Return an object that applies a rule to calls of one operation."""
     row = OPERATIONS.get(operation)
     if is_layer_rule(rule) and (row is None or row.read is None):
         known = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
@@ -376,8 +376,8 @@ def version_of(x: Tensor) -> int:
 
 
 def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
-    """Return what a batch normalization computes, merged with the layer before it; None where its
-    input is not what that layer computed last.
+    """Return the output of a batch normalization, merged with the layer before it; None if its
+    input is not that layer's last output, or the layer is a grouped transposed convolution.
     """
     merging = getattr(x, MERGES, None)
     if merging is None or merging.version != version_of(x):

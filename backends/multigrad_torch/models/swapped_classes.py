@@ -43,16 +43,16 @@ class Acting:
         self.modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
-        """Return what runs in the place of a method of a class."""
+        """Return the replacement for a method of a class."""
         forward = self.around_forward(original, method) if name == "forward" else method
         return method if forward is method else functools.wraps(method)(forward)
 
     def around_forward(self, original: type, method: Method) -> Method:
-        """Return what runs in the place of the forward of a class."""
+        """Return the replacement for a class's forward."""
         return method
 
     def attributes(self) -> dict[str, property]:
-        """Return what stands in the place of attributes of modules."""
+        """Return properties that replace attributes of the modules."""
         return {}
 
     def goes_inside(self, other: Acting) -> bool:
@@ -270,7 +270,7 @@ def methods_of(cls: type) -> dict[str, Method]:
 
 
 def own_forward(original: type) -> Method:
-    """Return what calls a module's own forward."""
+    """Return a method that calls a module's own forward, or else that of its class."""
     method: Method = original.forward  # type: ignore[attr-defined]
 
     @functools.wraps(method)
@@ -282,7 +282,7 @@ def own_forward(original: type) -> Method:
 
 
 def bind(function: Method) -> Callable[[Any], Method]:
-    """Return what gives a module a method."""
+    """Return a getter that binds a function to a module as its method."""
 
     def get(self: Any) -> Method:
         return MethodType(function, self)

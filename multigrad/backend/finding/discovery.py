@@ -397,7 +397,7 @@ CALLED = {
 
 
 def admit(found: Any, name: str, where: str) -> Backend:
-    """Return what an entry point names: a Backend of its name that holds all groups."""
+    """Check that an entry point gives a Backend of its name with all groups, and return it."""
     if not isinstance(found, Backend):
         raise BackendNotFound(
             f"backend {name!r} cannot be used: {where} is a {type(found).__name__}; "

@@ -124,8 +124,8 @@ def _name_of(distribution: Any) -> str:
 
 
 def requirements_of(name: str, package: str) -> list[Requirement]:
-    """Return what a package asks for, on this system, of the framework that is imported under this
-    name.
+    """Return a package's requirements, on this system, for the framework that is imported under
+    this name.
     """
     from importlib import metadata
 
@@ -181,9 +181,9 @@ def is_importable(name: str) -> bool:
 
 
 def install_line(name: str, package: str, requirements: list[Requirement]) -> str:
-    """Return what installs, or renews, the framework of a backend.
+    """Return the command that installs, or upgrades, a backend's framework.
 
-    It names the framework and not the extra: so it is right in a clone, too, and after an
+    It names the framework rather than the extra, so that it is also right in a clone and after an
     installation from a file.
     """
     if requirements:
@@ -196,7 +196,7 @@ def extra_line(extra: str) -> str:
 
 
 def why_too_old(name: str, package: str) -> str | None:
-    """Return what to say of a framework that is older than its backend needs; None: it is not."""
+    """Return an error message if a framework is older than its backend needs, else None."""
     requirements = requirements_of(name, package)
     bound = next((row for row in requirements if row.least), None)
     version = find_version(name, requirements) if bound else None

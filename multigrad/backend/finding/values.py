@@ -153,7 +153,7 @@ def run_on_tensors_alone(
     inputs: Sequence[Any],
     is_tensor: Callable[[Any], Any],
 ) -> list[Any]:
-    """Return what a function gives under such a transform, what is no tensor among it."""
+    """Return a function's outputs under a transform of its tensors; other outputs bypass it."""
     others: dict[int, Any] = {}
 
     def tensors_only(*given: Any) -> list[Any]:

@@ -116,7 +116,7 @@ def composite(made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any)
 
 
 def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
-    """Return what an op is made of as a function, of a backend's rows for its parts."""
+    """Return an op's composition as a function, built from a backend's rows for its parts."""
     parts = {part.in_xp: rows.get(part, part.on_numbers) for part in parts_of(row)}
     return functools.partial(row.made_of, SimpleNamespace(**parts))  # type: ignore[arg-type]
 

@@ -143,7 +143,7 @@ class Shapes:
             return np.shape(_run(node, [self._stand_in(o) for o in node.operands]))
 
     def _stand_in(self, node: Node) -> Any:
-        """Return what a meaning takes for a value: zeros that are one in memory, or the number."""
+        """Return a substitute for a value: zeros broadcast from one element, or the number."""
         if node.type.kind == "tensor":
             return np.broadcast_to(np.zeros((), _dtype(node)), self._computed[node])
         if node.op is ops.CONST:

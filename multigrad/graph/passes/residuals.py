@@ -28,8 +28,8 @@ from .simplify import substitute
 
 
 def mark_output(node: Node, position: int) -> Node:
-    """Return what stands in backward for an output of this value; itself where it has no gradient
-    that could be another.
+    """Return the node that represents in backward an output of this value; the node itself if it is
+    not a float tensor, so that no gradient could differ.
     """
     if node.type.kind != "tensor" or not is_float(node.type):
         return node
@@ -49,7 +49,7 @@ def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
 
 
 def as_input(node: Node, name: str) -> Node:
-    """Return what stands for a node where it is given under a name."""
+    """Return an input of this name in place of a node; an input is returned unchanged."""
     return node if node.op is ops.INPUT else make_node(ops.INPUT, (), {"name": name}, node.type)
 
 
@@ -264,8 +264,8 @@ def choose(
 
 
 def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
-    """Return what backward would compute once more of what cost forward much: exponentials and the
-    like, and the numbers that whole tensors of them are reduced to.
+    """Return the expensive nodes of forward that backward would recompute: exponentials and the
+    like, and the numbers to which whole tensors are reduced, if there are any of the former.
     """
     shared = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
     costly = {node for node in shared if node.op in COSTLY and node.type.kind == "tensor"}
@@ -284,7 +284,7 @@ def complements_as_one(backward: Graph) -> Graph:
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
-    """Return what outputs depend on by more than its shape."""
+    """Return the nodes on which outputs depend by more than their shape."""
     found: set[Node] = set()
     ahead = [*outputs]
     while ahead:
@@ -352,7 +352,7 @@ def find_needed(backward: Graph, known: Mapping[Node, None]) -> list[Node]:
 
 
 def cost(node: Node, is_output: bool, floats: bool) -> int:
-    """Return what keeping a node costs, in 64ths of a byte per element of an input."""
+    """Return the cost of keeping a node, in 64ths of a byte per element of an input."""
     type_ = node.type
     full = BYTES.get(type_.dtype, 4) * FULL
     if node.op is ops.INPUT:

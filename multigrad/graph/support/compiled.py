@@ -282,12 +282,12 @@ def describe_compiler(path: str) -> str:
 
 
 def describe_processor() -> str:
-    """Return what the processor can do, where it says so and its instructions differ by model."""
+    """Return an x86-64 processor's model and flags, as models differ in instructions, or ""."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return ""
     try:
         with open("/proc/cpuinfo") as file:
-            lines = itertools.takewhile(str.strip, file)  # of the first of all alike
+            lines = itertools.takewhile(str.strip, file)  # of the first processor; all are alike
             return "".join(line for line in lines if line.startswith(("model name", "flags")))
     except OSError:
         return ""

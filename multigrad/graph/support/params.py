@@ -270,7 +270,7 @@ class Shards:
     alone: bool = False
 
     def to_data(self) -> Any:
-        """Return what a document holds of it."""
+        """Return its form in a document."""
         if self.alone:
             return "shard"
         return [None if names is None else list(names) for names in self.split]
@@ -287,13 +287,13 @@ class Shards:
 
 
 def read_shards(over: Any = None, axis_name: Any = None) -> Shards | None:
-    """Return what `over` and `axis_name` say; None: nothing.
+    """Return the meaning of `over` and `axis_name`; None if neither is given.
 
     Args:
         over: "shard"; "global"; or a partition spec: for each axis of the array None, a name, or a
-            tuple of names. Axes at the end may be left out.
-        axis_name: a name or several, of a mesh axis or a group, or an object with one; or such an
-            object itself, as torch's process groups and meshes are.
+            tuple of names. Trailing axes may be left out.
+        axis_name: one name or several, of a mesh axis or a group, or an object with one; or such an
+            object itself, such as a process group or mesh of torch.
     """
     if over is None and axis_name is None:
         return None
@@ -382,7 +382,7 @@ def read_fused(fused: Any) -> Fused:
 
 
 def in_process(fused: Fused) -> Fused:
-    """Return what "auto" means in this process."""
+    """Return the option with "auto" resolved by this process's environment variable."""
     setting = os.environ.get(VARIABLE, "")
     if setting not in SETTINGS:
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")
@@ -390,6 +390,6 @@ def in_process(fused: Fused) -> Fused:
 
 
 def agreed(choices: Iterable[Any]) -> Any:
-    """Return what those that choose agree on; "auto" where none does, or they differ."""
+    """Return the choice common to all that are not "auto"; "auto" if there is none."""
     chosen = {choice for choice in choices if choice != "auto"}
     return chosen.pop() if len(chosen) == 1 else "auto"

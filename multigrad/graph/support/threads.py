@@ -107,14 +107,14 @@ _waits: dict[int, _Job] = {}  # what a thread waits for
 def build_once(
     table: dict[Any, Any], key: Any, build: Callable[[], Any], most: int | None = None
 ) -> Any:
-    """Return what a table has under a key, built by the first thread that asks; all get the same
-    object.
+    """Return a table's value under a key, built by the first thread that asks; every thread gets
+    the same object.
 
-    `build` may run on two threads where one of them would wait for the other for ever. A table that
+    `build` may run on two threads if one would otherwise wait for the other forever. A table that
     has `most` rows is emptied before it gets another.
     """
     found = table.get(key, _MISSING)
-    if found is not _MISSING:  # without a job, which takes as long as all of the rest
+    if found is not _MISSING:  # without a job, whose creation would double the time
         return found
     place = (id(table), key)
     mine = _Job()

@@ -149,7 +149,7 @@ COMPUTING = frozenset(
 
 
 def find_traced(function: Any) -> Handler | None:
-    """Return what records a function of Keras's by the trace of its backend; None: it has none."""
+    """Return a handler that records a Keras function by its backend's trace; None without one."""
     own_trace = below().own_trace
     if function not in COMPUTING or own_trace is None:
         return None

@@ -69,8 +69,8 @@ def list_layers(model: Any) -> list[Layer]:
 
 
 def children_of(layer: Any) -> list[Any]:
-    """Return what a layer holds and calls itself; an InputLayer computes nothing."""
-    # Keras (3.15) has no public name for either.
+    """Return the layers that a layer holds and calls; not InputLayers, which compute nothing."""
+    # Keras (3.15) has no public name for either attribute.
     held = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
     once = {id(each): each for each in held if not isinstance(each, keras.layers.InputLayer)}
     return list(once.values())
@@ -260,7 +260,7 @@ class Read:
     shape: tuple[int, ...] | None = None
 
     def under(self, rule: Any, out: Tensor) -> Tensor:
-        """Return what the layer computed, with a rule's gradient for its inputs."""
+        """Return the layer's output, with a rule's gradient for its inputs."""
         function = rule.over(self.kind, **self.attributes)
         shape, given = tuple(out.shape), out
         if self.shape is not None:
@@ -270,7 +270,7 @@ class Read:
         inputs = self.inputs
         if self.order is not None:
             inputs = tuple(keras.ops.transpose(x, self.order) for x in inputs)
-        for more in inputs[2:]:  # an addition of several is one after the other
+        for more in inputs[2:]:  # an addition of several inputs goes pairwise
             inputs = (function(*inputs[:2]), more)
         y = function(*inputs, *self.params, given)
         if self.shape is not None:
@@ -293,12 +293,12 @@ class WithoutActivation:
 
 
 def compute(layer: Any, *args: Any) -> Tensor:
-    """Return what a layer computes, up to its activation."""
+    """Return a layer's output before its activation."""
     return type(layer).call(WithoutActivation(layer), *args)
 
 
 def read_layer(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
-    """Return what a rule takes of a layer's call."""
+    """Return the inputs and parameters of a layer's call that a rule reads."""
     if getattr(layer, "quantization_mode", None) is not None:
         raise refuse(layer, "its weights are quantized")
     return READERS[kind](layer, kind, inputs)

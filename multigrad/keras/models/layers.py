@@ -157,7 +157,7 @@ def run_in(
 
 
 def make_call(changes: Changes, original: Call) -> Call:
-    """Return what stands in for a layer's method."""
+    """Return a replacement for a layer's method."""
 
     @functools.wraps(original)
     @keeping_weights
@@ -172,7 +172,7 @@ CHANGES = "_multigrad_changes"
 
 
 def changes_of(layer: Any) -> Changes:
-    """Return what acts on a layer, to be changed."""
+    """Return the changes that act on a layer, or a new object for them."""
     known = getattr(vars(layer).get("call"), CHANGES, None)
     if known is not None:
         return known

@@ -188,7 +188,7 @@ def is_float(x: Any) -> bool:
 
 
 def refuse_kernel(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a recurrent layer's kernel gives, where no rule is on what it computes."""
+    """Run a recurrent layer's fused kernel; refuse if a rule is on an operation inside it."""
     scope = CURRENT.scope
     if scope is not None and {"sigmoid", "tanh"} & scope.rules.keys():
         raise NotImplementedError

@@ -339,8 +339,8 @@ class _Writer:
         return word if is_wide else self.language.rounded.format(word)
 
     def compared(self, operand: Node, word: str) -> str:
-        """Return what a comparison of tensors reads: backward may compute again, in float32, what
-        forward has kept of 16 bits, as the largest of a row.
+        """Return the code of a compared tensor, rounded if of 16 bits: backward may recompute in
+        float32 what forward kept in 16 bits, such as the maximum of a row.
         """
         is_wide = operand.type.dtype not in (T, self.dtype) or self.dtype in COMPUTED.values()
         if is_wide or operand.op is ops.INPUT:

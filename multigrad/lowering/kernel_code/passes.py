@@ -32,8 +32,8 @@ class Total(NamedTuple):
     correction: float = 0
 
     def finished(self, text: str, rows: Mapping[Op, str], counts: Mapping[str, str]) -> str:
-        """Return what a sum is made, before it is rounded, as a mean, by a language's rows of the
-        sum, the count (by the kind of what has one) and the correction.
+        """Return the code that turns a sum into the result, such as a mean, before rounding: from
+        the language's rows by op, the counts by the kind of axis and the correction.
         """
         return rows.get(self.op, "{0}").format(text, counts[self.kind], self.correction)
 
@@ -269,7 +269,7 @@ class Arrangement:
         return tuple(found)
 
     def below(self, ends: Iterable[Node], kinds: Collection[str], through: bool) -> list[Node]:
-        """Return what of these kinds is needed for `ends`; `through`: for reductions too."""
+        """Return the nodes of these kinds that `ends` need; `through`: via row reductions too."""
         found, stack = set(), [*ends]
         while stack:
             node = stack.pop()

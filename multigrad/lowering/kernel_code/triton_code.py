@@ -238,7 +238,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 """
 
     def for_all(self) -> list[str]:
-        """Return what each program computes for all: sums, and what depends on them alone."""
+        """Return the code that every program runs first: totals, and steps that need them only."""
         found = []
         steps = [step for stage in (*self.earlier, self.stage) for step in stage.before]
         reads = {each for step in (*steps, *self.stage.loop) for each in step.reads}
@@ -256,13 +256,13 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return found
 
     def joined(self, total: Total) -> list[str]:
-        """Return what all programs gave."""
+        """Return the code that combines the partial results of all programs."""
         place = f"memory + {self.ones.index(total.value) * MOST} + part"
         neutral = NEUTRAL.get(total.op, "0.0")
         read = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
         begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
-        # What is squared already is summed.
+        # Squares are summed.
         joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
         begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
         return [*begin, f"{value} = {self.finished(total, self.end(total))}"]

@@ -223,9 +223,9 @@ def as_array(result: Any, args: Sequence[Array]) -> Array:
 
 
 def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single: bool) -> Convert:
-    """Return what makes results arrays of these types; None for a result that is None.
+    """Return a function that converts results to arrays of these types, None to None.
 
-    `given` are the types of the arguments, of which the first float one has the dtype T.
+    `given` are the types of the arguments; the first float one determines the dtype T.
     """
     like = find_like(given)
 

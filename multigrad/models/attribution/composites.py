@@ -147,7 +147,7 @@ class Composite(InNotebooks):
 
 
 def _entry(rules: Rules, kind: str | None) -> str | None:
-    """Return what a kind is called in a map, itself or what it is a part of."""
+    """Return a kind's key in a map: its own, or that of the kind that it is part of."""
     while kind is not None and kind not in rules:
         kind = KINDS.get(kind, Kind()).part_of
     return kind

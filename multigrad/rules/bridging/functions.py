@@ -391,7 +391,7 @@ def make_foreign(
     guest: Backend,
     leaves: Sequence[Any],
 ) -> GuestFunction:
-    """Return what runs in the guest: its inputs are the tensors, and a key."""
+    """Return the function that runs in the guest; its inputs are the tensors, and a key."""
     layout = variant.layout
     count = len(layout.tensors)
     values = [leaves[i] for i in layout.indices("number")]

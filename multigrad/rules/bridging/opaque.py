@@ -126,7 +126,7 @@ class OpaqueRecipe(Recipe):
         return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what forward does, as arrays."""
+        """Run forward, check its outputs against the declaration, and return them as arrays."""
         outputs = self.forward(*args, **kwargs)
         kinds, nesting = self.declared(args, kwargs)
         flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
@@ -134,7 +134,7 @@ class OpaqueRecipe(Recipe):
         return optree.tree_unflatten(own, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what backward does."""
+        """Return the gradients from the user's backward."""
         if self.backward is None:
             raise GradientError(f"{self.subject} has no backward: give xg.opaque one")
         return self.backward(upstream, *args, **kwargs)
@@ -180,7 +180,7 @@ class OpaqueRecipe(Recipe):
         return optree.tree_unflatten(guest.nesting, list(outputs))
 
     def guest_for(self, layout: Layout, leaves: Sequence[Any]) -> OpaqueGuest:
-        """Return what runs for arguments of this layout; the numbers among them are fixed."""
+        """Return the guest that runs for arguments of this layout; numbers among them are fixed."""
         places = tensors_among(layout, leaves)
 
         def place(tensors: Sequence[Any]) -> Any:

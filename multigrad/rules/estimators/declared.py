@@ -177,7 +177,7 @@ class Argument:
 
 
 def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
-    """Return what arguments are tried with: defaults, and arrays where there is none."""
+    """Return example values of the arguments: the default, or an array where there is none."""
     first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
     channels = np.array([0.5, 0.75, 1.0, 1.25])
     given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
@@ -403,7 +403,7 @@ class Estimator(Function[P, R]):
 
 
 def _look(args: tuple[Any, ...]) -> Any:
-    """Return what the check of a call's arguments, and what runs it, depends on."""
+    """Return a key for the arguments of a call, by which its check and its entry are cached."""
     return tuple(
         [
             (type(each), each) if type(each) in PLAIN else (type(each), each.shape, each.dtype)

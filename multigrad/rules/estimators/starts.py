@@ -45,7 +45,7 @@ STANDARD = Seen(np.array(math.sqrt(2 / math.pi)), np.array(-3.0), np.array(3.0))
 
 
 def look_at(x: Array, axes: tuple[int, ...]) -> Seen:
-    """Return what is known of an array, for each index of these axes; of no elements, of zeros."""
+    """Return statistics of an array for each index of these axes; empty means zeros."""
     try:
         x = np.asarray(x, np.float64)
     except (TypeError, ValueError):

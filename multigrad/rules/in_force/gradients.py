@@ -157,7 +157,7 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleI
 def _apply_to_all(
     in_force: RuleInForce | None, leaves: Sequence[Any], follows: bool, in_place: bool
 ) -> list[Any]:
-    """Return what a rule makes of gradients, those of one kind at once where that can be."""
+    """Apply a rule to gradients and return the results, grouped by kind where possible."""
     firsts = {type(leaf): leaf for leaf in leaves if leaf is not None}
     backends = {kind: _backend_of(leaf, in_force) for kind, leaf in firsts.items()}
     if in_place:
@@ -166,14 +166,14 @@ def _apply_to_all(
         for leaf in leaves:
             backend = backends.get(type(leaf))
             if backend is not None and backend.compiler.on_read is not None:
-                # Also without a rule: that is what a trace would keep.
+                # Even without a rule, because a trace would keep that.
                 backend.compiler.on_read(leaf, None, "params")
     if in_force is None:
         return list(leaves)
     results: dict[int, Any] = {}
     groups = () if CHECKED else _groups(leaves, backends)  # each application is noted there
     given = [i for i, leaf in enumerate(leaves) if leaf is not None]
-    # In place nothing is written until all that may raise has run, so groups are asked first.
+    # In place, nothing is written until everything that may raise has run: groups are asked first.
     asks = in_place and [len(places) for places in groups] != [len(given)]
     waiting = []
     for places in groups:

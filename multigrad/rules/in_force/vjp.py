@@ -358,7 +358,7 @@ def checked_values(
     draws: Draws,
     backend: Backend,
 ) -> list[Any]:
-    """Return what the lowered code of a captured form takes for a call: tensors, numbers, a key."""
+    """Check a call, and return the arguments of a captured form's code: tensors, numbers, a key."""
     check_assumptions(function.recipe.subject, variant, backend, leaves)
     if variant.updates:
         tensors = [leaves[i] for i in layout.indices("tensor")]

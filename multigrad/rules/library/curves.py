@@ -40,13 +40,13 @@ def ranged(**ranges: str) -> Callable[[Curve], Curve]:
 
 
 def table(module: str) -> Callable[..., Rule]:
-    """Return what registers the rows of a module.
+    """Return a function that registers the rows of a module.
 
-    A row is a name, a curve (a function of tin and numbers, by which the gradient is multiplied; 1
-    without tin) or a rule, the source, and what else is to be said. A source of one word, or none,
-    is what the package calls it. `slope=25.0` keeps the name that the number has there and gives it
-    a default, `slope=("k", 25.0)` renames it; in the row's order. A number of a curve that is not
-    named keeps the curve's default.
+    A row has a name, a curve or a rule, a source, and a note. A curve is a function of tin and
+    numbers; the gradient is multiplied by it, or by 1 without tin. A source of one word, or the
+    lack of one, is the name in the package. `slope=25.0` keeps the package's name for the number
+    and gives it a default; `slope=("k", 25.0)` renames it; in the row's order. A number of a curve
+    that is not listed keeps the curve's default.
     """
 
     def named(

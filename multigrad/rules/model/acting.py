@@ -177,7 +177,7 @@ class _Form:
 
 
 def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
-    """Return what is equal for equal rules, of activations and of parameters."""
+    """Return a token that is equal for equal rules, of activations and of parameters."""
     first = "-" if acts is None else acts.token
     second = "-" if pars is None else pars.token
     return first if first == second else f"{first} | {second}"

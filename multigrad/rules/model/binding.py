@@ -59,7 +59,7 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
 
 
 def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to pass on: given values, and the defaults of a single function."""
+    """Return the values to pass on: given ones, and the defaults of a single function."""
     values = dict(given)
     is_single = _is_single(rule)
     for param in signature.params.values():
@@ -130,7 +130,7 @@ def _specialize(
 
 
 def _identity(rule: Rule) -> Any:
-    """Return what a rule does, as a key."""
+    """Return a rule's behavior as a key."""
     made_of = (
         function_key(rule.function)
         if rule.function is not None
@@ -214,10 +214,10 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
 
 
 def words_of(rule: Rule, with_params: bool = False) -> str:
-    """Return what a rule is called: its name or its parts, with what is bound.
+    """Return a rule's display name: its own name or its parts, with the bound values.
 
     Args:
-        with_params: also the params that may be set, with their defaults.
+        with_params: whether to include the params that may be set, with their defaults.
     """
     where = "" if rule.shards is None else f", {rule.shards}"
     where += "" if rule.residuals == "auto" else f", residuals={rule.residuals!r}"

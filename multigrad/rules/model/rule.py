@@ -517,7 +517,7 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
 
 
 def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """Return what a capture needs to know of its input, which the capture around it may ask."""
+    """Return a fact that a capture needs: a param's value, or a fact of the surrounding capture."""
     name = fact.removeprefix("param:")
     if name in params and name not in known:
         return params[name]

@@ -114,12 +114,12 @@ _owned: dict[int, tuple[Same, set[Any]]] = {}  # by an owner's identity: which c
 
 
 def code_of(name: str, key: Any, owners: Iterable[Any]) -> Code:
-    """Return what has been made of a rule; it goes with the first of its owners that goes.
+    """Return the code made of a rule; it is dropped with the first of its owners to go.
 
     Args:
-        name: the rule's.
+        name: the rule's name.
         key: equal for equal rules; it keeps no owner alive.
-        owners: the functions and objects that the rule is made of.
+        owners: the functions and objects of which the rule is made.
     """
     code = _codes.get(key)
     if code is None:
@@ -459,7 +459,7 @@ class BoundRule:
 
 
 def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
-    """Return what a rule that runs as it is returned."""
+    """Check the result of a rule that runs natively, and return it."""
     owner = backend_of(like)
     if not isinstance(grad_in, owner.tensors.types):
         kind = type(grad_in)

@@ -294,7 +294,7 @@ def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
 
 
 def conventions_of(document: Data) -> Data:
-    """Return what the ops of a document give at kinks."""
+    """Return the values and derivatives at kinks of a document's ops."""
     return {
         op: {
             at: {

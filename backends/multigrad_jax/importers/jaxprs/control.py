@@ -163,7 +163,7 @@ def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> 
 
 
 def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
-    """Return what gives the operand of each turn."""
+    """Return a function that maps the index of an iteration to its operand."""
 
     def row(i: int) -> Operand:
         if operand.known is not None:

@@ -324,7 +324,7 @@ def add(x: Value, places: Places, updates: Value) -> Value:
 
 
 def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value], Value]:
-    """Return what puts `function(old, update)` at places that are known, each once."""
+    """Return a scatter that applies `function(old, update)` at known, distinct places."""
 
     def combine(x: Value, places: Places, updates: Value) -> Value:
         if isinstance(places, Value) or len(set(places.tolist())) != places.size:

@@ -98,7 +98,7 @@ def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Te
 
 
 def of_keras(function: Any) -> Handler:
-    """Return what a function of Keras records, if it is imported: `tf.keras.losses` are its own."""
+    """Return the handler of a function of Keras, if that is imported, as for `tf.keras.losses`."""
     keras = find_dialect("keras")
     if keras is None:
         raise KeyError(function)

@@ -103,11 +103,11 @@ class Kernels:
         self.apply = base.apply
 
     def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> Call:
-        """Return what calls need for values of the params and elements of this shape."""
+        """Prepare calls for given values of the params and a given shape of the elements."""
         if self.rank not in (None, len(shape)):
             raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
         n, columns = shape.numel(), shape[-self.row_axes :].numel()
-        # Of one element torch's norm does not overflow.
+        # For a single element torch's norm does not overflow.
         if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
             raise CannotFuseError
         emitted, slots = self.emitted, self.slots
@@ -189,7 +189,7 @@ class Part:
         self.largest = torch.finfo(getattr(torch, kernel.parts.dtype)).max
 
     def pack(self, values: Any, shape: torch.Size, columns: int) -> Any:
-        """Return what it takes besides tensors for values of the params."""
+        """Pack the kernel's non-tensor arguments for given values of the params."""
         params = dict(zip(self.params, values, strict=True))
         found = self.kernel.values(params, self.on_numbers, shape)
         # Beyond the dtype some ops of torch raise.
@@ -340,7 +340,7 @@ class Slot(NamedTuple):
 
 
 def slots_of(kernels: Kernels) -> dict[str, Slot]:
-    """Return what tensors are, by their names."""
+    """Return the dtype and layout of each tensor by name."""
     found = {name: Slot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:
@@ -372,7 +372,7 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
     returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1)
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
-        """Return what plain forward would have kept."""
+        """Return a ctx that holds what the plain forward would have saved."""
         call = ctx.call
         restored = Restored(ctx, saved)
 

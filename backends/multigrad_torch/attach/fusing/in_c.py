@@ -275,7 +275,7 @@ class Launch:
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
-    """Return what runs the kernels.
+    """Compile and load the kernels, and return a launcher for each.
 
     Raises:
         NoLibraryError: there is no compiler, or it fails.

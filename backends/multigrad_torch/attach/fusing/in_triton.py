@@ -185,7 +185,7 @@ def divides(sizes: Sequence[int]) -> bool:
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
-    """Return what runs the kernels, compiled for the device of a tensor; nothing is launched."""
+    """Compile the kernels for a tensor's device and return their launchers; nothing is launched."""
     if read_setting() == "off":
         raise NoLibraryError(f"{VARIABLE}=off")
     try:

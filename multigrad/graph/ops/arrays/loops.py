@@ -138,7 +138,7 @@ def limited(body: Function) -> Function:
 
 
 def changed(old: Any, new: Any) -> TypeError:
-    """Return what says that a turn changes what it carries."""
+    """Return an error: an iteration changes the shape or dtype of a carried value."""
     return TypeError(
         f"a turn of a loop makes {new.dtype} of shape {tuple(new.shape)} of {old.dtype} of shape "
         f"{tuple(old.shape)}; what is carried keeps both"
@@ -152,14 +152,14 @@ def while_loop(*values: Array, condition: Region, body: Region, position: int) -
 def turn_by(
     meaning: Callable[[Region], Function], values: Sequence[Array], condition: Region, body: Region
 ) -> tuple[Array, ...]:
-    """Return what a loop carries after it, given what makes a function of a region."""
+    """Return the final carried values of a loop; `meaning` makes a function of a region."""
     held, values = len(body.graph.outputs), tuple(values)
     test, turn = meaning(condition), meaning(body)
     return run_while(values[:held], values[held:], lambda *v: test(*v)[0], turn)
 
 
 def meaning_of(region: Region) -> Function:
-    """Return what a region computes, by the meanings of its ops."""
+    """Return a NumPy function that computes a region, op by op."""
 
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
@@ -168,7 +168,7 @@ def meaning_of(region: Region) -> Function:
         for node in graph.nodes:
             if node.op.name == "const":
                 done[node] = node.attr("value")
-            elif node.op.name == "call":  # a gradient of its own, whose value stands beside
+            elif node.op.name == "call":  # a function with its own gradient; operand 0 is its value
                 done[node] = done[node.operands[0]]
             elif node not in done:
                 attrs = dict(node.attrs)
@@ -379,12 +379,12 @@ def _both(first: Degree, other: Degree) -> Degree:
 
 
 def key_of(node: Node) -> tuple[Any, ...]:
-    """Return what the nodes of one scan have in common, of which each gives another result."""
+    """Return a key that the nodes of one scan share, each of which is another of its results."""
     return node.operands, tuple(pair for pair in node.attrs if pair[0] != "position")
 
 
 def _but_for_results(node: Node) -> tuple[Any, ...]:
-    """Return what scans have in common that may differ in what their turns give."""
+    """Return a key shared by scans that may differ only in the results of their iterations."""
     return node.operands, tuple(p for p in node.attrs if p[0] not in ("position", "body"))
 
 
