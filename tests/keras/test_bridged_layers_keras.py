@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 
-from .conftest import DISTINCT_MODES, KINDS, WHOLE
+from .conftest import DISTINCT_MODES, KINDS
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -25,14 +25,8 @@ pytestmark = pytest.mark.needs("keras")
 HOST = os.environ.get("KERAS_BACKEND", "")
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 GUESTS = tuple(name for name in FRAMEWORKS if name != HOST)  # Keras runs in the host itself
-# A framework, a style of model, a way of running a step: weekly each with each.
-WAYS = {
-    *((guest, "sequential", "auto") for guest in FRAMEWORKS),
-    *(("numpy", kind, "auto") for kind in KINDS),
-    *(("numpy", "sequential", mode) for mode in DISTINCT_MODES),
-}
-if WHOLE:
-    WAYS = set(itertools.product(FRAMEWORKS, KINDS, DISTINCT_MODES))
+# A framework, a style of model, a way of running a step.
+WAYS = itertools.product(FRAMEWORKS, KINDS, DISTINCT_MODES)
 
 
 @pytest.fixture(params=GUESTS)

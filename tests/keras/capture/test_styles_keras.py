@@ -15,7 +15,7 @@ import pytest
 
 import multigrad as xg
 
-from ..conftest import DISTINCT_MODES, WHOLE
+from ..conftest import DISTINCT_MODES
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -277,7 +277,7 @@ def test_each_style_trains_as_with_a_gradient_written_by_hand(trial: Trial, styl
 
 
 @pytest.mark.parametrize("mode", DISTINCT_MODES[1:], indirect=True)
-@pytest.mark.parametrize("style", ["gru", "nested", *(["unrolled_cell"] if WHOLE else [])])
+@pytest.mark.parametrize("style", ["gru", "nested", "unrolled_cell"])
 def test_each_way_of_running_trains_the_same(
     trial: Trial, style: str, mode: dict[str, Any]
 ) -> None:

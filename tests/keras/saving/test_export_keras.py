@@ -19,7 +19,6 @@ import pytest
 import multigrad as xg
 
 from ...harness.hidden import run_python
-from ..conftest import WHOLE
 
 keras: Any = pytest.importorskip("keras")
 xk: Any = pytest.importorskip("multigrad.keras")
@@ -245,7 +244,7 @@ print(json.dumps(found))
 
 
 # Keras's tree functions (3.15), of which the layer of a Function has need, stop a strict trace.
-STRICT = CASES[:-1] if WHOLE else ("layer", "guest")
+STRICT = CASES[:-1]
 
 
 @on("torch")
