@@ -286,11 +286,11 @@ Tensor = Any
 
 
 def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
-    """Return what is called, with which inputs, and the names of the parameters that follow them.
+    """Return the object to call, its inputs, and the names of the parameters that follow them.
 
     Args:
-        fn: what is audited. A forward and a backward, as `xg.function` takes them, run as they are;
-            of a module or a layer the parameters are added to the inputs.
+        fn: the object to audit. A forward and a backward, as `xg.function` takes them, run as they
+            are; for a module or a layer, its parameters are added to the inputs.
     """
     if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
         forward, backward, *residuals = fn

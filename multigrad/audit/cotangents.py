@@ -320,7 +320,7 @@ def judge_no_axes(trial: Trial) -> str:
 
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
-    """Return what some inputs become, by their places: floats or all, parameters aside."""
+    """Return the changed inputs by position: float inputs or all, but never parameters."""
     count = len(trial.given) - getattr(trial.call, "held", 0)
     changed = {
         n: change(a)

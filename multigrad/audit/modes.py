@@ -152,7 +152,7 @@ def judge_autocast(trial: Trial) -> str:
 
 # --- what is kept ---------------------------------------------------------------------------------
 def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
-    """Return what is kept for a call with the inputs times a number."""
+    """Return the tensors kept for a call whose inputs are scaled by a factor."""
     ask = _mode(trial, "kept")
     start(trial)
 
@@ -188,7 +188,7 @@ def judge_bytes(trial: Trial) -> str:
 
 
 def _least(trial: Trial) -> str:
-    """Return what multigrad's own cut keeps of the same, or why nobody knows."""
+    """Return the size of what multigrad's own cut keeps for the call, or why it is unknown."""
     if trial.converted is None:
         return ""
     try:

@@ -248,11 +248,11 @@ def _is_float(y: Any) -> bool:
 
 
 def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., Any] | None) -> Trial:
-    """Return what an object is when it is called with these.
+    """Return the trial of an object called with these inputs.
 
     Raises:
-        RuleTypeError: it is nothing that is called.
-        Exception: what the code raises where no framework runs it.
+        RuleTypeError: the object cannot be called.
+        Exception: whatever the code raises if no framework runs it.
     """
     inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
@@ -397,8 +397,8 @@ def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
 
 
 def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
-    """Return what is weighed some steps away, each tensor in a direction of its own or not at
-    all.
+    """Return `weigh` as a function of a step size: each tensor moves in its own direction, or not
+    at all.
     """
 
     def moved(steps: float) -> float:

@@ -187,7 +187,7 @@ class Captured:
                 raise NeedsConcrete(*needed) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
-        """Return what was captured for the wide floats, where it holds in a dtype of 16 bits."""
+        """Return the variant captured for wide floats, or None if it does not hold in 16 bits."""
         if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
             return None
         wide = {fact: value for fact, value in facts.items() if fact != "dtype"}

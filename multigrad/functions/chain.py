@@ -70,10 +70,10 @@ class Part:
 
 
 def part_of(given: Any) -> Part:
-    """Return what a Function, a bound one or an activation is in a series.
+    """Return the part of a series that a Function, a bound one or an activation makes up.
 
     Raises:
-        RuleTypeError: it reads tensors of an object, or is bound to some, which a graph would hold
+        RuleTypeError: it reads tensors of an object or is bound to some, which a graph would hold
             as constants.
     """
     bound: Mapping[str, Any] = given.params if isinstance(given, BoundFunction) else {}

@@ -90,7 +90,7 @@ def refuse_rule(function: Any) -> None:
 
 
 def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    """Return what a decorated function gave, checked."""
+    """Return the checked outputs and gradient function that a decorated function returned."""
     is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
     if not is_pair:
         given = f"a {kind_name(result)}" if result is not None else "None"
@@ -301,7 +301,7 @@ class PairRecipe(CodeRecipe):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Return what maps cotangents to gradients; None: the true derivative."""
+        """Return the map from cotangents to gradients, or None for the true derivative."""
         backward = self.backward
         if backward is None:
             return None

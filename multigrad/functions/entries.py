@@ -76,7 +76,7 @@ class Entries(Captured):
         self._entries = {}
 
     def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
-        """Return what runs a call of this layout, built at the first one."""
+        """Return the entry that runs a call of this layout, built at the first such call."""
         kinds, beside = tuple(map(kind_of, leaves)), self._beside(leaves, tree)
         if key is None or beside or None in kinds:  # an object that has a dtype may be no tensor
             rows = zip(kinds, leaves, strict=True)
@@ -89,7 +89,7 @@ class Entries(Captured):
         return self._entries.get(key) or build_once(self._entries, key, build, MOST_ENTRIES)
 
     def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        """Return what a call is to be told by besides its leaves."""
+        """Return the parts of an entry's key that distinguish calls besides their leaves."""
         return ()
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
@@ -402,7 +402,7 @@ def acting(entry: Entry, act: Callable[[Sequence[Any]], None]) -> Entry:
 
 
 def kind_of(leaf: Any) -> Any:
-    """Return what tells a number or a tensor apart among leaves; None for other leaves."""
+    """Return the key of a number or a tensor among leaves; None for other leaves."""
     kind = type(leaf)
     if kind is float:
         return kind

@@ -298,7 +298,7 @@ class Function(Entries, InNotebooks, Generic[P, R]):
         return self._apply(args, kwargs)
 
     def apply(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Return what a call does: code that calls a class by its `apply` may stay as it is.
+        """Return the result of a call; code that calls a class by its `apply` need not change.
 
         Examples:
             >>> xg.convert(lambda x: x * x).apply(np.array([3.0]))
@@ -457,7 +457,7 @@ def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
 
 
 def find_call(leaves: Sequence[Any]) -> CallOnPlaceholders | None:
-    """Return what acts for these arguments; None: the Function itself."""
+    """Return the function that handles calls with such placeholders; None if no leaf is one."""
     for type_, call in _on_placeholders.items():
         if any(isinstance(leaf, type_) for leaf in leaves):
             return call

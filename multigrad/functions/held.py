@@ -189,7 +189,7 @@ class OverState(Function):
         self._structures: dict[Any, Structure] = {}
 
     def _structure(self, state: State) -> Structure:
-        """Return what stands for a structure, always the same for one."""
+        """Return the structure that represents a state; equal states have the same one."""
         if len(self._structures) >= MOST_ENTRIES:
             self._structures.clear()
         return self._structures.setdefault(state.key, Structure())
@@ -307,7 +307,7 @@ class HoldingRecipe(CodeRecipe):
     )
 
     def __getattr__(self, name: str) -> Any:
-        """Return what is its own recipe's: how it may be run."""
+        """Return an attribute of its own recipe, such as how it may be run."""
         return getattr(object.__getattribute__(self, "own"), name)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -416,7 +416,7 @@ class MayTakeObjects(OverState):
     if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
         def __getattr__(self, name: str) -> Any:
-            """Return what the class has under a name, for code that goes on to use it as one."""
+            """Return an attribute of the original class, as some code still uses it as a class."""
             original = getattr(vars(self).get("recipe"), "function_class", None)
             if original is None or name.startswith("__") or not hasattr(original, name):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"

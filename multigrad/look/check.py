@@ -339,7 +339,7 @@ def _compare_surrogate(case: Case) -> CheckReport:
 
 
 def _report(case: Case, places: Places, kinks: Places, *, ok: bool, rows: Places) -> CheckReport:
-    """Return what is said of the places that were compared."""
+    """Return the report on the places that were compared."""
     largest, worst = _worst(places)
     said = {"kinks": tuple(kinks), "compared": len(places), "rows": tuple(rows)}
     said["is_surrogate"] = case.subject.is_surrogate

@@ -250,7 +250,7 @@ class _Oracle:
             return found
 
     def _meant(self, library: str = "") -> dict[str, Bounded]:
-        """Return what the graphs give in float64, with a library's signs of vectors."""
+        """Return the results of the graphs in float64, with a library's signs of vectors."""
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
@@ -394,7 +394,7 @@ def _magnitude(value: Any) -> float:
 
 
 def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
-    """Return what becomes of an original on one backend, eager and perhaps compiled."""
+    """Return the verdict on an original on one backend, eager and perhaps compiled."""
     is_home = backend.name == oracle.home.name
     runs: list[tuple[str, Callable[..., Results]]] = [("", run)]
     if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):

@@ -115,7 +115,7 @@ def as_plain(default: Any) -> Any:
 
 
 def describe(rule: Rule) -> Described:
-    """Return what is said of a rule."""
+    """Return the description of a rule."""
     formula, source = split_docstring(rule.__doc__)
     family, heading = place_in(rule.__module__, "Rules of yours")
     return Described(
@@ -131,7 +131,7 @@ def describe(rule: Rule) -> Described:
 
 
 def describe_estimator(function: Estimator) -> Described:
-    """Return what is said of a Function of the library."""
+    """Return the description of a Function of the library."""
     formula, gradients, source = estimators.describe(function)
     family, heading = place_in(function.__module__, "Functions of yours")
     return Described(
@@ -158,13 +158,13 @@ def place_in(module: str, otherwise: str) -> tuple[str, str]:
 
 
 def describe_all() -> list[Described]:
-    """Return what is said of every registered rule, by families in the order of their modules."""
+    """Return the descriptions of all registered rules, by family in the order of the modules."""
     found = [describe(get(name)) for name in rules()]
     return sorted(found, key=lambda row: (place_of(row.family), row.family))
 
 
 def describe_estimators() -> list[Described]:
-    """Return what is said of every Function of the library, by families."""
+    """Return the descriptions of all Functions of the library, sorted by family."""
     found = map(describe_estimator, estimators.catalogue().values())
     return sorted(found, key=lambda row: row.family)
 
@@ -205,7 +205,7 @@ def describe_params(rule: Rule) -> tuple[Param, ...]:
 
 
 def without_input(rule: Rule) -> str:
-    """Return what a rule does where there is no `tin`, by trying it; one of yours may raise."""
+    """Try a rule without `tin` and return its effect in words; a user's rule may raise."""
     grad_out = np.array([[0.5, -1.5, 2.0], [1.0, -0.25, 3.0]])
     tin = np.array([[-7.0, 0.2, 1.1], [0.0, 9.0, -0.4]])
     try:
@@ -326,7 +326,7 @@ class Exchanged:
         return f"{', '.join(words)}: {self.bytes_per_step()}"
 
     def bytes_per_step(self) -> str:
-        """Return what each shard sends for one float32 tensor, in words."""
+        """Return how much each shard sends for one float32 tensor, in words."""
         single = sum(bytes_of(each) for each in self.collectives if not each.per_column)
         columns = sum(bytes_of(each) for each in self.collectives if each.per_column)
         texts = [f"{columns} bytes per column"] if columns else []
@@ -339,7 +339,7 @@ def bytes_of(exchange: Exchange) -> int:
 
 
 def exchanged_by(rule: Rule) -> Exchanged:
-    """Return what a rule exchanges where it is used over="global"."""
+    """Return the data that a rule exchanges when used with over="global"."""
     try:
         graph, facts = rule.bound_rule().likely_graph(True)
     except MultigradError:
@@ -362,7 +362,7 @@ def reason_of(error: UnsupportedOp) -> str:
 
 
 def exchange_of(node: Node) -> Exchange:
-    """Return what a collective sends."""
+    """Return how many numbers each shard sends in a collective, in all or per column."""
     if node.op is ops.ALL_DIM:
         return Exchange(node.op.name, 1, per_column=False)
     shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]

@@ -260,7 +260,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
 def _of_graphs(
     variant: Variant, backend: Backend, shapes: Sequence[Shape], names: Sequence[str]
 ) -> tuple[Residual, ...]:
-    """Return what a cut keeps, its shapes computed of those of the inputs."""
+    """Return the residuals that a cut keeps; shapes are computed from those of the inputs."""
     graphs = variant.graphs.without_calls()
     packs = backend.kernels.bits is not None
     cut = graphs.cut(backend.autodiff.keeps_float_derivatives, packs=packs)
@@ -293,7 +293,7 @@ def _of_graphs(
 
 
 def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
-    """Return what tells the shape of a node, where the inputs have these."""
+    """Return a function from a node to its shape, given the shapes of the inputs."""
     facts: dict[str, Any] = {SHARDS: 1}
     for graph in (graphs.forward, graphs.backward):
         for node in graph.inputs:
@@ -313,7 +313,7 @@ def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
 
 
 def _what(name: str, graphs: FunctionGraph, cut: Cut) -> str:
-    """Return what a residual is."""
+    """Return the kind of a residual."""
     if name in graphs.inputs:
         return "input"
     if name in graphs.outputs:

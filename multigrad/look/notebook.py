@@ -334,7 +334,7 @@ def boxes_of(graph: Graph) -> Boxes:
 
 
 def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
-    """Return what is written in a node: its op, with the numbers and attributes that it has."""
+    """Return the label of a node: its op, with its numbers and attributes."""
     if node.op.name == "const":
         return number(node.attr("value"))
     words = ["·" if each in boxes else number(each.attr("value")) for each in node.operands]

@@ -201,7 +201,7 @@ def _run(
 
 
 def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
-    """Return what to call, and what puts its rule in force with keyed draws."""
+    """Return the callable, and a context that puts its rule in force with keyed draws."""
     if subject.function is not None:
         return subject.function.keyed(KEY), nullcontext()
     act = subject.call
@@ -215,10 +215,10 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
 def _expect(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array], library: str = ""
 ) -> tuple[list[str], list[Bounded]]:
-    """Return what is compared, and its values in float64.
+    """Return the names of the results to compare, and their values in float64.
 
     Args:
-        library: whose signs vectors have; "": NumPy's.
+        library: whose signs of vectors to use; "": NumPy's.
     """
     graphs, fixed = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]

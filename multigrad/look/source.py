@@ -164,8 +164,8 @@ def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
 
 
 def describe_kept(function: FunctionGraph) -> str:
-    """Return what forward keeps for backward, per group of the backends in use that keep the
-    same.
+    """Return text on what forward keeps for backward, per group of the backends in use that keep
+    the same.
     """
     besides = function.cut_besides(floats=False)
     texts = {

@@ -91,7 +91,7 @@ class Subject:
 
 
 def subject_of(obj: Any) -> Subject:
-    """Return what an object means as a function with a gradient."""
+    """Return an object as a function with a gradient."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
@@ -252,9 +252,9 @@ class Original:
 
 
 def find_original(obj: Any, copies: bool = False) -> Original:
-    """Return what an object is: a framework's own custom gradient, else a function of tensors.
+    """Return an object as an original: a framework's own custom gradient, or a function of tensors.
 
-    A class that is no custom gradient stands for what it makes without arguments.
+    A class that is not a custom gradient is replaced by its instance, made without arguments.
 
     Args:
         copies: see `xg.Capture`.
@@ -474,14 +474,14 @@ def run_graphs(
     key: int,
     library: str = "",
 ) -> tuple[list[Bounded], dict[str, Bounded]]:
-    """Return what graphs mean in float64, with the largest value on the way: the outputs, and the
-    gradients by the inputs' names.
+    """Return the results of graphs in float64, each with the largest intermediate value: the
+    outputs, and the gradients by the inputs' names.
 
     Args:
         given: floats in float64, and numbers, by name.
         arrays: the inputs in their own dtypes, in which numbers are drawn.
         key: of the draws.
-        library: whose signs vectors have; "": NumPy's.
+        library: whose signs of vectors to use; "": NumPy's.
     """
     given = dict(given)
     if graphs.is_random:

@@ -183,7 +183,7 @@ class Trace:
             self.is_paused, self.rename = kept
 
     def _seen_by(self, value: Value, node: Node) -> Value:
-        """Return what stands for a value, a view where that is one."""
+        """Return a node as the value that replaces `value`; it is a view if `value` is one."""
         result = self.value(node)
         if value.base is not None:
             mark_view(result, value, True)
@@ -263,7 +263,7 @@ def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tupl
 def confirmed(
     trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
 ) -> Any:
-    """Return what an operator records, in the type that the library gives it."""
+    """Return the result of an operator in the type that the library gives it."""
     if trace.types is None:
         return record(*args)
     try:

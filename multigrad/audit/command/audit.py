@@ -149,7 +149,7 @@ def _audit_all(
 
 
 def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
-    """Return what there is to be audited, without the modules that end the process."""
+    """Find the targets to audit, without the modules that end the process on import."""
     journal, skipped = Path(folder, "imported"), dict[str, str]()
     while True:
         # To import it takes none of an audit's time.

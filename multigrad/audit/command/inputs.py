@@ -82,7 +82,7 @@ def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
 
 
 def guessed_inputs(fn: Any) -> Iterable[Inputs]:
-    """Return what may fit a target, the likeliest first."""
+    """Return inputs that may fit a target, the likeliest first."""
     return itertools.islice(_guesses(fn), MOST_GUESSES)
 
 

@@ -73,7 +73,7 @@ def write_lock(
 def ask(
     probes: Mapping[str, Probe], names: Sequence[str], python: str | None
 ) -> tuple[dict[str, Answer], bool]:
-    """Return what frameworks answer, and whether that is all: Ctrl-C leaves what is known."""
+    """Return the frameworks' answers, and whether they are complete; Ctrl-C keeps those so far."""
     with Progress() as progress:
         asking = Asking(probes, names, python, note=progress.advance)
         progress.begin("importing the frameworks", sum(map(len, asking.own.values())))

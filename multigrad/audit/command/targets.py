@@ -57,7 +57,7 @@ class Targets:
 
 
 def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) -> Targets:
-    """Return what is to be audited, as module:name.
+    """Find the targets to audit, as module:name.
 
     Args:
         journal: a file to which the name of a module is written before it is imported.
@@ -95,7 +95,7 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
 
 
 def find_target(what: str) -> Any:
-    """Return what a target's name stands for."""
+    """Return the object that a target's name refers to."""
     if _is_of_library(what):
         return find(what)
     module, _, name = what.partition(":")
@@ -354,7 +354,7 @@ def help_imports() -> None:
 
 
 def advise(error: BaseException | None) -> str:
-    """Return what to install where an import failed for want of one of these libraries."""
+    """Return advice on what to install if an import failed for lack of one of these libraries."""
     name = getattr(error, "name", None)
     if not isinstance(error, ModuleNotFoundError) or name not in HELPERS:
         return ""
@@ -362,7 +362,7 @@ def advise(error: BaseException | None) -> str:
 
 
 def read_notes() -> list[str]:
-    """Return what is to be said of where code runs."""
+    """Return the notes of helpers about where code runs."""
     return [helper.NOTE for helper in _used if helper.is_interpreted()]
 
 

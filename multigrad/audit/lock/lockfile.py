@@ -98,7 +98,7 @@ def _depth(data: Data) -> int:
 
 
 def read_lock(path: str | Path) -> LockFile:
-    """Return what a file holds."""
+    """Read and check a lock file."""
     data = parse(Path(path).read_bytes())
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')

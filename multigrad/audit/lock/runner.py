@@ -129,7 +129,7 @@ def _is_index(tree: Any) -> bool:
 
 
 def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
-    """Return what a checked tree gives for these inputs."""
+    """Evaluate a checked syntax tree on these inputs."""
     if isinstance(tree, ast.Subscript):
         return _make(tree.value, module, inputs)[_number(tree.slice)]
     if isinstance(tree, ast.Call):

@@ -84,7 +84,7 @@ def read_dtypes(names: Sequence[str] | None) -> Sequence[str]:
 
 
 def name_of(subject: Data) -> str:
-    """Return what a subject is called by: an op as `xp.softplus`, a Function as `estimators.x`."""
+    """Return the name of a subject: an op as `xp.softplus`, a Function as `estimators.x`."""
     more = ", approximate" if subject.get("attrs", {}).get("approximate") else ""
     before = {"op": OF_XP, "function": OF_OURS, "rule": ""}[subject["kind"]]
     return f"{before}{subject['name']}{more}"

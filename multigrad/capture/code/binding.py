@@ -76,13 +76,13 @@ class Library:
     also: Mapping[str, str] = field(default_factory=dict)
 
     def called(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
-        """Return what functions record that mean what functions of ours do.
+        """Map the library's functions to handlers that call our functions.
 
         Args:
-            rows: by the module that has ours, or its name: "hsplit; unstack: unbind; F.glu;
-                solve: solve(rhs=b); copy_of: copy(order=)", which is ours, the library's names for
-                it, and in brackets which of ours a parameter is, nothing for one that says nothing
-                here. What the installed version lacks is left out.
+            rows: by the module (or its name) that defines ours: "hsplit; unstack: unbind; F.glu;
+                solve: solve(rhs=b); copy_of: copy(order=)". An entry is our function, its names in
+                the library, and in brackets their parameters: the matching one of ours, or nothing
+                if it is ignored. Names that the installed version lacks are left out.
         """
         return {
             function: self.bound(function, meaning, words)
@@ -213,7 +213,7 @@ class _Written(str):
 def arguments(
     theirs: Parameters, ours: Parameters, pairs: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
-    """Return what a meaning is called with, as it is written."""
+    """Return the arguments with which a meaning is called, as source text."""
     written, in_place = [], True
     for own, each in ours.items():
         given = pairs.get(own)
@@ -286,7 +286,7 @@ def refuse(name: str, word: str, given: Any, default: Any) -> None:
 
 
 def spelled(names: str) -> dict[str, Callable[..., Any]]:
-    """Return what each name records."""
+    """Map each library name to the `xp` function that records it."""
     found = {}
     for entry in names.split(";"):
         op, _, words = (part.strip() for part in entry.partition(":"))
@@ -296,10 +296,10 @@ def spelled(names: str) -> dict[str, Callable[..., Any]]:
 
 
 def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
-    """Return what the functions of a library record, by their names in it.
+    """Map each library function, found by its name, to the `xp` function that records it.
 
     Args:
-        rooms: where names are looked up that begin with this word and a dot.
+        rooms: modules in which to look up names that begin with this word and a dot.
     """
 
     def find(name: str) -> Any:
@@ -310,18 +310,18 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
 
 
 def handlers(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Return what each name records, as it is called: by the module that has ours, "div: div
-    divide; add".
+    """Map the library names in `rows` to our handlers. The rows are keyed by the module that
+    defines the handlers: "div: div divide; add".
     """
     return {name: meaning for meaning, name, _ in entries(rows)}
 
 
 def written(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Return what methods record, by name, where no library is there to tell what they take.
+    """Map method names to handlers where no library is imported that could give their signatures.
 
     Args:
-        rows: as those of `binding.Library`, with what each takes: "unsqueeze(x, dim): expand_dims;
-            tril(x, diagonal=0): tril(diagonal=k)".
+        rows: like those of `binding.Library`, with each method's signature: "unsqueeze(x, dim):
+            expand_dims; tril(x, diagonal=0): tril(diagonal=k)".
     """
     found = {}
     for room, text in rows.items():
@@ -338,7 +338,7 @@ def written(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
 
 
 def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[Any, Any], Any]:
-    """Return what a reflected operator records: `x.__rsub__(y)` is `y - x`."""
+    """Return `record` as a reflected operator, operands swapped: `x.__rsub__(y)` is `y - x`."""
 
     def call(right: Any, left: Any) -> Any:
         return record(left, right)

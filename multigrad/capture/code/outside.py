@@ -80,7 +80,7 @@ def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, s
 
 
 def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
-    """Return what stands in for such a function."""
+    """Return a stand-in that raises if called, except with a seed or below the logging level."""
     shown = name or getattr(function, "__name__", repr(function))
 
     def refused(*args: Any, **kwargs: Any) -> Any:
@@ -200,7 +200,7 @@ def _inside(
 
 
 def defaults_of(kind: type) -> tuple[Any, ...]:
-    """Return what a class holds for its objects: its attributes, and its constructor's defaults."""
+    """Return the arrays among a class's attributes and constructor defaults, at most MOST_ITEMS."""
     held: list[Any] = []
     for base in kind.__mro__[:-1]:
         for name, value in list(vars(base).items()):

@@ -245,7 +245,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
 
 
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
-    """Return what a function's names stand for: globals, those around it, and defaults."""
+    """Return the objects that a function refers to: globals in `names`, closure cells, defaults."""
     found = map(function.__globals__.get, names)
     return [*found, *map(contents, function.__closure__ or ()), *defaults(function)]
 
@@ -276,7 +276,7 @@ def _same_items(a: Any, b: Any) -> bool:
 
 
 def _limited(read: Callable[[Any], Any], value: Any) -> Any:
-    """Return what a container holds, of a long one how much."""
+    """Return a container's contents, or only its length if it has more than MOST_ITEMS items."""
     return read(value) if len(value) <= MOST_ITEMS else len(value)
 
 
@@ -365,7 +365,7 @@ KINDS: dict[type, Access] = {
 
 
 def access_of(value: Any) -> Access | None:
-    """Return what reads and what writes the contents of a value that has some."""
+    """Return functions that read and write a mutable value's contents; None for other values."""
     kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
     if kind is not None:
         return KINDS[kind]
@@ -398,7 +398,7 @@ def is_generator(value: Any) -> bool:
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return what reads and what writes a generator's state."""
+    """Return functions that read and write a random generator's state."""
     if hasattr(generator, "getstate"):
         return generator.getstate, generator.setstate
     if hasattr(generator, "get_state"):

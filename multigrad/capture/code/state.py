@@ -61,8 +61,8 @@ class State:
 
 
 def read_state(owner: Any) -> State:
-    """Return what an object holds, or what several in a tuple do; a function among them, what it
-    refers to.
+    """Return the state of an object, or of all objects in a tuple. The state of a function is that
+    of the objects that it refers to.
     """
     load_dialects()  # they know variables
     items = owner if type(owner) is tuple else ()
@@ -141,8 +141,8 @@ def _is_variable(value: Any) -> bool:
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return what a variable, or what holds a tensor, is called by its library ("": the way to it)
-    and whether it is trained; None where no library knows it.
+    """Return the library's name for a variable or tensor holder ("": use the path to it) and
+    whether it is trained, or None if no library knows it.
     """
     known = (dialect.describe for dialect in registered_dialects().values())
     return next(filter(None, (each(value) for each in known if each is not None)), None)
@@ -194,7 +194,7 @@ def _is_plain_class(kind: type) -> bool:
 
 
 def rows_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return what an open value holds, by name."""
+    """Return the contents of an open value as (name, value) pairs."""
     if isinstance(value, dict):
         return list(value.items())
     if isinstance(value, list | tuple):
@@ -252,7 +252,7 @@ class Filled:
         self._before = [(each, rows_of(each)) for each in self._copies.values()]
 
     def _put(self, value: Any) -> Any:
-        """Return what stands for a value."""
+        """Return the tensor given for a value, its copy, or itself if it leads to no tensor."""
         if id(value) in self._given:
             return self._given[id(value)]
         if id(value) not in self._leading:

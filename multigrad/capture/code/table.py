@@ -443,8 +443,8 @@ def describe_routes(trace: Trace) -> str:
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
-    """Return what a function records; one that updates its argument records what its plain form
-    does.
+    """Return the handler of a function, or None; a function that updates its argument has the
+    handler of its plain form.
     """
     if dialect not in _dialects:
         return None
@@ -475,7 +475,7 @@ def _writes_into_other(name: str, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _find_target(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
-    """Return what a call writes its result into, or None, and the other keywords."""
+    """Return the object that a call writes its result into, or None, and the other keywords."""
     if not kwargs:  # as most have
         return args[0] if _updates(name) else None, kwargs
     others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
@@ -538,7 +538,7 @@ def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
 
 
 def contents(cell: types.CellType) -> Any:
-    """Return what a closure cell holds, None where it is not bound yet."""
+    """Return the contents of a closure cell, or None if the cell is not bound yet."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -546,7 +546,7 @@ def contents(cell: types.CellType) -> Any:
 
 
 def held_around(function: types.FunctionType) -> list[Any]:
-    """Return what the names of the functions around a function stand for."""
+    """Return the values of a function's closure variables."""
     return list(map(contents, function.__closure__ or ()))
 
 

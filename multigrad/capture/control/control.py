@@ -52,15 +52,15 @@ def record_loop(
     goes_on: Callable[[Tensors], Value],
     turn: Callable[[Tensors], Tensors],
 ) -> list[Value]:
-    """Return what a loop carries, after it.
+    """Record a loop and return the values that it carries at its end.
 
     Args:
         initial: the tensors that it begins with.
-        goes_on: records its condition, of what is carried.
-        turn: records the next values of what is carried.
+        goes_on: records the condition, given the carried values.
+        turn: records the next carried values.
 
     Raises:
-        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+        TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
     types = [known_type(value) for value in initial]
     before = len(trace.assumed), trace.draws
@@ -125,13 +125,13 @@ def carry(
     step: Callable[..., Any],
     most: int | None,
 ) -> Any:
-    """Return what a loop's variables are at its end, tensors and numbers in any structure.
+    """Record a loop and return its final variables: tensors and numbers in any structure.
 
     Args:
-        most: it turns no more than this.
+        most: the maximum number of turns.
 
     Raises:
-        TypeError: a turn changes a structure, a dtype or a shape, asserts something or draws.
+        TypeError: a turn changes a structure, a dtype or a shape, makes an assertion or draws.
     """
     leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
 
@@ -178,10 +178,10 @@ class Numbers:
         return self._tensors(leaves)
 
     def record(self, record: Callable[[Tensors], list[Value]]) -> list[Value]:
-        """Return what a loop gives, by what it begins with.
+        """Return the results of `record`, called with the initial values of a loop as tensors.
 
         Raises:
-            TypeError: a number takes other dtypes at each turn.
+            TypeError: a number takes another dtype at each turn.
         """
         for _ in self.leaves or [None]:
             try:
@@ -275,10 +275,10 @@ def symbols_of(
 
 
 def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
-    """Return what the results are computed from besides the carry, numbers that are known left out.
+    """Return the nodes besides the carry that the results depend on, without known numbers.
 
     Raises:
-        TypeError: that holds a key.
+        TypeError: one of them is a random key.
     """
     moving, found = set(carry), dict[Node, None]()
     order = walk(results)
@@ -332,14 +332,14 @@ def turns(
     step: Callable[..., Any],
     most: int | None = None,
 ) -> Any:
-    """Return what a loop's variables are at its end, unrolled as long as that is known.
+    """Return a loop's final variables; the loop is unrolled as long as its condition is known.
 
     Args:
-        most: it turns no more than this.
+        most: the maximum number of turns.
 
     Raises:
-        TypeError: it has more than is unrolled, counts in what floats round, or a turn changes a
-            dtype or a shape where values end it.
+        TypeError: it has more turns than can be unrolled, counts in floats that round, or a turn
+            changes a dtype or a shape in a loop that ends depending on values.
     """
     size = Size(values)
     while most is None or size.turns < most:

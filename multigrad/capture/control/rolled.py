@@ -72,8 +72,8 @@ def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns |
 
 
 def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
-    """Return what is computed in the order in which it was recorded; what has no line of its own,
-    such as a call, stands behind what it reads.
+    """Return the computed nodes in the order of recording; a node without a line of its own, such
+    as a call, follows its operands.
     """
     lines = {node: i for i, node in enumerate(trace.locations)}
     found: dict[Node, tuple[int, int]] = {}
@@ -96,7 +96,7 @@ def _longest(alike: Any) -> tuple[int, int]:
 
 
 def _word(node: Node) -> Any:
-    """Return what nodes of two turns have in common."""
+    """Return a key that is equal for corresponding nodes of two turns."""
     type_ = node.type
     attrs: Iterable[Any] = node.attrs
     if node.op is ops.CALL:
@@ -129,7 +129,7 @@ class Row:
 
 
 def _row_of(nodes: Sequence[Node]) -> Row | None:
-    """Return what the turns pick of one tensor; None: it is not one element after another."""
+    """Return the elements that the turns pick from one tensor; None if not equally spaced."""
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None
     indices = [node.attr("index") for node in nodes]

@@ -293,11 +293,11 @@ def record_turns(
     reverse: bool,
     keep_every: int | None = None,
 ) -> list[Value]:
-    """Return what a scan gives; numbers that are carried become tensors of the dtype that they have
-    after a turn.
+    """Record a scan and return its results; a carried number becomes a tensor of the dtype that it
+    has after a turn.
 
     Raises:
-        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+        TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
     numbers = Numbers(trace, leaves)
 
@@ -334,16 +334,16 @@ def record_scan(
     reverse: bool = False,
     keep_every: int | None = None,
 ) -> list[Value]:
-    """Return what a scan carries, after it, and what its turns give, stacked.
+    """Record a scan and return its final carry and the stacked results of its turns.
 
     Args:
         initial: the tensors that it begins with.
         rows: the tensors whose rows the turns take, at least one.
-        turn: records the next values of what is carried, and what the turn gives.
-        keep_every: keep what is carried before every so many turns, and nothing else.
+        turn: records the next carried values and the results of the turn.
+        keep_every: keep the carry before every so many turns, and nothing else.
 
     Raises:
-        TypeError: a turn changes a dtype or a shape, asserts something or draws.
+        TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
     _check_lengths(rows)
     if keep_every is not None and keep_every > 1:
@@ -376,7 +376,7 @@ def record_scan(
 def _record_blocks(
     trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool, size: int
 ) -> list[Value]:
-    """Return what a scan gives that keeps what is carried before each block of so many turns."""
+    """Record a scan that keeps only the carry before each block of `size` turns."""
     held = len(initial)
     ask_for("shape", (*initial, *rows))
     whole_rows: list[Any] = [*rows]

@@ -104,7 +104,7 @@ class _Lookup:
 
 
 def _held(value: Any) -> Any:
-    """Return what a lookup stands for, anything else as it is."""
+    """Return the object behind a lookup, and any other value unchanged."""
     return object.__getattribute__(value, "_held") if type(value) is _Lookup else value
 
 
@@ -155,12 +155,12 @@ class _Substitution:
 
     # --- what stands in for a value ---------------------------------------------------------------
     def stand_in(self, value: Any, name: str = "") -> Any:
-        """Return what a rule's copy sees in place of a value: the value itself, mostly."""
+        """Return the value that a rule's copy uses in place of `value`, mostly `value` itself."""
         make = self.maker(value, name)
         return value if make is None else make()
 
     def maker(self, value: Any, name: str = "") -> Maker | None:
-        """Return what makes a value's stand-in, or None where the value stays."""
+        """Return a function that makes a value's stand-in, or None if the value needs none."""
         kind = type(value)
         known = self.index.functions.get(id(value))
         if known is not None:
@@ -230,8 +230,8 @@ class _Substitution:
         return partial(call_by_own_gradient, own, plain) if around is None else around(plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
-        """Return what stands in for a function with a gradient of its own, also inside of others
-        (`jax.jit(f)`).
+        """Return the stand-in for a function with a custom gradient, or None; wrapped functions are
+        found, too (`jax.jit(f)`).
         """
         dialects = self.index.dialects.values()
         while wrapper is not None:
@@ -452,6 +452,6 @@ def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 
 def _referred(function: types.FunctionType) -> list[Any]:
-    """Return what a function's names stand for: globals, closure, defaults."""
+    """Return the values that a function's names refer to: globals, closure variables, defaults."""
     named = [value for _, value in mentioned(function)]
     return [*named, *held_around(function), *defaults(function)]

@@ -49,12 +49,11 @@ __all__ = [
 
 
 def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
-    """Return what the functions of a library record that take what NumPy's of that name take.
+    """Map functions of a library to the handlers of the NumPy functions with the same signatures.
 
     Args:
-        names: "sum; mean; concat: concatenate" (the library's name, and NumPy's where that is
-            another).
-        rooms: where names are looked up that begin with this word and a dot.
+        names: "sum; mean; concat: concatenate" (the library's name, and NumPy's if it differs).
+        rooms: modules in which to look up names that begin with this word and a dot.
     """
     numpy = find_dialect("numpy")
     assert numpy is not None

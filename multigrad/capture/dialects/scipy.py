@@ -123,10 +123,10 @@ SCIPY: dict[str, Handler] = {
 
 
 def of_scipy(function: Any) -> Handler:
-    """Return what a function of scipy.special or scipy.linalg records, where it is imported.
+    """Return the handler of a function of scipy.special or scipy.linalg, if these are imported.
 
     Raises:
-        KeyError: it is none of them.
+        KeyError: the function is not one of them.
     """
     special = whole("scipy.special")
     name = getattr(function, "__name__", "")
@@ -147,7 +147,7 @@ def named_in(module: ModuleType) -> dict[Any, Handler]:
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return what stands in for each of them, by whether symbols are among arguments."""
+    """Return the stand-in for each of them; it records if `has_symbols` holds for its arguments."""
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 
 

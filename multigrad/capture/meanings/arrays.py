@@ -25,7 +25,7 @@ Tensor = Any
 
 
 def habits_for(x: Tensor, name: str) -> Habits:
-    """Return what spellings mean in the code of a tensor, of which one that differs is used."""
+    """Return the habits of the library whose code uses x; the meaning of `name` depends on it."""
     if not library_for(x.trace, name):
         raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
     return habits_of(x.trace)

@@ -74,7 +74,7 @@ class Complex(Pair):
         )
 
     def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
-        """Return what a function of a library gives of arguments among which are complex ones."""
+        """Return the result of a library function called with complex arguments."""
         name = str(getattr(function, "__name__", function))
         name = name.removeprefix("fft_").removeprefix("linalg_")
         call = functools.partial(record_call, library, function, trace=self.trace, shown=shown)
@@ -366,7 +366,7 @@ ROWS: dict[str, Handler] = {
 
 
 def of_library(module: Any) -> dict[Any, Handler]:
-    """Return what a library's transforms of those names mean."""
+    """Return handlers for the transforms and shifts of a library, by function."""
     return {getattr(module, name): handler for name, handler in (TRANSFORMS | SHIFTS).items()}
 
 

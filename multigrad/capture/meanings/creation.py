@@ -198,7 +198,7 @@ class Told:
 
 
 def in_trace(stand_in: Any, trace: Trace) -> Any:
-    """Return what stands in for a function, where it matters told of what is captured."""
+    """Return a stand-in, bound to the trace if its answer depends on the capture."""
     is_told = isinstance(stand_in, Converter | Creator | Told)
     return replace(stand_in, trace=trace) if is_told else stand_in
 
@@ -276,7 +276,7 @@ def randn(like: Tensor, dtype: Any = None) -> Tensor:
 
 
 def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
-    """Return what is drawn in a dtype, by default that of the tensor."""
+    """Return the result of `draw` in the given dtype, by default that of `like`."""
     name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
     return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
 

@@ -30,7 +30,7 @@ def cut(x: Tensor, axis: int, start: int, stop: int) -> Tensor:
 
 
 def at(x: Tensor, axis: int, item: Any) -> Tensor:
-    """Return what an index of one axis gives: a view."""
+    """Return a view of x indexed by `item` along one axis."""
     whole = slice(None)
     if axis < 0:
         return xp.getitem(x, (..., item, *(whole,) * (-axis - 1)))
@@ -153,11 +153,11 @@ def taken(
     fill: Any = None,
     from_end: bool = True,
 ) -> Value:
-    """Return what stands at an index.
+    """Return the elements at an index.
 
     Args:
-        outside: None: by the habits of the library.
-        fill: what stands outside, where zero does not.
+        outside: how to treat indices out of range; None: as the library does.
+        fill: the value for indices out of range, if not zero.
     """
     outside = outside or habits_of(x.trace).outside[0]
     if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):

@@ -80,7 +80,7 @@ TRANSPOSED = {0: False, 1: True, 2: True, "N": False, "T": True, "C": True}
 
 
 def is_transposed(trans: Any) -> bool:
-    """Return what SciPy's word for it says."""
+    """Return whether SciPy's `trans` argument asks for the transpose."""
     if trans not in TRANSPOSED:
         raise TypeError(f"trans={trans!r}; {', '.join(map(repr, TRANSPOSED))} are known")
     return TRANSPOSED[trans]

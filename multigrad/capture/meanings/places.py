@@ -141,7 +141,7 @@ def axis_of(dim: Any, axis: Any) -> Any:
 
 
 def place(find: Reduction) -> Reduction:
-    """Return what finds the place of an extreme; bools are counted."""
+    """Return a handler that finds the place of an extreme; bools count as integers."""
 
     def record(
         x: Tensor,

@@ -67,7 +67,7 @@ def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
 
 
 def of_bools(name: str, reduce: Reduction, nothing: bool) -> Reduction:
-    """Return what asks whether elements are true: of numbers all but 0 are."""
+    """Return a reduction over truth values, in which every number but 0 is true."""
 
     def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
         return reduce(chosen(cast(x, BOOL), where, nothing), axis, keepdims)

@@ -108,7 +108,7 @@ def in_dtype(x: Any, dtype: Any) -> Any:
 
 
 def as_held(x: Value, value: Any) -> Any:
-    """Return what is written into a tensor of integers as integers of its own."""
+    """Return a value as it is written into x: a tensor is cast if x holds integers."""
     held, given = x.node.type, value.node.type if isinstance(value, Value) else None
     if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
         return value

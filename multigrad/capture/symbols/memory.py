@@ -25,9 +25,9 @@ KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 
 
 def maybe_same(x: Value) -> Value:
-    """Return what `contiguous()` gives: the same memory where it is in order, else a copy.
+    """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy.
 
-    Which one it is matters as long as both are held; of a view, as long as its base is.
+    Which of the two matters while both tensors are alive, or, for a view, its base.
     """
     result = copy_of(x)
     if x.base is not None:

@@ -270,10 +270,10 @@ def _numeric(name: str) -> Any:
 
 
 def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
-    """Return what a function of Python's numbers gives: of integers alone one, without rounding.
+    """Return the result of a function of Python numbers; integers alone give an exact integer.
 
     Args:
-        divides: it gives a float of integers, too.
+        divides: the function gives a float for integers, too.
     """
     whole = not divides and all(map(is_whole, numbers))
     result = record(*(number if whole else _in_floats(number) for number in map(_bare, numbers)))

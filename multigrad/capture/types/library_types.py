@@ -119,7 +119,7 @@ class LibraryTypes:
         record: Callable[..., Any],
         shown: str = "",
     ) -> Any:
-        """Return what `record(*args, **kwargs)` gives, in the type that the library gives it.
+        """Return the result of `record(*args, **kwargs)` in the type that the library gives it.
 
         Raises:
             TypeError: the graph's ops do not compute in that type.
@@ -320,7 +320,7 @@ class LibraryTypes:
         return any(mark.rank == 0 and mark.dtype in FLOATS[2:] for mark in marks)
 
     def _as_stacked(self, x: Any) -> Any:
-        """Return what a library stacks, in the dtype of 16 bits that it stacks it in."""
+        """Return a list that the library stacks, cast to T (16 bits) if any tensor in it has T."""
         if not isinstance(x, list) or all(own_dtype(each) != T for each in x):
             return x
         return [self._in_dtype(each, T) if isinstance(each, Value) else each for each in x]
@@ -344,7 +344,7 @@ class LibraryTypes:
         return self._oracle() is not None
 
     def mark(self, operand: Any) -> Mark:
-        """Return what the library would be told of an operand."""
+        """Return the mark by which the library knows an operand; numbers carry no value."""
         if not isinstance(operand, Value) and isinstance(operand, list | tuple):
             operand = np.asarray(operand)
         return without_value(self._mark(operand))
@@ -430,7 +430,7 @@ class LibraryTypes:
         return oracle
 
     def _mode(self, name: str) -> Any:
-        """Return what a library was set to where the capture began; captures set it anew."""
+        """Return the library's mode when the capture began, as captures set the mode anew."""
         if name not in self._modes:  # of a library that was imported since
             oracle = self._oracle()
             self._modes[name] = None if oracle is None else oracle.mode()
@@ -517,7 +517,6 @@ class LibraryTypes:
 
     # --- marks ------------------------------------------------------------------------------------
     def _mark(self, x: Any) -> Mark:
-        """Return what an argument is."""
         if isinstance(x, Value):
             type_ = x.node.type
             if type_.kind == "scalar" or x.is_number:

@@ -111,7 +111,7 @@ def never(function: Any) -> bool:
 
 
 def wide_floats(mode: Mode) -> Sequence[str]:
-    """Return what T stands for where it is open: calls in 16 bits are captured by themselves."""
+    """Return the dtypes that an open T may be; calls in 16 bits are captured separately."""
     return FLOATS[2:]
 
 
@@ -378,7 +378,7 @@ class Maker:
         return [self.make(mark, tiny) for mark in key]
 
     def make(self, mark: Mark, tiny: Tiny) -> Any:
-        """Return what stands for an argument."""
+        """Return the stand-in for an argument, made from its mark."""
         value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
         if mark.kind in ARRAYS:
             fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1

@@ -90,8 +90,8 @@ NUMPY = {
 
 
 def refusals(groups: Mapping[str, str]) -> Refusals:
-    """Return what gives the reason why an attribute is refused, from names by reason; `*` stands
-    for any letters.
+    """Return a function that gives the reason for refusing an attribute, or None. The groups map
+    reasons to names, in which `*` matches any letters.
     """
     exact: dict[str, str] = {}
     patterns: list[tuple[str, str]] = []
@@ -164,7 +164,7 @@ def _own(kind: type[Value]) -> set[str]:
 
 
 def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
-    """Return what a method records and whether it updates its tensor; None if not captured."""
+    """Return a method's handler and whether it updates its tensor; None if not captured."""
     own = {} if dialect is None else dialect.methods
     method = own.get(name) or methods.METHODS.get(name)
     if method is not None:
@@ -182,7 +182,7 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
 
 
 def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
-    """Return what records a method without a row, in a library that tells how it computes it."""
+    """Return a handler for a method without a row from a library that tells how it computes it."""
     if dialect is None or dialect.other_way is None or name in methods.REFUSED:
         return None
     if dialect.refusals is not None and dialect.refusals(name) is not None:

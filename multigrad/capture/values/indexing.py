@@ -40,7 +40,7 @@ def _is_array(item: Any) -> bool:
 
 
 def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) -> Value:
-    """Return what stands at an index that holds arrays: a copy, as in every library.
+    """Return the elements at an index that holds arrays: a copy, as in every library.
 
     Args:
         outside, fill: see `index_tensors.taken`.
@@ -216,7 +216,7 @@ def _basic(items: list[Any]) -> tuple[Any, ...]:
 
 
 def _without_basic(items: list[Any]) -> list[Any]:
-    """Return what is left of an index once `_basic` is done."""
+    """Return the items of an index that remain to be applied after `_basic(items)`."""
     kept = [item for item in items if not _is_integer(item)]
     return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
 
@@ -381,7 +381,7 @@ def new_axis(index: Any) -> int | None:
 
 
 def selected(x: Any, mask: Any) -> Any:
-    """Return what torch selects by a mask of x's shape."""
+    """Return the elements that torch selects with a mask of x's shape."""
     own, whole = mask.node.type.shape, x.node.type.shape
     if (own != whole or own == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
         raise TypeError("a mask of another shape")
@@ -429,7 +429,7 @@ class Picked:
         return partial(self._call, name)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Picked:
-        """Return what a method gives that computes element by element."""
+        """Return the result of an elementwise method; a name ending in "_" updates in place."""
         own = name.removesuffix("_")
         found = self._combine(lambda x, *given: getattr(x, own)(*given, **kwargs), self, *args)
         if own == name:

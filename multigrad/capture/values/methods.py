@@ -262,7 +262,7 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
 
 
 def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
-    """Return what is made beside x, in a dtype or in that of x."""
+    """Return the value of a `new_*` method in the given dtype, or in that of x."""
     if is_exact(x.trace):
         return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.weak(dtype) is None else cast(value, "bool")

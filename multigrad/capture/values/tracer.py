@@ -211,7 +211,7 @@ class V(Value):
 
     # --- methods ----------------------------------------------------------------------------------
     def as_number(self) -> Item:
-        """Return what stands for the Python number in a tensor of one element."""
+        """Return a symbol for the Python number in a tensor of one element."""
         return Item(self.trace, self.node)
 
     def as_whole(self) -> Whole:
@@ -397,7 +397,7 @@ def _size(of: V, dim: int | None = None) -> Any:
 
 @functools.cache
 def method_named(name: str) -> Callable[..., Any]:
-    """Return what calls a tensor's method of that name."""
+    """Return a function that calls the tensor method with this name."""
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(x, name)(*args, **kwargs)
@@ -444,7 +444,7 @@ SHAPES = (ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.EXPAND_DIMS)
 
 
 def _written(view: Value, value: Value) -> Any:
-    """Return what a view's base becomes where the view takes a value; None: that is not known."""
+    """Return a view's base after `value` is written into the view, or None if that is not known."""
     base: Any = view.base
     node = view.node
     if not memory.is_view(view):

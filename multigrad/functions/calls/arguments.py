@@ -307,7 +307,7 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
 
 
 def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
-    """Return what to call each leaf: by the function's own parameter names."""
+    """Return a name for each leaf, which begins with the function's own parameter name."""
     names = positional_names(parameters)
     paths = []
     for entries in optree.treespec_paths(tree):
@@ -351,7 +351,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
-    """Return what NumPy itself tells from 2.4 on."""
+    """Return the signature of a ufunc, as NumPy itself reports it from 2.4 on."""
     count = function.nin
     names = ["x"] if count == 1 else [f"x{i + 1}" for i in range(count)]
     options = {"where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True}

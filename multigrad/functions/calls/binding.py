@@ -127,7 +127,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
 
 
 def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]) -> Run:
-    """Return what gives weak outputs at some positions."""
+    """Return a run that makes the outputs at some positions weakly typed."""
 
     def run_weakened(leaves: Sequence[Any], draws: Draws) -> Any:
         outputs = run(leaves, draws)

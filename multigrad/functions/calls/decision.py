@@ -137,8 +137,8 @@ def decide(
 
 
 def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: bool | None) -> str:
-    """Return what runs a captured form while its framework chooses dtypes by itself: the same as
-    else, the original, or the graph in its own dtypes.
+    """Return how a captured form runs while its framework chooses dtypes (autocast): the same way
+    as otherwise, by the original code, or by the graph in its own dtypes.
     """
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:
@@ -151,7 +151,7 @@ def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: b
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
-    """Return what a graph leaves out of the code of a call, in words by kind."""
+    """Return the effects of a call's code that its graph leaves out: descriptions by kind."""
     found = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.copies:
         where = next((f"{each.where}; " for each in variant.updates if each.where), "")

@@ -110,7 +110,7 @@ def find_facts(
 
 
 def _told(name: str, otherwise: Any, value: Tensor) -> Any:
-    """Return what a tensor's library tells of it by a function of a name."""
+    """Return the answer of a tensor's library to the named question, or `otherwise`."""
     owner = owner_of(value)
     ask = None if owner is None else getattr(owner.tensors, name)
     return otherwise if ask is None else ask(value)

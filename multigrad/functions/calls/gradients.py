@@ -348,11 +348,11 @@ _used: dict[int, tuple[weakref.ref[Any], Callable[[], bool]]] = {}
 
 
 def read_modes(name: str, signature: Signature | None, accumulate: Any) -> Modes:
-    """Return what `accumulate` says of the arguments of a function.
+    """Return the modes that `accumulate` sets, as (argument, mode) pairs without "sum".
 
     Raises:
-        RuleTypeError: it names an argument that there is not, or is neither a word nor a mapping.
-        RuleValueError: a word is unknown.
+        RuleTypeError: it names an unknown argument, or is neither a string nor a mapping.
+        RuleValueError: a mode is unknown.
     """
     if accumulate is None or accumulate == "sum":
         return ()

@@ -247,7 +247,7 @@ class NotCaptured(Exception):
 
 
 def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
-    """Return what an exception in the user's code means where it met a symbol."""
+    """Return the error that explains an exception raised where the user's code met a symbol."""
     opaque = find_opaque(trace, error)
     facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
     if facts:
@@ -308,5 +308,5 @@ def defined_at(functions: Iterable[object]) -> Location | None:
 
 
 def kind_name(value: Any) -> str:
-    """Return what messages call a value that the user's code gave: a symbol is a tensor to it."""
+    """Return the type name of a user's value for messages, where a symbol is called a tensor."""
     return "tensor" if isinstance(value, Value) else type(value).__name__

@@ -92,7 +92,7 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
 
 
 def function_of_rule(make: Callable[..., Rule], data: Data) -> SavedRule:
-    """Return what stands for a rule's function, from the data in a pickle; they are checked."""
+    """Return the function of a rule, rebuilt from pickled data, which are checked."""
     check_plain(data)
     read_fields(data, "", RULE_FIELDS, OVER)
     return _decode_function(make, data, "")
@@ -148,7 +148,7 @@ def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
 
 
 def decode_shards(data: Data, where: str) -> Shards:
-    """Return what a rule is taken over, from the data that `Shards.to_data` gives."""
+    """Return the shards that a rule is taken over, from the data that `Shards.to_data` gives."""
     if data == "shard":
         return Shards(alone=True)
     split: list[tuple[str, ...] | None] = []

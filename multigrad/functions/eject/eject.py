@@ -368,7 +368,7 @@ def _fits_before_brackets(value: str) -> bool:
 
 
 def _inside(text: str, indent: str, head: str) -> list[str]:
-    """Return what stands between brackets: on one line, else one line for each of its parts."""
+    """Lay out the text between brackets: on one line, or one line for each of its parts."""
     text = text.strip()
     is_listed = text.endswith(",")
     if len(indent) + len(text) <= WIDEST and not is_listed:
@@ -384,7 +384,7 @@ def _inside(text: str, indent: str, head: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Return what commas outside of all brackets divide."""
+    """Split text at the commas outside of all brackets."""
     tokens = _tokens(text)
     if tokens is None:
         return [text]
@@ -395,7 +395,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _divided(text: str) -> list[str]:
-    """Return what an expression's weakest operators divide; nothing where it has none."""
+    """Split an expression at its weakest operators; return an empty list if it has none."""
     tokens = _tokens(text) or []
     for words in OPERATORS:
         places = [

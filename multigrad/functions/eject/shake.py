@@ -110,7 +110,7 @@ class Shaker:
         return imported
 
     def form_of(self, value: Any) -> Any:
-        """Return what stands for a value in a file, where that is another."""
+        """Return the form of a value in a file if it differs there, else the value itself."""
         scalar = getattr(value, "scalar_of", None)
         if scalar is not None:
             known = self.scalars.get(id(value))
@@ -254,7 +254,7 @@ class Shaker:
         return None
 
     def refer(self, module: str, name: str) -> str | None:
-        """Return what stands for a global name of a module of ours; None for a built-in one."""
+        """Return the expression for a global name of one of our modules; None for a built-in."""
         scope = vars(sys.modules[module])
         if name not in scope:
             return None
@@ -373,7 +373,7 @@ def _word(name: str) -> str:
 
 
 def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
-    """Return what modules offer, by `id`, with the name; a thing's own name is preferred."""
+    """Return public objects of modules, keyed by `id`, each with a name, its own if possible."""
     found: dict[int, tuple[Any, str]] = {}
     for alias, module in modules.items():
         for name, value in vars(module).items():
@@ -395,8 +395,8 @@ def _plain_error(error: type[BaseException]) -> str:
 
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what computes `op` on Python numbers, on others by `native`, as a file holds it;
-    `passes/scalars.py` has the same for what is lowered here.
+    """Return the function written to a file for `op`: it computes on Python numbers and passes
+    other arguments to `native`; `passes/scalars.py` has the same for what is lowered here.
     """
     exact, meaning = op.on_numbers, op.numpy
 

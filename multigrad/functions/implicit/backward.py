@@ -87,7 +87,7 @@ def turned(
     step: Callable[..., Sequence[Tensor]],
     most: int | None,
 ) -> list[Any]:
-    """Return what a loop carries after it, and how often it has turned: `most` times at most."""
+    """Record a loop; return its final carry and its number of turns, which is at most `most`."""
     initial = [as_tensor(trace, x, guess_dtype(trace, x)) for x in (*start, 0)]
 
     def condition(carried: Sequence[Any]) -> Any:

@@ -286,10 +286,10 @@ class ImplicitRecipe(CodeRecipe):
         return as_gradients(self.pull_params(w, x, args, kwargs))
 
     def solution(self, args: tuple[Any, ...], kwargs: dict[str, Any], strict: bool = True) -> Tree:
-        """Return what the solver gives.
+        """Return the result of the solver.
 
         Raises:
-            GradientError: it is no solution, or not of tensors without a gradient.
+            GradientError: it is not a solution, or not made of float tensors without a gradient.
         """
         args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
         if self.below is not None:
@@ -356,7 +356,7 @@ class ImplicitRecipe(CodeRecipe):
         return w
 
     def asked(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return what `AdjointRecipe` gives."""
+        """Return the results of `AdjointRecipe`; NaN where non-finite values make it singular."""
         try:
             return self.solve(u, x, params, named)
         except Exception as error:
@@ -373,7 +373,7 @@ class ImplicitRecipe(CodeRecipe):
 
 
 def advice(way: str) -> str:
-    """Return what may help where a way has failed."""
+    """Return advice for a way of solving that has failed."""
     if way == "direct":
         return (
             "The matrix d residual / d x is singular, or nearly: add a term that makes it regular, "

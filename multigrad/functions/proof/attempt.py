@@ -378,7 +378,7 @@ def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose
 
 
 def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Difference) -> str:
-    """Return what is said of a difference: whose fault it is, and what to do."""
+    """Return the message about a difference: what causes it, and what to do."""
     if _varies(attempt, sample, outcome):
         return VARIES
     if casts_to_integers(attempt.graphs) and _is_meant(

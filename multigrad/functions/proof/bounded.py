@@ -152,10 +152,10 @@ COMPOSED = (ops.TANH_SHRINK, ops.SQUAREPLUS)
 
 
 def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | None = None) -> Any:
-    """Return what a node is by its op's meaning in float64, given its operands.
+    """Return the value of a node by its op's meaning in float64, given its operands.
 
     Args:
-        change: gives what becomes of each value, within loops too.
+        change: maps each value to the one that is used, within loops too.
     """
     if node.op is ops.CONST:
         return node.attr("value")

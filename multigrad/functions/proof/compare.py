@@ -75,7 +75,7 @@ def _show(value: Any) -> str:
 
 
 def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what NumPy's execution of a graph gives in the arrays' own dtypes."""
+    """Return the outputs of a graph that NumPy executes in the arrays' own dtypes."""
     emission = Emission(load_backend("numpy"), graph.name)
     emission.taken.add("reference")
     body = emit_body(drop_calls(graph), emission)

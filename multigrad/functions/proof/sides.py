@@ -199,7 +199,7 @@ def _traced(
     run: Callable[..., Any],
     arrays: Sequence[Array],
 ) -> Callable[..., Any] | None:
-    """Return what a function computes of arrays like these, traced once; None: it needs values."""
+    """Return a function traced once for arrays like these; None if tracing needs values."""
     likes = tuple((array.shape, array.dtype) for array in arrays)
     key = (what, likes, tuple(sample.numbers.items()), sample.absent)
     if key not in given.rehearsed:
@@ -316,7 +316,7 @@ def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
 
 
 def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
-    """Return what the graphs are lowered to, which the call needs, too."""
+    """Return the lowered graphs, built once and shared with the call."""
     build = partial(lower_graphs, given.graphs, backend)
     with uncounted():  # an original, whose steps are counted, may ask first
         return build_once(given.variant.lowered, backend.name, build)

@@ -66,7 +66,7 @@ STATIC = (bool, int, str, float, type(None))
 
 
 def decode_function(data: Data) -> SavedRecipe:
-    """Return what a Function of a document's fields is made of."""
+    """Return the recipe that the fields of a Function's document describe."""
     read_fields(data, "", FIELDS, HELD_FIELDS)
     name = read_text(data["name"], "name")
     doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
@@ -482,7 +482,7 @@ def _related(function: Function, variant: Variant) -> Variant:
 
 
 def _general(fact: str) -> Any:
-    """Return what a fact is in that form, None for one that tells the arguments apart."""
+    """Return the value of a fact in the general form; None if it distinguishes arguments."""
     if fact == "device_type":
         return "cpu"
     return True if fact in GIVEN or fact.startswith(GENERAL) else None

@@ -355,7 +355,7 @@ def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
 
 
 def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
-    """Return what gives the one where a condition holds, else the other."""
+    """Return a variant that computes `a` where the guard holds, else `b`."""
     if (a.outputs, a.fixed, a.assumed) != (b.outputs, b.fixed, b.assumed):
         raise TypeError("its ways return other things, or assert others")
     if a.notes or b.notes or a.updates or b.updates:

@@ -311,7 +311,7 @@ class _Recording:
                 )
 
     def symbol(self, leaf: Leaf) -> Any:
-        """Return what stands for a leaf while it is recorded."""
+        """Return the symbol for a leaf while it is recorded; a static leaf keeps its value."""
         if leaf.kind == "static":
             return leaf.value
         if leaf.kind == "number":
@@ -476,7 +476,7 @@ class _Recording:
         return graph, graph is not None and rule.is_first
 
     def matched(self, returned: Any) -> dict[str, Node]:
-        """Return what a backward returned, by the inputs whose gradients they are."""
+        """Return the gradients that a backward returned, by the names of their inputs."""
         matched = match_gradients(self.trace.name, returned, self.layout)
         found: dict[str, Node] = {}
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):

@@ -85,12 +85,12 @@ def _fit(change: Any, output: Value) -> Value:
 
 
 def outputs_of(name: str, found: Any, asked: Any, given: Any) -> Any:
-    """Return what a rule gets of its own function, which computes `found`. For other arguments than
-    those of the rule no derivative may be taken of it.
+    """Return the outputs that a rule gets from its own function, which computes `found`. No
+    derivative may be taken of them if the arguments are not those of the rule.
 
     Args:
         asked: the arguments of this call, nested.
-        given: those that the rule is recorded for, nested alike; None: nobody knows them.
+        given: those that the rule is recorded for, nested alike; None if they are not known.
     """
     symbols = [each for each in _flatten(asked) if isinstance(each, Value)]
     if given is not None and are_same(_flatten(asked), _flatten(given)):

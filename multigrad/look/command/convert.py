@@ -158,7 +158,7 @@ class Importable:
 
 # --- in another process, if they are a package's ------------------------------------------------
 def find_all(module: str, asked: Asked) -> Importable:
-    """Return what a module or a package defines."""
+    """Return the custom gradients that a module or a package defines."""
     found = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
     return Importable(tuple(found.named), installed(asked.names), found.unimported, transforms)
@@ -202,7 +202,7 @@ def guess_inputs(obj: Any) -> list[Any]:
 
 
 def guess_number(parameter: inspect.Parameter) -> Any:
-    """Return what may fit an argument that takes no tensor."""
+    """Return a value that may fit an argument that takes no tensor."""
     annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
     return NUMBERS.get(str(annotation), -1 if parameter.name in AXES else NUMBER)
 

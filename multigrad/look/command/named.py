@@ -132,7 +132,7 @@ def _suggest_module(name: str) -> str:
 
 
 def find_in(module: types.ModuleType, name: str) -> Any:
-    """Return what a module holds under a name, perhaps a dotted one."""
+    """Return a module's attribute by its name, which may be dotted."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -161,7 +161,7 @@ def make_inputs(
 
 
 def make_default_inputs(found: Any, dtype: str) -> list[Any]:
-    """Return what an object is tried with where no inputs are given, floats in a dtype."""
+    """Return the inputs to try an object with if none are given, floats in the given dtype."""
     own = inputs_of(subject_of(found))
     return optree.tree_map(  # type: ignore[return-value]
         lambda leaf: as_float(leaf, dtype) if isinstance(leaf, np.ndarray) else leaf,

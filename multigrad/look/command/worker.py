@@ -47,11 +47,11 @@ class Apart:
         self._end()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return what a function of a module gives for values that can be pickled.
+        """Run a module's function in the process; its arguments and result are pickled.
 
         Raises:
-            Lost: it does not end in time, or its process ends.
-            MultigradError: it raises, and this is what it says.
+            Lost: the call does not end in time, or the process ends.
+            MultigradError: the function raises; the message is that of its error.
         """
         if self._process is None:
             self._start()

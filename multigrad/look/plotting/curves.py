@@ -53,7 +53,7 @@ def make_picture(
     x: Any = None,
     key: int = 0,
 ) -> Picture:
-    """Return what `xg.plot` draws; the arguments are explained there."""
+    """Return the picture that `xg.plot` draws; the arguments are explained there."""
     places = None if x is None else read_places(x)
     inner = getattr(what, "_activation", what)  # of a module or layer
     if isinstance(inner, Activation):
@@ -174,8 +174,8 @@ def forward_curves(forward: Any, x: Array) -> list[Curve]:
 def over_gradient(
     ruled: Sequence[Ruled], names: Sequence[str], title: str, x: Array | None, key: int
 ) -> Picture:
-    """Return what rules make of a gradient, over that gradient; for both signs of the input, where
-    they look at it.
+    """Return a picture of the gradients that rules pass on, over the gradients that arrive; for
+    both signs of the input if they look at it.
     """
     x = grid() if x is None else x
     curves = [Curve("unchanged", "unchanged", Points(x, x))]
@@ -191,7 +191,7 @@ def over_gradient(
 
 
 def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
-    """Return what a rule makes of gradients; each by itself, where it looks at a whole gradient."""
+    """Return a rule as a function of gradients; if it uses all elements, each is given alone."""
 
     def formula(grad_out: Array) -> Array:
         if each.behavior.is_elementwise:
@@ -377,7 +377,7 @@ def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
 
 
 def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
-    """Return what a picture shows, with the params that all curves share."""
+    """Return a picture's title: the rules, with the params that all curves share."""
     first = ruled[0]
     names = dict.fromkeys(each.rule.name for each in ruled)
     if len(names) == 1:

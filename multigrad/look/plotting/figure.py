@@ -243,7 +243,7 @@ SHAPES = {
 
 
 def read_maps(name: str, value: Any, channels: str) -> Array:
-    """Return what is given as an array (N, H, W, C) of float64."""
+    """Return the given maps as a float64 array of shape (N, H, W, C)."""
     try:
         array = np.asarray(as_array(value))
         if array.dtype.kind not in "biuf" and "float" not in array.dtype.name:

@@ -55,10 +55,10 @@ def apply(
 
 
 def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
-    """Return what a rule does with these params.
+    """Return a rule's behavior with these params.
 
     Raises:
-        MultigradError: it does not take them, or fails.
+        MultigradError: the rule does not accept them, or fails.
     """
     sizes = np.geomspace(1e-3, 12.0, 40)
     tin = by_size(np.concatenate([-sizes, [0.0], sizes]))

@@ -143,7 +143,7 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
 
 
 def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
-    """Return what depends on the targets by more than their shapes, and is to have a gradient."""
+    """Return the nodes to differentiate: those that depend on the targets by more than shape."""
     active = set(targets)
     for node in order:
         if node.op is ops.STOP_GRADIENT:
@@ -279,7 +279,7 @@ class Combined:
         self.shares.setdefault(operand, []).append((place, node, share))
 
     def one(self, value: Node) -> Any:
-        """Return what the shares of a value become; None: there are none."""
+        """Return the combined shares of a value by its mode, or None if there are none."""
         shares = sorted(self.shares.get(value, ()), key=lambda share: share[0])
         if not shares:
             return None

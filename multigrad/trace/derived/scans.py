@@ -155,7 +155,7 @@ class Turned:
         return Back(Graph("body", (), nodes, trace.locations), heads, sums, tuple(order))
 
     def _keep(self, back: Back) -> tuple[dict[Node, Node], Graph]:
-        """Return what a turn keeps, with its inputs of a turn back, and that turn's results."""
+        """Return the nodes that a turn keeps, with their inputs in the turn back, and its graph."""
         body, first = self.body, self.node.attr("carried")
         alike = find_alike(body, first)
         for i, head in back.heads.items():
@@ -185,8 +185,8 @@ class Turned:
         return kept, substitute(plain, kept)
 
     def _costs(self, graph: Graph, alike: Mapping[Node, int], later: set[Node]) -> dict[Node, int]:
-        """Return what it costs to keep each node of the VJP of a turn that a turn knows; what is
-        not known before goes into `later`. Rows and constants are there.
+        """Return the cost of keeping each node of a turn's VJP that the turn knows. Rows and
+        constants are already there. Nodes that are not known before are added to `later`.
         """
         inputs, first = self.body.inputs, self.node.attr("carried")
         last = first + self.node.attr("rows")
@@ -248,7 +248,7 @@ class Turned:
         return (xp.zeros_like(value) if cotangent is None else cotangent).node
 
     def _histories(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return what each turn keeps, stacked."""
+        """Return the nodes kept by each turn, stacked over the turns."""
         if not nodes:
             return []
         body = self.body

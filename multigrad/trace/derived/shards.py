@@ -49,7 +49,7 @@ class Part:
         return tuple(i % self.rank for i in given) if self.rank else ()
 
     def over(self, axis: Any) -> Names | None:
-        """Return what these axes are split over; None: nothing."""
+        """Return the mesh axes over which these axes are split, or None if they are not."""
         names = [self.split[i] for i in self.axes(axis) if i in self.split]
         if not names:
             return None

@@ -110,7 +110,7 @@ def _is_value_of_library(kind: type) -> bool:
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:
-    """Return what an object holds as a key, which tells changes; () where that is too much."""
+    """Return an object's contents as a key that reveals changes; () if there are too many."""
     if isinstance(value, FIXED) or any(value is each for each in seen):
         return ()
     if type(value) in (list, set, frozenset):

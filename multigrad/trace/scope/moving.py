@@ -149,7 +149,7 @@ def note_renamed(name: str, rule: Any, number: int | None) -> None:
 
 
 def standing(moving: Moving) -> float:
-    """Return what stands for a number that moves; in a region that runs again, what stood then."""
+    """Return the current value of a moving number; in a region that runs again, its first value."""
     then = THEN.get()
     number = None if then is None else then.numbers.get(moving.serial)
     return moving.value if number is None else number

@@ -59,7 +59,7 @@ class Telling(str):
     """A fact that looks itself up."""
 
     def meaning(self) -> Any:
-        """Return what it means now, None where that cannot be told."""
+        """Return the current meaning, or None if it cannot be determined."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ def names_in(found: Meanings) -> tuple[Lookup, ...]:
 
 
 def look_up(fact: str) -> Any:
-    """Return what a fact means now, which is noted."""
+    """Return the current meaning of a fact, and note that it was read."""
     if isinstance(fact, Telling):
         meaning = fact.meaning()
         note({fact: meaning})
@@ -153,7 +153,7 @@ def is_in_force(fact: str) -> bool:
 
 
 def look_up_all(facts: Iterable[str]) -> Meanings:
-    """Return what those of some facts mean now that are looked up, in their order."""
+    """Return the current meanings of those facts that are looked up, in their order."""
     return {fact: look_up(fact) for fact in facts if is_read(fact)}
 
 
@@ -239,7 +239,7 @@ class Met:
         self._held = _add(self._held, held)
 
     def word(self) -> str:
-        """Return what stands now for the numbers that traces hold: each is good for one word."""
+        """Return the numbers that traces hold, as text; each trace is valid for one text."""
         if not self._held:
             return ""
         return "".join([f" {each.serial}={each.value!r}" for each in alive(self._held)])
@@ -251,7 +251,7 @@ def _add(known: tuple[weakref.ref[Moving], ...], more: Iterable[Moving]) -> Any:
 
 
 def read(moving: Moving, backend: Backend | None = None) -> Any:
-    """Return what stands for a number that moves.
+    """Return the current value of a moving number: a float, or what represents it in a trace.
 
     Args:
         backend: the one whose tensors the number acts on; None: all are told.
@@ -279,7 +279,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
 
 
 def now(value: Any, backend: Backend | None = None) -> Any:
-    """Return what stands for a value that may move; all else as it is."""
+    """Return the current value of a number that may move; return other values unchanged."""
     return read(value, backend) if isinstance(value, Moving) else value
 
 

@@ -118,7 +118,7 @@ class ActiveRules:
     present: ActiveRules | None = None
 
     def word(self, scope: str) -> str:
-        """Return what the token says about one scope, "activations" or "params"."""
+        """Return the part of the token for one scope, "activations" or "params"."""
         if self.activations is None is self.params:
             return self.token
         in_force = self.params if scope == "params" else self.activations
