@@ -252,7 +252,7 @@ def lower(
 
     Args:
         rule: a name, a Rule, a function that is a rule, or a Function; None is the forward's true
-            derivative. A Function is taken as it was captured at its latest call.
+            derivative. A Function is taken as it was captured last.
         backend: "torch", "jax", "tensorflow", "numpy" or a third party's.
         forward: the activation that the rule sits under, or a function of one tensor, as
             `xg.activation` takes them.

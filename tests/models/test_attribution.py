@@ -434,7 +434,8 @@ def test_numbers_at_the_ends_of_their_ranges_are_taken() -> None:
 
 
 def test_the_numbers_of_a_zbox_are_looked_at_in_tensors_too(backend: Any) -> None:
-    low, high = backend.array(array(3)), backend.array(array(3) - 1.0)
+    numbers = array(3)
+    low, high = backend.array(numbers), backend.array(numbers - 1.0)
     with pytest.raises(xg.RuleError, match="param 'low' is <= high everywhere"):
         lrp.zbox(low, high)
     with pytest.raises(xg.RuleError, match="sigma is a deviation"):

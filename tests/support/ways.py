@@ -63,11 +63,16 @@ def saved(kind: Kind) -> Function:
 
 def saved_layer() -> Any:
     """Return a layer with its rule, read back from a document."""
+    return xg.from_dict(called_layer().to_dict())
+
+
+def called_layer() -> Any:
+    """Return a layer with its rule, captured for a call without a bias."""
     layer = xg.attribution.epsilon(0.25).over("linear")
     layer.variants.clear()  # other tests may have called it otherwise
     layer._entries.clear()
     layer(X, WEIGHT, None)
-    return xg.from_dict(layer.to_dict())
+    return layer
 
 
 def forward_of(kind: Kind) -> str:
@@ -80,9 +85,7 @@ def ejected(kind: Kind, backend: str) -> Function:
     if kind.meaning is None:
         raise NotApplicable("what is ejected takes its key as an argument")
     if kind.name == LAYER:
-        layer = xg.attribution.epsilon(0.25).over("linear")
-        layer(X, WEIGHT, None)
-        text = xg.source(layer, backend, standalone=True)
+        text = xg.source(called_layer(), backend, standalone=True)
     elif kind.rule is not None:
         found = rule_of(kind)
         text = xg.source(found, backend, forward=forward_of(kind), standalone=True)

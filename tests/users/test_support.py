@@ -25,7 +25,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(backend, transform, marks=marks, id=f"{backend}: {transform}")
 
 
-@pytest.mark.parametrize(("name", "transform"), cases())
+@pytest.mark.parametrize(("name", "transform"), list(cases()))
 @pytest.mark.filterwarnings("ignore")
 def test_each_kind_of_rule_does_what_the_table_says(name: str, transform: str) -> None:
     assert matrix.wrong(name, transform) == {}

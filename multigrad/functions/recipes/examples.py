@@ -1,6 +1,4 @@
-"""The captured form of a Function: of its latest call, of its signature, or of example
-arguments.
-"""
+"""The captured form of a Function: the latest one, of its signature, or of example arguments."""
 
 from __future__ import annotations
 
