@@ -34,19 +34,19 @@ EPS = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64":
 
 TORCH = """
 x * 2
-x * 2.5
-2 - x
 x / 2
 x // 2
 x % 3
 x ** 2
-x ** 0.5
 -x
-abs(x)
 x + x
-x * x
 x > 1
 x == 0
+x * 2.5
+2 - x
+x ** 0.5
+abs(x)
+x * x
 (x > 0) * x
 (x > 0) * 2
 x.sum()
@@ -136,130 +136,26 @@ torch.nn.functional.relu(x)
 torch.nn.functional.one_hot(x.long().clamp(0, 3), 4) * x[:, None]
 """
 
-JAX = """
+# What NumPy has and, where np is jnp, JAX.
+ARRAYS = """
 x * 2
-x * 2.5
-2 - x
 x / 2
 x // 2
 x % 3
 x ** 2
-x ** 0.5
 -x
-abs(x)
 x + x
 x > 1
 x == 0
-(x > 0) * x
-(x > 0) * 2
-x.sum()
-jnp.sum(x, dtype=jnp.float32)
-jnp.sum(x, axis=0)
-jnp.mean(x)
-jnp.mean(x, dtype=jnp.float32)
-jnp.prod(x)
-jnp.max(x)
-jnp.cumsum(x)
-jnp.cumsum(x, dtype=jnp.float64)
-jnp.where(x > 1, x, 0.)
-jnp.where(x > 1, x, 0)
-jnp.where(x > 1, 1, 0)
-jnp.where(x > 1, 1., 0.)
-x + jnp.zeros(3)
-x + jnp.ones(3, dtype=jnp.float32)
-x + jnp.arange(3)
-x * jnp.float32(2.5)
-x * jnp.asarray(2.5)
-x * jnp.array([1., 2., 3.])
-x * np.pi
-x * np.float32(2)
-x.astype(jnp.float32) * 2
-x.astype(jnp.float64) / 3
-x.astype(jnp.float16) * 2
-x.astype(jnp.int64) * 2
-x.astype(bool)
-jnp.exp(x)
-jnp.sqrt(x)
-jax.nn.sigmoid(x)
-jax.nn.relu(x)
-jnp.sign(x)
-jnp.maximum(x, 0)
-jnp.clip(x, 0, 2)
-jnp.clip(x, -1.5, 1.5)
-jax.nn.softmax(x)
-jnp.round(x)
-jnp.round(x, 1)
-jnp.fmod(x, 2)
-jnp.fmod(2, x)
-jnp.isclose(x, x[::-1])
-jnp.logical_and(x, jnp.asarray(2))
-(x * 2) ** jnp.asarray(3)
-jnp.floor_divide(x, 2)
-jnp.outer(x, x)
-jnp.ones_like(x) * 3
-jnp.full_like(x, 2) + 1
-jnp.zeros_like(x, dtype=jnp.float32) + x
-jnp.square(x)
-jnp.power(x, 3)
-jnp.power(x, 2.)
-jnp.log1p(x)
-jnp.linalg.norm(x.astype(jnp.float32))
-jnp.stack([x, x * 2])
-jnp.concatenate([x, jnp.zeros(3)])
-jnp.matmul(x[:, None], x[None, :])
-jnp.dot(x, x)
-jnp.dot(x, x, preferred_element_type=jnp.float32)
-jnp.einsum('i,i->', x, x)
-jnp.vdot(x, x)
-jnp.argmax(x)
-jnp.sort(x)
-jnp.floor(x)
-jnp.any(x > 1)
-jnp.std(x)
-jnp.var(x, dtype=jnp.float32)
-jnp.isnan(x)
-jnp.true_divide(x, 3)
-jnp.remainder(x, 2)
-jnp.count_nonzero(x)
-x - jnp.mean(x)
-x / jnp.abs(x).max()
-lax.mul(x, x)
-lax.add(x, x)
-lax.div(x, x + jnp.asarray(1, x.dtype))
-lax.convert_element_type(x, jnp.float32) * 3
-jnp.nanstd(x)
-~(x > 1)
-(x > 1) & (x < 3)
-jnp.take(x, jnp.array([0, 2]))
-jnp.full((3,), 1.5) + x
-jnp.linspace(0., 1., 3) * x
-jax.nn.one_hot(jnp.array([0, 1, 2]), 3) * x
-x.at[0].set(5)
-x.mean()
-x.dot(x)
-"""
-
-NUMPY = """
-x * 2
 x * 2.5
 2 - x
-x / 2
-x // 2
-x % 3
-x ** 2
 x ** 0.5
--x
 abs(x)
-x + x
-x > 1
-x == 0
 (x > 0) * x
 (x > 0) * 2
 x.sum()
-x.sum(dtype=np.float32)
 np.sum(x, axis=0)
 np.mean(x)
-x.mean(dtype=np.float32)
 np.prod(x)
 np.max(x)
 np.cumsum(x)
@@ -272,10 +168,8 @@ x + np.zeros(3)
 x + np.ones(3, dtype=np.float32)
 x + np.arange(3)
 x * np.float32(2.5)
-x * np.float64(2.5)
 x * np.asarray(2.5)
 x * np.array([1., 2., 3.])
-x * np.pi
 x.astype(np.float32) * 2
 x.astype(np.float64) / 3
 x.astype(np.float16) * 2
@@ -285,7 +179,6 @@ np.exp(x)
 np.sqrt(x)
 np.sign(x)
 np.maximum(x, 0)
-np.maximum(x, 0.)
 np.clip(x, 0, 2)
 np.clip(x, -1.5, 1.5)
 np.round(x)
@@ -293,8 +186,6 @@ np.round(x, 1)
 np.fmod(x, 2)
 np.fmod(2, x)
 np.isclose(x, x[::-1])
-np.logical_and(x, 2)
-np.average(x, weights=x)
 np.floor_divide(x, 2)
 np.outer(x, x)
 np.ones_like(x) * 3
@@ -328,24 +219,61 @@ x / np.abs(x).max()
 np.take(x, np.array([0, 2]))
 np.full((3,), 1.5) + x
 np.linspace(0., 1., 3) * x
+x.mean()
+"""
+
+JAX = (
+    ARRAYS.replace("np.", "jnp.")
+    + """\
+jnp.sum(x, dtype=jnp.float32)
+jnp.mean(x, dtype=jnp.float32)
+x * np.pi
+x * np.float32(2)
+jax.nn.sigmoid(x)
+jax.nn.relu(x)
+jax.nn.softmax(x)
+jnp.logical_and(x, jnp.asarray(2))
+(x * 2) ** jnp.asarray(3)
+jnp.dot(x, x, preferred_element_type=jnp.float32)
+lax.mul(x, x)
+lax.add(x, x)
+lax.div(x, x + jnp.asarray(1, x.dtype))
+lax.convert_element_type(x, jnp.float32) * 3
+jnp.nanstd(x)
+jax.nn.one_hot(jnp.array([0, 1, 2]), 3) * x
+x.at[0].set(5)
+x.dot(x)
+"""
+)
+
+NUMPY = (
+    ARRAYS
+    + """\
+x.sum(dtype=np.float32)
+x.mean(dtype=np.float32)
+x * np.float64(2.5)
+x * np.pi
+np.maximum(x, 0.)
+np.logical_and(x, 2)
+np.average(x, weights=x)
 np.nan_to_num(x)
 np.sqrt(np.float32(2)) * x
-x.mean()
 x @ x
 np.tanh(x)
 """
+)
 
 TF = """
 x * 2
-x + x
-x * x
--x
 x / 2
 x // 2
 x % 3
 x ** 2
+-x
+x + x
 x > 1
 x == 0
+x * x
 tf.cast(x > 0, x.dtype) * x
 tf.cast(x, tf.float32) * 2
 tf.cast(x, tf.float64) / 3
