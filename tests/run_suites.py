@@ -31,8 +31,8 @@ FREEGRAD = "freegrad"
 OWN = {"jax": (COMPILING, "--require=flax,optax")}
 # In this order they begin; then the others, of a minute or two each.
 LONGEST = (
-    *("torch", "several", "jax", "tensorflow"),
-    *("keras-torch", "keras-tensorflow", "keras-jax", "kernels-jax"),
+    *("torch", "several", "jax", "tensorflow", "kernels-jax"),
+    *("keras-torch", "keras-tensorflow", "keras-jax"),
 )
 # Thousands of small programs are compiled and run once: XLA optimizes none of them; and where the
 # numbers of single ops are not what is tested, it emits as it did before it fused.
@@ -55,17 +55,17 @@ BESIDE_KERAS = {
 # The processor seconds that a part may take, three times what it takes at rest where XLA has
 # compiled nothing yet: one that takes more fails.
 SECONDS = {
-    "several": 1650,
-    "jax": 1600,
-    "torch": 1340,
-    "tensorflow": 990,
-    "keras-torch": 770,
-    "keras-tensorflow": 910,
-    "keras-jax": 1020,
-    "kernels-jax": 700,
-    "beside-keras-torch": 40,
-    "beside-keras-jax": 80,
-    "beside-keras-tensorflow": 220,
+    "several": 660,
+    "jax": 710,
+    "torch": 1110,
+    "tensorflow": 580,
+    "keras-torch": 200,
+    "keras-tensorflow": 180,
+    "keras-jax": 190,
+    "kernels-jax": 350,
+    "beside-keras-torch": 60,
+    "beside-keras-jax": 60,
+    "beside-keras-tensorflow": 80,
     FREEGRAD: 20,
 }
 
