@@ -183,7 +183,7 @@ class Numbers:
         Raises:
             TypeError: a number takes another dtype at each turn.
         """
-        for _ in (None, *self.leaves):
+        for _ in self.leaves or [None]:
             try:
                 return record(self._tensors(self.leaves))
             except Other as other:  # what a number becomes where it meets tensors

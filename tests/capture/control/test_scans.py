@@ -267,22 +267,6 @@ def test_a_loop_that_counts(backend: Any) -> None:
     np.testing.assert_array_equal(xp.fori_loop(3, 3, lambda i, h: h / 0, B), B)
 
 
-@pytest.mark.parametrize("start", [0, (0, 0)])
-def test_a_number_that_is_carried_takes_the_dtype_of_what_it_meets(start: Any) -> None:
-    def total(rows: Any) -> Any:
-        def turn(carry: Any, row: Any) -> Any:
-            first = carry[0] if isinstance(carry, tuple) else carry
-            after = first + xp.sum(row)
-            return ((after, carry[1]) if isinstance(carry, tuple) else after), row
-
-        carry = xp.scan(turn, start, rows)[0]
-        return carry[0] if isinstance(carry, tuple) else carry
-
-    found = xg.function(total, native=False)(B)
-    assert found.dtype == B.dtype
-    np.testing.assert_allclose(found, B.sum(), rtol=1e-12)
-
-
 def test_a_branch_lets_no_cotangent_through_the_way_that_is_not_taken(backend: Any) -> None:
     def f(x: Any) -> Any:
         return xp.cond(xp.sum(x) > 0, lambda a: xp.sqrt(a), lambda a: a * 2.0, x)
