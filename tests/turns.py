@@ -58,9 +58,8 @@ def affordable(
     if seconds is None:
         return cases
     always = [case for case in cases if case.get_closest_marker("always")]
-    family = [
-        environment.replace(environment.rpartition("-")[2], name) for name in sampling.IN_TURN
-    ]
+    head, dash, _ = environment.rpartition("-")
+    family = [f"{head}{dash}{name}" for name in sampling.IN_TURN]
     rivals = [each for each in family if (function, each) in read()]
     turn = rivals[zlib.crc32(function.encode()) % len(rivals)] if rivals else environment
     if takes_turns and environment in rivals and turn != environment:

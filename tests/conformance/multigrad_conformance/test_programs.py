@@ -30,4 +30,5 @@ def test_random_programs_give_the_numbers_of_the_interpreter(
     compiled = [backend.name] if compiling else []
     tally = check_random([backend], SEED + 1000 + shard, SHARD, compiled, table=table)
     assert tally.programs == SHARD
+    assert len(tally.ops) > len(table) / 4
     assert tally.compared >= 0.8 * tally.elements, "too much is left to rounding"

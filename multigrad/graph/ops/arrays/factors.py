@@ -22,7 +22,7 @@ from ..numerics import Array, widened, wider
 from ..result_shapes import Shape, square, with_matrices
 from ..results import of_matrix, rows_of
 from ..table import Cotangents, zero
-from .linalg import of_matrices, told_infinite
+from .linalg import mark_infinities, of_matrices
 
 # --- parts of a matrix ----------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def svd(x: Array) -> Array:
     """Raise LinAlgError where there are none."""
     if not x.size:
         return np.zeros(svd_shape(x.shape), x.dtype)
-    u, s, vh = np.linalg.svd(told_infinite(x), full_matrices=False)
+    u, s, vh = np.linalg.svd(mark_infinities(x), full_matrices=False)
     return np.concatenate((s[..., None, :], u, np.swapaxes(vh, -1, -2)), -2)
 
 
@@ -207,7 +207,7 @@ SVD = of_matrices(
 def svdvals(x: Array) -> Array:
     if not x.size:
         return np.zeros(values_shape(x.shape), x.dtype)
-    return np.linalg.svd(told_infinite(x), compute_uv=False)
+    return np.linalg.svd(mark_infinities(x), compute_uv=False)
 
 
 def svdvals_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:

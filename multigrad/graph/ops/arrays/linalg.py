@@ -176,7 +176,7 @@ INV = of_matrices(
 )
 
 
-def told_infinite(x: Array) -> Array:
+def mark_infinities(x: Array) -> Array:
     """NaN where a number is infinite: LAPACK raises for NaN, and may never end for an infinity."""
     return np.where(np.isfinite(x), x, np.nan)
 
@@ -186,7 +186,7 @@ def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
     """What is below the cutoff times the largest singular value counts as zero."""
     if not x.size:
         return np.swapaxes(x, -1, -2)
-    u, s, v = np.linalg.svd(told_infinite(x), full_matrices=False)
+    u, s, v = np.linalg.svd(mark_infinities(x), full_matrices=False)
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(np.finfo(x.dtype).eps))
     large = s > np.asarray(cutoff, x.dtype) * np.max(s, axis=-1, keepdims=True)
     inverse = np.divide(1, s, out=np.zeros_like(s), where=large)
