@@ -156,12 +156,15 @@ def avg_pool(
 
 
 def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-    return convolutions.adaptive(input, output_size, lambda x: xp.mean(x, -1))
+    return convolutions.adaptive((input,), output_size, lambda x: (xp.mean(x, -1),))[0]
 
 
-def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, None]:
-    """The largest of parts, without their places."""
-    return convolutions.adaptive(input, output_size, convolutions.first_largest), None
+def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
+    """The largest of parts, and their places, as those of `max_pool`."""
+    lengths = shape_of(input)[-len(output_size) :]
+    numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+    numbers = xp.broadcast_to(places.as_tensor(numbers, input), shape_of(input))
+    return convolutions.adaptive((input, numbers), output_size, convolutions.first_largest)
 
 
 ATEN: dict[str, Callable[..., Any]] = {

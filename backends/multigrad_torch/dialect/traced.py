@@ -288,11 +288,20 @@ def index(input: Tensor, indices: Sequence[Any]) -> Tensor:
 def index_put(
     input: Tensor, indices: Sequence[Any], values: Any, accumulate: bool = False
 ) -> Tensor:
-    if accumulate:
-        raise TypeError("index_put that accumulates")
     symbol = next(x for x in (input, values, *indices) if isinstance(x, Value))
-    whole = tuple(slice(None) if each is None else each for each in indices)
-    return indexing.assigned(like(input, symbol), whole, values)
+    whole: Any = tuple(slice(None) if each is None else each for each in indices)
+    x = like(input, symbol)
+    if accumulate:
+        places_ = tuple(x if isinstance(x, slice) else like(x, symbol) for x in whole)
+        whole, values = indexing.add_at(x, places_, values)
+    return indexing.assigned(x, whole, values)
+
+
+def put(input: Tensor, index: Tensor, source: Any, accumulate: bool = False) -> Tensor:
+    flat = xp.reshape(like(input, source), -1)
+    places_ = xp.reshape(like(index, flat), -1)
+    given = xp.reshape(like(source, flat), -1)
+    return xp.reshape(index_put(flat, [places_], given, accumulate), parts.shape_of(input))
 
 
 def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
@@ -360,6 +369,12 @@ def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: 
     return linalg.linalg_svd(A, full_matrices)
 
 
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+    """The solution, without the factors, and whether it succeeded."""
+    solution, info = linalg.solve_ex(A, B, left=left)
+    return solution, None, None, info
+
+
 OWN: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("alias", "lift_fresh", "lift_fresh_copy", "detach_copy"), copy_of),
     "_unsafe_view": lambda input, size: input.reshape(size),
@@ -369,10 +384,14 @@ OWN: dict[str, Callable[..., Any]] = {
     "slice_scatter": slice_scatter,
     "select_scatter": select_scatter,
     "index": index,
+    "i0": lambda input: xp.i0e(input) * xp.exp(xp.abs(input)),
+    "i1": lambda input: xp.i1e(input) * xp.exp(xp.abs(input)),
     "index_put": index_put,
+    "put": put,
     "_to_copy": to_copy,
     "copy": copy,
     "diagonal_scatter": diagonal_scatter,
+    "_linalg_solve_ex": solve_ex,
     "_linalg_svd": svd,
     "embedding": embedding,
     "std_mean": with_mean(reductions.std),

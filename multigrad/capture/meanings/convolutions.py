@@ -146,13 +146,14 @@ def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: In
     """The largest of each window; its gradient goes to the first of equal ones, in rows."""
     seen = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
     for _ in sizes:
-        seen = first_largest(seen)
+        (seen,) = first_largest(seen)
     return seen
 
 
-def first_largest(x: Tensor) -> Tensor:
-    places = xp.argmax(x, -1, keepdims=True)
-    return xp.squeeze(xp.take_along_axis(x, places, -1), -1)
+def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """The largest along the last axis, and what others hold at its place."""
+    at = xp.argmax(x, -1, keepdims=True)
+    return tuple(xp.squeeze(xp.take_along_axis(each, at, -1), -1) for each in (x, *others))
 
 
 def mean_pool(
@@ -187,24 +188,22 @@ def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Int
     return tuple(pairs)
 
 
-def adaptive(x: Tensor, counts: Sequence[Any], reduce: Any) -> Tensor:
+def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tuple[Tensor, ...]:
     """As many parts of each of the last axes as are asked for, each reduced to one element.
 
     Args:
         counts: by axis, None for as many as there are.
-        reduce: `reduce(x)` takes the last axis away.
+        reduce: `reduce(*xs)` takes the last axis away.
     """
     for i in range(len(counts)):
-        axis, count = rank(x) - 1 - i, counts[-1 - i]
-        n = length(x, axis)
+        axis, count = rank(xs[0]) - 1 - i, counts[-1 - i]
+        n = length(xs[0], axis)
         if count is None or count == n:
             continue
-        parts = [
-            reduce(xp.moveaxis(cut(x, axis, j * n // count, -((j + 1) * n // -count)), axis, -1))
-            for j in range(count)
-        ]
-        x = xp.stack(parts, axis)
-    return x
+        ends = [(j * n // count, -((j + 1) * n // -count)) for j in range(count)]
+        parts = [reduce(*(xp.moveaxis(cut(x, axis, *at), axis, -1) for x in xs)) for at in ends]
+        xs = tuple(xp.stack(each, axis) for each in zip(*parts, strict=True))
+    return xs
 
 
 # --- layouts --------------------------------------------------------------------------------------

@@ -205,6 +205,8 @@ def as_places(x: Tensor, index: Any) -> Any:
         return trace.value(index.node)
     if not hasattr(index, "dtype"):
         index = np.asarray(index)
+    if not isinstance(index, Value) and not index.ndim:
+        return xp.reshape(as_places(x, np.reshape(index, 1)), ())
     dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
     if dtype not in (*WHOLE, "int", BOOL):
         given = "floats" if dtype == T else dtype

@@ -29,6 +29,7 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.table import habits_of
+from .memory import in_format
 
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
@@ -118,8 +119,8 @@ def as_held(x: Value, value: Any) -> Any:
 def to_dtype(dtype: str) -> Callable[[Any], Any]:
     """Return the method that casts to a dtype."""
 
-    def to(x: Any) -> Any:
-        return cast(x, dtype)
+    def to(x: Any, *, memory_format: Any = None) -> Any:
+        return in_format(cast(x, dtype), memory_format)
 
     return to
 

@@ -7,6 +7,7 @@ With operands in order, elementwise functions give results in order, in torch an
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 from ...graph import ops
 from ...graph.ir.graph import Node
@@ -35,6 +36,17 @@ def maybe_same(x: Value) -> Value:
     else:
         result.twin = weakref.ref(x)
         x.views.append(weakref.ref(result))
+    return result
+
+
+def in_format(x: Value, memory_format: Any) -> Value:
+    """Return x in one of torch's memory formats: the same memory or a copy."""
+    if str(memory_format) in ("None", "torch.preserve_format"):
+        return x
+    if str(memory_format) == "torch.contiguous_format":
+        return maybe_same(x)
+    result = copy_of(x)
+    mark_view(result, x, False)  # its strides, which may be these already, are never known
     return result
 
 

@@ -160,15 +160,15 @@ def to(
     memory_format: Any = None,
 ) -> Tensor:
     """Change dtype; a rule stays on its input's device, so no other is taken."""
-    if memory_format is not None:
-        raise TypeError("to with a memory_format")
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
         x = places.as_tensor(x, given) if isinstance(given, Value) else x
         if not isinstance(given, bool) and type(given).__name__ != "SymbolicDevice":
             dtype = _dtype_of(given) if hasattr(type(given), "dtype") else given
     result = x if dtype is None else cast(x, dtype)
-    return copy_of(result) if copy or flags[1:] == [True] else result
+    if copy or flags[1:] == [True]:
+        return copy_of(result)
+    return memory.in_format(result, memory_format)
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
@@ -202,6 +202,8 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself, or a copy, which depends on the strides; a rule's lie in order."""
     is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
+    if str(memory_format) not in ("None", "torch.contiguous_format"):
+        return memory.in_format(x, memory_format)
     return x if is_same else memory.maybe_same(x)
 
 

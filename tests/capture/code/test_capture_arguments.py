@@ -155,7 +155,6 @@ REFUSED: dict[str, Any] = {
     "mean with a dtype by position": lambda a: a.mean(0, np.float32),
     "a method with out": lambda a: a.sum(axis=0, out=a[0]),
     "rounding": lambda a: a.div(2, rounding_mode="nearest"),
-    "a memory format": lambda a: a.to(memory_format="channels_last"),
     "reshape in another order": lambda a: np.reshape(a, (3, 2), order="F"),
     "casting": lambda a: np.add(a, 1, casting="unsafe"),
     "several quantiles": lambda a: np.quantile(a, [0.1, 0.5]),

@@ -94,20 +94,20 @@ def test_a_network_with_convolutions_is_a_function_of_its_input() -> None:
     np.testing.assert_allclose(xg.function(net)(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_places_of_the_largest_are_torch_s() -> None:
-    x = RNG.normal(size=PICTURE).astype(np.float32)
-    assert_as_in("torch", lambda x: F.max_pool2d(x, 2, return_indices=True)[0], x)
-    _, places = F.max_pool2d(torch.tensor(x), 2, return_indices=True)
-    found = xg.function(lambda x: F.max_pool2d(x, 2, return_indices=True)[1], native=False)(x)
-    np.testing.assert_array_equal(found, places)
+PAIRS: dict[str, Callable[[Any], Any]] = {
+    "max_pool2d": lambda x: F.max_pool2d(x, 2, return_indices=True),
+    "adaptive_max_pool1d": lambda x: torch.adaptive_max_pool1d(x[0], 2),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, (3, None), return_indices=True),
+    "adaptive_max_pool3d": lambda x: F.adaptive_max_pool3d(x, (1, 4, 3), return_indices=True),
+}
 
 
-def test_torchs_own_adaptive_max_pool_gives_a_pair_which_is_refused() -> None:
-    x = np.arange(8.0).reshape(1, 2, 4)
-    assert_as_in("torch", lambda x: F.adaptive_max_pool1d(x, 2), x)
-    assert len(torch.adaptive_max_pool1d(torch.tensor(x), 2)) == 2
-    with pytest.raises(xg.TraceError, match="of which another result is known"):
-        xg.function(lambda x: torch.adaptive_max_pool1d(x, 2)[0], native=False)(x)
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_places_of_the_largest_are_torch_s(name: str) -> None:
+    x = RNG.normal(size=PICTURE).astype(np.float32).round(1)
+    assert_as_in("torch", lambda x: PAIRS[name](x)[0], x)
+    found = xg.function(lambda x: PAIRS[name](x)[1], native=False)(x)
+    np.testing.assert_array_equal(found, PAIRS[name](torch.tensor(x))[1])
 
 
 # `torch.nn.grad`: what classes with a convolution call in their backward.

@@ -41,15 +41,22 @@ def calls() -> dict[str, Callable[[Any], Any]]:
             x[None, :, :, None], tf.ones((1, 2, 1, 1)), tf.ones((1, 1, 1, 2)), [1] * 4, "SAME"
         ),
         "unsorted_segment_mean": lambda x: tf.math.unsorted_segment_mean(x, [0, 0], 2),
+        "unsorted_segment_sqrt_n": lambda x: tf.math.unsorted_segment_sqrt_n(x, 0, 1),
+        "local_response_normalization": lambda x: tf.nn.local_response_normalization(
+            x[None, None], 1, 0.5, 2.0, 0.75
+        ),
+        "tensor_diag": lambda x: tf.linalg.tensor_diag_part(tf.linalg.tensor_diag(x) * 2.0),
+        "sinc": lambda x: tf.experimental.numpy.sinc(x),
         "TopKV2": lambda x: tf.raw_ops.TopKV2(input=x, k=2).values,
         "ties": lambda x: tf.experimental.numpy.maximum(x, x + tf.nn.relu6(-x)),
     }
 
 
 NAMES = "logaddexp kron lstsq total_variation separable_conv2d unsorted_segment_mean TopKV2 ties"
+MORE = "unsorted_segment_sqrt_n local_response_normalization tensor_diag sinc"
 
 
-@pytest.mark.parametrize("name", NAMES.split())
+@pytest.mark.parametrize("name", [*NAMES.split(), *MORE.split()])
 def test_a_function_without_a_row_has_its_numbers_and_gradient(name: str, backend: Any) -> None:
     x = np.array([[1.5, 0.25, 0.7], [0.5, 2.0, 1.1]], "float32")
     own = tf.constant(x)

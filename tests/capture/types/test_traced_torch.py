@@ -47,14 +47,19 @@ def calls() -> dict[str, Callable[[Any], Any]]:
         "channel_shuffle": lambda x: F.channel_shuffle(x[None, :, :, None], 2)[0, :, :, 0],
         "slice_scatter": lambda x: torch.slice_scatter(x, x[:, :1] * 3.0, dim=1, start=1, end=2),
         "index_put": lambda x: torch.index_put(x, (torch.tensor([0, 1]),), x[:1] * 2.0),
+        "accumulated": lambda x: torch.index_put(x, (torch.tensor([1, 1]),), x * 2.0, True),
+        "put": lambda x: torch.put(x, torch.tensor([4, -1, 4]), x[1] * 2.0, True),
+        "tensorsolve": lambda x: torch.linalg.tensorsolve(x[:, :2], x[:, 2]),
+        "i0": lambda x: torch.i0(x) + torch.special.i1(x),
     }
 
 
 # As a mark they are wanted before torch is imported.
-NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle"
+NAMES = "mvlgamma renorm gradient vander local_response_norm channel_shuffle slice_scatter"
+MORE = "index_put accumulated put tensorsolve i0"
 
 
-@pytest.mark.parametrize("name", [*NAMES.split(), "slice_scatter", "index_put"])
+@pytest.mark.parametrize("name", [*NAMES.split(), *MORE.split()])
 def test_a_function_without_a_row_has_torchs_numbers_and_gradient(name: str, backend: Any) -> None:
     call = calls()[name]
     x = np.array([[1.5, 0.25, 0.7], [0.5, 2.0, 1.1]], "float32")

@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,13 @@ NUMPY: dict[str, Any] = {
     "nan_to_num": lambda a: np.nan_to_num(a),
     "expand_dims": lambda a: np.expand_dims(a, 0),
 }
+
+
+def in_format(method: Any, name: str) -> Any:
+    """Call a method with one of torch's memory formats."""
+    return method(memory_format=getattr(sys.modules["torch"], name))
+
+
 TORCH: dict[str, Any] = {
     "conj in torch": lambda a: a.conj(),
     "resolve_conj": lambda a: a.resolve_conj(),
@@ -76,6 +84,10 @@ TORCH: dict[str, Any] = {
     "to": lambda a: a.to(a.dtype),
     "to with a copy": lambda a: a.to(a.dtype, copy=True),
     "to with a copy by position": lambda a: a.to(a.dtype, False, True),
+    "in channels last": lambda a: in_format(a[None, None].contiguous, "channels_last")[0, 0],
+    "to a memory format": lambda a: in_format(a[None, None].to, "channels_last")[0, 0],
+    "float in a memory format": lambda a: in_format(a.float, "contiguous_format"),
+    "double in a memory format": lambda a: in_format(a.double, "preserve_format"),
     "float": lambda a: a.float(),
     "double": lambda a: a.double(),
     "type_as": lambda a: a.type_as(a),

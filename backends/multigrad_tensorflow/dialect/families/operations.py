@@ -5,6 +5,7 @@ is recorded by the row of the function of the same meaning.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter, index
@@ -82,15 +83,23 @@ def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor
     return products.with_diagonal(input, diagonal)
 
 
-def of_rank(axes: int, record: Handler) -> Handler:
-    """Return a recorder that takes tensors of this many axes alone."""
+def tensor_diag(diagonal: Tensor) -> Tensor:
+    return xp.reshape(products.embedded(xp.reshape(diagonal, -1)), (*diagonal.shape,) * 2)
 
-    def operation(x: Tensor) -> Tensor:
-        if parts.rank(x) != axes:
-            raise TypeError(f"{parts.rank(x)} axes; {axes} are known")
-        return record(x)
 
-    return operation
+def tensor_diag_part(input: Tensor) -> Tensor:
+    lengths = (*input.shape,)[: rank(input) // 2]
+    n = math.prod(lengths)
+    return xp.reshape(products.diagonal(xp.reshape(input, (n, n))), lengths)
+
+
+def normalize_locally(
+    x: Tensor, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5
+) -> Tensor:
+    """By the squares of so many channels on each side, as AlexNet does (section 3.3)."""
+    around = ((0, 0),) * (rank(x) - 1) + ((depth_radius, depth_radius),)
+    seen = xp.windows(xp.pad(x * x, around), (2 * depth_radius + 1,), (1,), (1,))
+    return x / xp.pow(bias + alpha * xp.sum(seen, -1), beta)
 
 
 def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Tensor:
@@ -111,7 +120,8 @@ ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
 # are their inputs, and those that are attributes of another name; "" is dropped. Then operations
 # named as the function is, and reductions.
 ROWS = """
-    argmax: ArgMax; argmin: ArgMin; cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
+    argmax: ArgMax; argmin: ArgMin; equal: Equal(x y incompatible_shape_error=); not_equal:
+    NotEqual(x y incompatible_shape_error=); cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
     GatherV2(params indices axis); identity: Snapshot EnsureShape(input shape=); linalg.band_part:
     MatrixBandPart; linalg.det: MatrixDeterminant; linalg.diag_part: MatrixDiagPart
     MatrixDiagPartV3(input k padding_value); linalg.triangular_solve: MatrixTriangularSolve;
@@ -127,8 +137,8 @@ ROWS = """
 """
 SAME = """
     AddN BiasAdd BitwiseAnd BitwiseOr BitwiseXor BroadcastTo Cholesky ClipByValue Cross Cumprod
-    Cumsum CumulativeLogsumexp Equal ExpandDims Fill GatherNd Invert L2Loss LeftShift
-    LogSoftmax NotEqual OneHot OnesLike Polygamma Reshape ReverseV2 RightShift Roll ScatterNd
+    Cumsum CumulativeLogsumexp ExpandDims Fill GatherNd Invert L2Loss LeftShift
+    LogSoftmax OneHot OnesLike Polygamma Reshape ReverseV2 RightShift Roll ScatterNd
     Slice Softmax StopGradient Tile Transpose UnsortedSegmentSum ZerosLike
 """
 REDUCTIONS = "All Any Max Mean Min Prod Sum"
@@ -245,10 +255,11 @@ OWN: dict[str, Handler] = {
     **convolutions.OWN,
     "BatchToSpaceND": batch_to_space,
     "DepthToSpace": depth_to_space,
-    "Diag": of_rank(1, products.embedded),
-    "DiagPart": of_rank(2, products.diagonal),
+    "Diag": tensor_diag,
+    "DiagPart": tensor_diag_part,
     "Einsum": lambda inputs, equation: xp.einsum(equation, *inputs),
     "IdentityN": lambda inputs: inputs,
+    "LRN": normalize_locally,
     "LogMatrixDeterminant": xp.slogdet,
     "Lu": lu,
     "MatrixDiag": products.embedded,
