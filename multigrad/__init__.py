@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
 from .graph.support import threads as _threads  # noqa: F401
-from .graph.support.modules import serve as _serve
+from .graph.support.lazy_modules import serve as _serve
 
 # Each name stands here for type checkers, and below with its room.
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 def _load(name: str) -> Any:
     from importlib import import_module
 
-    from .graph.support.modules import uncollected
+    from .graph.support.lazy_modules import uncollected
 
     if name in _ROOMS:
         with uncollected():
@@ -233,7 +233,7 @@ def _load(name: str) -> Any:
     if name in _MODULES:
         with uncollected():
             return import_module(f".{_MODULES[name]}", __name__)
-    from .graph.support.modules import missing
+    from .graph.support.lazy_modules import missing
 
     raise missing(__name__, name, _list_names())
 

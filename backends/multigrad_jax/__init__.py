@@ -20,7 +20,7 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models, versions
-from .attach import attach, attach_function, host, rehearse, vjp
+from .attach import host, native_function, rehearse, render, vjp
 from .compile import compile
 from .dialect import table
 from .distributed import collectives
@@ -51,17 +51,17 @@ backend = Backend(
         bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
-        render=attach.render,
-        finish=attach.finish,
-        call=attach.call,
-        attach=attach_function.attach_function,
+        render=render.render,
+        finish=render.finish,
+        call=render.call,
+        attach=native_function.attach_function,
         many=vjp.many,
         vjp=vjp.vjp,
         vmap=jax.vmap,
         forbid_derivative=vjp.forbid_derivative,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
-        namespace=attach.NAMESPACE,
+        namespace=render.NAMESPACE,
         forward_mode=True,
         joins_loops=True,
         transposes=True,

@@ -14,7 +14,7 @@ from jax.scipy import special
 from multigrad.backend import Ejection, Emitted
 from multigrad.graph import random as core
 
-from .attach import attach
+from .attach import render as attaching
 from .kernels import arrays, random
 
 Tensor = Any
@@ -23,9 +23,9 @@ Tensor = Any
 def render(emitted: Emitted) -> str:
     """Return the source of the custom function; one that draws has a function around it."""
     if "key" not in emitted.params:
-        return attach.render(emitted)
+        return attaching.render(emitted)
     params = [each for each in emitted.params if each != "key"]
-    return attach.render_around(emitted, [*params, "read_key(key)"])
+    return attaching.render_around(emitted, [*params, "read_key(key)"])
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
@@ -95,6 +95,6 @@ EJECTION = Ejection(
         random.fold_in: fold_in,
         random.normal_like: normal_like,
         random.uniform_like: uniform_like,
-        attach.staged: staged,
+        attaching.staged: staged,
     },
 )

@@ -17,8 +17,8 @@ from multigrad.backend import (
 )
 
 from . import differences
-from .attach import attach, bridge, host, modes, vjp
-from .compile import compile, frames, recompute
+from .attach import bridge, host, modes, render, vjp
+from .compile import checkpoint_regions, compile, trace_dependencies
 from .dialect import table
 from .importers import custom_function
 from .kernels import ops, random
@@ -33,20 +33,20 @@ backend = Backend(
         dtype=bridge.dtype,
         to_numpy=bridge.to_numpy,
         from_numpy=bridge.from_numpy,
-        is_traced=frames.is_traced,
+        is_traced=trace_dependencies.is_traced,
         weak=bridge.weak,
         precision=bridge.precision,
     ),
     kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED, scan=ops.scan),
     autodiff=Autodiff(
-        render=attach.render,
-        finish=attach.finish,
-        call=attach.call,
-        attach=attach.attach,
+        render=render.render,
+        finish=render.finish,
+        call=render.call,
+        attach=render.attach,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         refuse_gradient=vjp.refuse_gradient,
-        namespace=attach.NAMESPACE,
+        namespace=render.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,
         isolate=vjp.isolate,
@@ -58,11 +58,11 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        on_enter=frames.on_enter,
-        on_read=frames.on_read,
-        on_depend=frames.on_depend,
-        is_tracing=frames.is_tracing,
-        on_draw=recompute.on_draw,
+        on_enter=trace_dependencies.on_enter,
+        on_read=trace_dependencies.on_read,
+        on_depend=trace_dependencies.on_depend,
+        is_tracing=trace_dependencies.is_tracing,
+        on_draw=checkpoint_regions.on_draw,
     ),
     interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
     imports=Imports(import_function=custom_function.import_function),

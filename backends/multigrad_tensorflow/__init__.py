@@ -19,8 +19,8 @@ from multigrad.backend import (
 )
 
 from . import differences, eject, models
-from .attach import attach, host, vjp
-from .compile import compile, regions
+from .attach import host, render, vjp
+from .compile import checkpoint_regions, compile
 from .dialect import table
 from .distributed import replicas
 from .importers import custom_gradient
@@ -51,19 +51,19 @@ backend = Backend(
         bits=(ops.pack, ops.unpack),
     ),
     autodiff=Autodiff(
-        render=attach.render,
-        finish=attach.finish,
-        call=attach.call,
-        attach=attach.attach_function,
+        render=render.render,
+        finish=render.finish,
+        call=render.call,
+        attach=render.attach_function,
         many=vjp.many,
         vjp=vjp.vjp,
         forbid_derivative=vjp.forbid_derivative,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
-        namespace=attach.NAMESPACE,
+        namespace=render.NAMESPACE,
         keeps_float_derivatives=True,
         joins_loops=True,
-        isolate=attach.isolate,
+        isolate=render.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -72,17 +72,17 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        read_activation=(regions.READER,),
+        read_activation=(checkpoint_regions.READER,),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
         is_tracing=compile.is_tracing,
         follow=compile.follow,
         forget_traces=compile.forget_traces,
-        on_call=regions.on_call,
-        on_draw=regions.on_draw,
+        on_call=checkpoint_regions.on_call,
+        on_draw=checkpoint_regions.on_draw,
         notes_regions=True,
-        recall=regions.recall,
+        recall=checkpoint_regions.recall,
     ),
     interop=Interop(
         lend=host.lend,

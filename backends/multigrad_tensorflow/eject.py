@@ -16,7 +16,7 @@ from multigrad.backend import Ejection
 from multigrad.graph import random as core
 from multigrad.graph.random import draws
 
-from .attach import attach
+from .attach import render
 from .kernels import arrays, random
 
 Tensor: TypeAlias = Any
@@ -74,7 +74,7 @@ def lay_out(key: Any, shape: Any) -> Any:
 
 
 EJECTION = Ejection(
-    render=attach.render_file,
+    render=render.render_file,
     modules={
         "tf": tf,
         "tf.math": tf.math,

@@ -24,21 +24,21 @@ from multigrad.backend import (
 
 from . import differences, dynamo, eject, export, hooks, models
 from .attach import (
-    as_it_is,
     attach,
     bridge,
     host,
     isolate,
     modes,
+    native_function,
     render,
     vjp,
 )
-from .compile import compile, mirror, regions
-from .dialect import asked, gradients, table, types
+from .compile import checkpoint_regions, compile, dynamo_guards
+from .dialect import gradients, introspection, table, types
 from .distributed import collectives
 from .importers import autograd_function, custom_ops
 from .kernels import elementwise, ops, random
-from .kernels.fast import alone, masks
+from .kernels.fast import masks, no_grad
 
 __all__ = ["backend"]
 
@@ -56,10 +56,10 @@ backend = Backend(
         constant=bridge.constant,
         is_traced=bridge.is_traced,
         read_number=bridge.read_number,
-        device_type=asked.device_type,
-        is_contiguous=asked.lies_in_order,
-        is_strided=asked.is_strided,
-        requires_grad=asked.requires_grad,
+        device_type=introspection.device_type,
+        is_contiguous=introspection.lies_in_order,
+        is_strided=introspection.is_strided,
+        requires_grad=introspection.requires_grad,
     ),
     kernels=Kernels(
         rows=ops.OPS,
@@ -70,13 +70,13 @@ backend = Backend(
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         open_number=elementwise.open_number,
-        fast=alone.FAST,
+        fast=no_grad.FAST,
     ),
     autodiff=Autodiff(
         render=render.render,
         finish=attach.finish,
         call=attach.call,
-        attach=as_it_is.attach,
+        attach=native_function.attach,
         bind=attach.bind,
         around_bare=attach.around_bare,
         many=attach.many,
@@ -84,7 +84,7 @@ backend = Backend(
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         transform=attach.transform,
-        explain_refusal=as_it_is.explain_refusal,
+        explain_refusal=native_function.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
@@ -109,15 +109,15 @@ backend = Backend(
         is_exporting=compile.is_exporting,
         opaque=dynamo.disable,
         begin_again=dynamo.begin_again,
-        read_activation=(compile.ACTIVATIONS, regions.READER),
+        read_activation=(compile.ACTIVATIONS, checkpoint_regions.READER),
         read_function=(compile.FUNCTIONS,),
-        on_enter=mirror.on_enter,
-        on_tensors=mirror.on_tensors,
-        on_register=mirror.on_register,
-        is_tracing=mirror.is_tracing,
-        on_move=mirror.on_move,
-        on_call=regions.on_call,
-        on_draw=regions.on_draw,
+        on_enter=dynamo_guards.on_enter,
+        on_tensors=dynamo_guards.on_tensors,
+        on_register=dynamo_guards.on_register,
+        is_tracing=dynamo_guards.is_tracing,
+        on_move=dynamo_guards.on_move,
+        on_call=checkpoint_regions.on_call,
+        on_draw=checkpoint_regions.on_draw,
         notes_regions=True,
     ),
     interop=Interop(

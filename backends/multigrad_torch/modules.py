@@ -18,8 +18,8 @@ from multigrad.rules.schedule import Schedule
 
 from .attach.attach import tracing_state, warn_of_trace
 from .compat.primitives import find_primitive
+from .compile.checkpoint_regions import call_noted, is_forward_mode_enabled, top_hooks
 from .compile.compile import ACTIVATIONS
-from .compile.regions import call_noted, is_forward_mode_enabled, top_hooks
 
 if TYPE_CHECKING:
     from typing_extensions import Never

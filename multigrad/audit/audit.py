@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..backend.finding.discovery import backend_of
+from ..capture.code.object_state import Filled, State, held_by, read_state
 from ..capture.code.signature import name_of
-from ..capture.code.state import Filled, State, held_by, read_state
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.calls.decision import SHOWN
 from ..functions.custom_gradient import function
 from ..functions.function import Function
-from ..functions.held import owner_of_method
+from ..functions.object_arguments import owner_of_method
 from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name

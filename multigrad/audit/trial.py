@@ -22,7 +22,7 @@ from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.data import cached_property
+from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
 from ..look.subject import as_array, as_float, find_original, is_float_array, precision, subject_of
 from ..rules.in_force.activation import Activation

@@ -148,9 +148,9 @@ __all__ = [
 # What stands in rooms above this one is reached by name, when an author asks: no room imports it
 # from here.
 ABOVE = {
-    "compilers": "multigrad.rules.in_force.for_authors",
-    "dialects": "multigrad.capture.dialects.for_authors",
-    "importers": "multigrad.functions.for_authors",
+    "compilers": "multigrad.rules.in_force.compiler_api",
+    "dialects": "multigrad.capture.dialects.dialect_api",
+    "importers": "multigrad.functions.importer_api",
 }
 
 

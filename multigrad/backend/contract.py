@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ..graph import random
 from ..graph.ir.op import Op
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from .differences import Differences
 from .emitted import Emitted
 from .fast import FastKernels

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 
 ALL = ("float16", "bfloat16", "float32", "float64")
 KINDS = {

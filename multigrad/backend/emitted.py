@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import T, Type
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 
 

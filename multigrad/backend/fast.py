@@ -21,7 +21,7 @@ from ..graph.ir.graph import Graph, Node, make_node
 from ..graph.ir.op import Op
 from ..graph.ir.types import FLOAT_SCALAR, Type
 from ..graph.passes.simplify import rebuild
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 
 ENVIRONMENT = "MULTIGRAD_WITHOUT"
 DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset())

@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import GradientError, UnsupportedOp
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 
 Tensor = Any
 Array = np.ndarray[Any, Any]

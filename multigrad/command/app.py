@@ -40,7 +40,7 @@ from multigrad.look.command.options import (
 )
 
 if TYPE_CHECKING:
-    from multigrad.look.described import Described
+    from multigrad.look.rule_description import Described
 
 INDENT, WIDEST = 4, 100  # of lists of rules
 PICTURES = (".png", ".svg", ".pdf")
@@ -91,7 +91,7 @@ def rules(
     as_json: Annotated[bool, typer.Option("--json", help="Print a list of JSON objects.")] = False,
 ) -> None:
     """List the registered rules by family, with their params, ranges and formulas."""
-    from multigrad.look.described import list_rules
+    from multigrad.look.rule_description import list_rules
 
     with report_errors():
         rows = list_rules(family, like, estimators)
@@ -144,7 +144,7 @@ def plot(
 ) -> None:
     """Draw what rules do to gradients."""
     from multigrad.graph.support.files import replacing
-    from multigrad.look.command.named import find, find_forward, read_params
+    from multigrad.look.command.named_objects import find, find_forward, read_params
     from multigrad.look.plotting import figure
 
     with report_errors():
@@ -181,7 +181,7 @@ def show(
     ] = False,
 ) -> None:
     """Print the graph captured from a rule."""
-    from multigrad.look.command.named import find
+    from multigrad.look.command.named_objects import find
 
     with report_errors():
         typer.echo(xg.show(find(rule, forward), memory=memory))
@@ -197,7 +197,7 @@ def source(
     ] = "Linear",
 ) -> None:
     """Print the code that runs for a rule on one backend; NumPy's if none is named."""
-    from multigrad.look.command.named import find, find_forward, read_order
+    from multigrad.look.command.named_objects import find, find_forward, read_order
 
     with report_errors():
         rule, backend = read_order(rule, named or backend)
@@ -217,7 +217,7 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule or a Function as one file that runs without multigrad."""
-    from multigrad.look.command.named import find, find_forward, with_params
+    from multigrad.look.command.named_objects import find, find_forward, with_params
 
     prepare_environment()
     with report_errors():
@@ -243,7 +243,7 @@ def check(
     numbers: Numbers = None,
 ) -> None:
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
-    from multigrad.look.command.named import find, make_inputs
+    from multigrad.look.command.named_objects import find, make_inputs
 
     prepare_environment()
     with report_errors():
@@ -265,7 +265,7 @@ def parity(
     numbers: Numbers = None,
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
-    from multigrad.look.command.named import find, make_inputs
+    from multigrad.look.command.named_objects import find, make_inputs
     from multigrad.look.parity import ParityReport, find_names
 
     prepare_environment()
@@ -453,7 +453,7 @@ def vectors(
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
     from multigrad.audit.vectors import vectors_of, write
-    from multigrad.look.command.named import find
+    from multigrad.look.command.named_objects import find
 
     with report_errors():
         # A Function is an object of a module, or a saved file.

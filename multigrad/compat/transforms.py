@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..graph.support.modules import namespace
+from ..graph.support.lazy_modules import namespace
 from ..rules.library.jamming import full_jam, positive_jam, rectangular_jam
 from ..rules.library.straight_through import linear_derivative as identity
 from ..rules.library.surrogate import rectangular, triangular

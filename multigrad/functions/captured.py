@@ -19,7 +19,7 @@ from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
-from ..trace.scope.reads import look_up_all
+from ..trace.scope.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import Layout
 from .calls.decision import Decision, Door, decide, warn_disproved

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import RuleTypeError, suggest
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, agreed, find_part, is_address
 from ..graph.support.trees import optree
 from ..trace.scope.draws import keyed
@@ -15,7 +15,7 @@ from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, owner_of, unwrap
 from .calls.recipe import Recorded
 from .function import Function
-from .held import OfObject
+from .object_arguments import OfObject
 from .recipes.record import CodeRecipe
 from .recipes.saved import SavedRecipe
 

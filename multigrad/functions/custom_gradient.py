@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
 
+from ..capture.code.object_state import OWN
 from ..capture.code.options import Capture, settled
 from ..capture.code.signature import name_of
-from ..capture.code.state import OWN
 from ..capture.copies.capture import run_written_in
 from ..errors import GradientError, RuleTypeError
 from ..graph.support.params import Fused, read_fused
-from ..graph.support.typed import P, R, Residuals
+from ..graph.support.public_types import P, R, Residuals
 from ..lowering.function_graph import read_way
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, read_parameters, signature_of
@@ -30,7 +30,7 @@ from .calls.gradients import (
 )
 from .calls.recipe import Recorded, Variant, kind_name, library_of
 from .function import Function
-from .held import OfObject, holds_state
+from .object_arguments import OfObject, holds_state
 from .recipes.record import CodeRecipe
 
 Tensor = Any

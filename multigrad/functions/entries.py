@@ -19,7 +19,7 @@ from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..trace.assertions import AUTOCAST, FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
-from ..trace.scope.reads import is_in_force, now
+from ..trace.scope.lookups import is_in_force, now
 from .calls.arguments import (
     PLAIN,
     Layout,

@@ -25,10 +25,10 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
-from ..graph.support.data import InNotebooks
+from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, read_fused
+from ..graph.support.public_types import P, R
 from ..graph.support.trees import optree
-from ..graph.support.typed import P, R
 from ..lowering.function_graph import read_way
 from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node

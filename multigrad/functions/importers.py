@@ -11,9 +11,9 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import backend_of, entry_points, in_use, load_backend
+from ..capture.code.object_state import State, copied, describe, held_by, read_state
 from ..capture.code.options import Capture, settled
 from ..capture.code.signature import called_method, name_of
-from ..capture.code.state import State, copied, describe, held_by, read_state
 from ..errors import (
     DisprovedError,
     MultigradError,
@@ -23,15 +23,15 @@ from ..errors import (
     suggest,
 )
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.data import dataclass
-from ..graph.support.typed import P, R
+from ..graph.support.class_bases import dataclass
+from ..graph.support.public_types import P, R
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, signature_of
 from .calls.recipe import Recorded, Variant
 from .custom_gradient import function, refuse_rule
 from .function import Function
-from .held import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
+from .object_arguments import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
 from .proof.compare import Subject, leave_open
 from .recipes.record import CodeRecipe
 

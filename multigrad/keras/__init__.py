@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..backend.finding.discovery import load_backend
 from ..backend.finding.installed import OWN, extra_line, why_too_old
 from ..errors import BackendNotFound
-from ..graph.support.modules import namespace
+from ..graph.support.lazy_modules import namespace
 
 try:
     import keras

@@ -13,9 +13,9 @@ import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..rules.schedule import Schedule
+from .compiled_steps import FITTED, assign_number, read_array
 from .layer import Activation
 from .params import RuleParams
-from .steps import FITTED, assign_number, read_array
 from .tracing import put_first
 
 

@@ -16,8 +16,8 @@ import keras
 from ..backend.contract import Backend
 from ..backend.finding.discovery import load_backend
 from ..rules.model.acting import refuse_misplaced
+from .compiled_steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .config import read_backend
-from .steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
 
 if TYPE_CHECKING:

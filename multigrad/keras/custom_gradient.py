@@ -23,7 +23,7 @@ from ..errors import RuleTypeError, TraceError, UnsupportedOp
 from ..functions.function import Function
 from ..functions.recipes.record import NotCaptured
 from ..functions.recipes.saved import SavedRecipe
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..lowering.input_checks import find_lacking
 from ..rules.bridging import call_function
 from .base import HoldingLayer, list_leaves

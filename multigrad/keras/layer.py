@@ -30,10 +30,10 @@ from ..rules.registry import resolve
 from ..trace.scope.draws import Draws
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
+from .compiled_steps import fetch_state
 from .config import describe_params, describe_rule, read_both
 from .function import describe_forward, infer_outputs, read_function
 from .params import COUNT, Params, spread_defaults, unchanged_on_failure
-from .steps import fetch_state
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any

@@ -21,10 +21,10 @@ from ..rules.model.acting import refuse_misplaced
 from ..rules.model.bare import apply_rule
 from ..rules.model.rule import Rule
 from ..rules.registry import resolve
-from ..trace.scope.moving import Moving, settle
+from ..trace.scope.schedule_values import Moving, settle
+from .compiled_steps import read_array, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults
-from .steps import read_array, read_value
 from .tracing import BACKEND, opaque
 
 if TYPE_CHECKING:

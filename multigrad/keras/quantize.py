@@ -28,8 +28,8 @@ from ..rules.estimators.starts import (
     look_at,
     read_quantization,
 )
+from .compiled_steps import keeping_weights
 from .function import describe_function, read_function
-from .steps import keeping_weights
 from .tracing import in_symbolic_scope
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from ..functions.calls.recipe import Variant
 from ..functions.function import Function
 from ..functions.proof.bounded import Bounded, has_signs
 from ..functions.proof.compare import are_off, eps_of, margins, run_reference
-from ..functions.proof.endless import MOST_TURNS, Stoppable
+from ..functions.proof.step_limit import MOST_TURNS, Stoppable
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
 from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most
 from ..graph.random import key_from_int
-from ..graph.support.data import cached_property
+from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
 from .parity import ROUNDINGS, find_names
 from .subject import (

@@ -137,7 +137,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
     is_layer = keras is not None and isinstance(obj, keras.Layer)
     if is_layer and getattr(obj, "_activation", None) is None:
         # By name: the rooms of Keras stand above, and are for its models alone.
-        of_keras = import_module("multigrad.keras.models.kinds")
+        of_keras = import_module("multigrad.keras.models.layer_kinds")
         name, rows = of_keras.kept_by_layers(obj, shapes, names)
         return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
     for backend in in_use():

@@ -32,8 +32,8 @@ from ..rules.schedule.schedule import Schedule
 from ..trace.trace import NeedsConcrete
 from .check import CheckReport
 from .convert import BAD, Conversion
-from .described import describe_estimator, describe_params, split_docstring
 from .parity import ParityReport
+from .rule_description import describe_estimator, describe_params, split_docstring
 from .source import captured_graph, describe_kept
 
 

@@ -22,7 +22,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, Cut
-from ..graph.support.data import Shown
+from ..graph.support.class_bases import Shown
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
@@ -33,7 +33,7 @@ from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
 from ..rules.model.rule import BoundRule, Rule, read_number
 from ..rules.model.under import RuleUnder
 from ..rules.registry import resolve
-from ..trace.scope.moving import Moving
+from ..trace.scope.schedule_values import Moving
 from ..trace.trace import NeedsConcrete
 
 # --- graphs as text, and what forward keeps -------------------------------------------------------

@@ -43,7 +43,7 @@ from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.random import key_from_int
-from ..graph.support.data import InNotebooks
+from ..graph.support.class_bases import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph

@@ -27,10 +27,10 @@ from ..graph.ir.graph import ArrayValue, Graph, Node, Region, count_uses
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
-from ..graph.passes.alike import assume_alike
+from ..graph.passes.carried_shapes import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
-from ..graph.support.data import cached_property, dataclass
+from ..graph.support.class_bases import cached_property, dataclass
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 

@@ -16,7 +16,7 @@ from ..graph.ir.graph import Graph
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT
 from ..graph.passes.simplify import simplify
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..trace.derived.derivatives import pullback
 from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp

@@ -29,7 +29,7 @@ from ..graph.passes.residuals import (
     outputs_as_inputs,
 )
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import pullbacks, tangent_map

@@ -15,7 +15,7 @@ from ..backend.finding.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..graph.ir.graph import Graph, Location, every_node
 from ..graph.ir.types import FLOATS, T
-from ..graph.support.typed import WrittenRule
+from ..graph.support.public_types import WrittenRule
 from ..trace.trace import dtype_name
 
 Tensor = Any

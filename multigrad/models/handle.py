@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import RuleValueError
-from ..graph.support.data import InNotebooks
+from ..graph.support.class_bases import InNotebooks
 from ..rules.model.rule import Rule
 
 if TYPE_CHECKING:

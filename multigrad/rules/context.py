@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from ..backend.finding.events import Leave, enter_rules, hook_params, leave_rules, show_tensors
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, read_params
-from ..graph.support.typed import Axes, Key, Over, Residuals
+from ..graph.support.public_types import Axes, Key, Over, Residuals
 from ..trace.scope.draws import Counter, normalize_key
 from ..trace.scope.ranks import CHECKED, compare, name_rank, note
 from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token

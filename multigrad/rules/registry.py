@@ -10,7 +10,7 @@ from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain
 from ..functions.function import Function
-from ..graph.support.data import InNotebooks
+from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
 from ..lowering.forwards import Forward
 from .model.names import (

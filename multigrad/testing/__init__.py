@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..audit.vectors import vectors_of as vectors
-from ..graph.support.modules import namespace
+from ..graph.support.lazy_modules import namespace
 from .assertions import assert_gradient, assert_gradients, assert_parity
 
 __all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]

@@ -26,8 +26,7 @@ from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
-from ..graph.support.data import dataclass
-from .answers import Answers, Pair
+from ..graph.support.class_bases import dataclass
 from .assertions import Assumption
 from .coercion import (
     ON_INTEGERS,
@@ -44,6 +43,7 @@ from .coercion import (
     on_bools,
     small_dtype,
 )
+from .python_protocols import Answers, Pair
 
 __all__ = [
     "NeedsConcrete",

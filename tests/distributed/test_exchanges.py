@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.look.described import KINDS, describe, describe_all, exchanged_by
+from multigrad.look.rule_description import KINDS, describe, describe_all, exchanged_by
 
 PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
 

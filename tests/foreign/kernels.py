@@ -28,7 +28,7 @@ from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
 from multigrad.audit.command.targets import help_imports
 from multigrad.audit.laws import LAWS
 from multigrad.errors import MultigradError
-from multigrad.look.command.named import SEED, read_input
+from multigrad.look.command.named_objects import SEED, read_input
 from multigrad.look.command.worker import Apart
 
 HERE = Path(__file__).parent

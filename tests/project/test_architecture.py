@@ -47,7 +47,7 @@ DOOR = {"multigrad.backend"}
 # Files of backends that import what costs start-up where it is asked for.
 LATE = {
     *("multigrad_torch.models", "multigrad_jax.models", "multigrad_tensorflow.models"),
-    *("multigrad_torch.hooks", "multigrad_torch.attach.fusing.when"),
+    *("multigrad_torch.hooks", "multigrad_torch.attach.fusing.dispatch"),
 }
 
 

@@ -20,8 +20,8 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.values.methods import METHODS
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.look import described
-from multigrad.look.described import Param, describe_all, split_docstring
+from multigrad.look import rule_description
+from multigrad.look.rule_description import Param, describe_all, split_docstring
 from multigrad.rules.in_force.tasks import TASK_RULES, find_task_rule
 
 from . import (
@@ -157,7 +157,7 @@ def render_rules() -> str:
         "range: a number out of range is an error where it is given.",
         "*Over shards*: what the rule exchanges when a tensor is a part of an array, "
         '`over="global"`; see [devices](devices.md).',
-        bullets(described.KINDS),
+        bullets(rule_description.KINDS),
         table(
             (
                 "rule",

@@ -7,7 +7,7 @@ import inspect
 import numpy as np
 
 from multigrad.errors import MultigradError
-from multigrad.look.described import keyed
+from multigrad.look.rule_description import keyed
 from multigrad.rules.registry import get
 
 POINTS = (-1.0, -0.5, 0.0, 0.5, 1.0)

@@ -20,8 +20,8 @@ from multigrad.backend import Guest, Kind, Pull, SharedBuffer, kind_of, make_zer
 
 from ..kernels.random import place_like
 from ..versions import take_current_trace
-from .attach import make_strong
-from .attach_function import is_eager
+from .native_function import is_eager
+from .render import make_strong
 from .vjp import forbid_derivative
 
 WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by default

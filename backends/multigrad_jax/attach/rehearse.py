@@ -26,7 +26,7 @@ from multigrad.graph.ops.arrays.loops import limited
 from ..distributed import manual_axes
 from ..versions import core, folding_constants
 from ..walk import INLINED, opened
-from .attach import rehearsing
+from .render import rehearsing
 
 # --- at once, whatever is traced, mapped or transformed around it ---------------------------------
 # What people turn on to find their own errors says nothing about a proof's edge values.

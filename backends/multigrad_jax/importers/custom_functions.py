@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from multigrad.capture.code.readings import plain_function
+from multigrad.capture.code.dialect_detection import plain_function
 from multigrad.capture.code.table import contents
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError
@@ -30,7 +30,7 @@ from multigrad.graph.ir.graph import Graph, Node, walk
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.residuals import unmarked
 from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import UNDIFFERENTIATED
 from multigrad.trace.axes import known_shape

@@ -14,9 +14,9 @@ import mlx.core as mx
 
 from multigrad.backend import Guest, Pull, SharedBuffer, dtype_name
 
-from ..compile import frames
+from ..compile import trace_dependencies
 from . import bridge as transfer
-from .attach import fill, refuse
+from .render import fill, refuse
 
 Tensor = Any
 
@@ -27,11 +27,11 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     Raises:
         UnsupportedOp: inside of mx.compile or mx.vmap.
     """
-    if frames.find_traced(tensors) is not None:
+    if trace_dependencies.find_traced(tensors) is not None:
         raise guest.unsupported(
             "mx.compile and mx.vmap", "call it outside of them, or run it in mlx (backend=None)"
         )
-    if not frames.is_tracing():
+    if not trace_dependencies.is_tracing():
         return borrow_all(guest.run(lend_all(tensors)))
     pulls: list[Pull] = []
 

@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from multigrad.backend import GradientError
 
-from ..compile.frames import Kind, within
-from ..compile.recompute import REGION, Region, seeded
+from ..compile.checkpoint_regions import REGION, Region, seeded
+from ..compile.trace_dependencies import Kind, within
 from ..kernels.elementwise import is_floating
 from ..kernels.random import GENERATOR
 

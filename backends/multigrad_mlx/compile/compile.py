@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten
 
 from multigrad.backend import compilers
 
-from .frames import (
+from .trace_dependencies import (
     FRAME,
     Kind,
     Transformed,

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from multigrad.backend import RuleValueError, dtype_name, random
 
-from ..compile import frames
+from ..compile import trace_dependencies
 
 Tensor: TypeAlias = Any
 WORDS: tuple[Any, ...] = (mx.uint32, mx.int32, mx.uint64, mx.int64)
@@ -25,7 +25,7 @@ def draw_key() -> Tensor:
     Raises:
         StaleTraceError: a trace would keep the key.
     """
-    frames.refuse_kept_draw()
+    trace_dependencies.refuse_kept_draw()
     return mx.random.randint(0, 1 << 32, (2,), mx.uint64).astype(mx.uint32)
 
 
@@ -140,7 +140,7 @@ class Generator:
 
     def set_state(self, state: State) -> None:
         """Put a state back where it is known; one of a trace goes on."""
-        if mx.random.state[0] is not state.key and not frames.is_traced(state.key):
+        if mx.random.state[0] is not state.key and not trace_dependencies.is_traced(state.key):
             high, low = state.key.tolist()
             mx.random.seed(high << 32 | low)
 

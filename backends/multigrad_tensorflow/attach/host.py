@@ -24,7 +24,7 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
 
-from .attach import custom_gradient, localize, run_forward
+from .render import custom_gradient, localize, run_forward
 from .vjp import forbid_derivative
 
 ALIGNMENT = 64  # of memory that TensorFlow takes; it aborts the process at any other

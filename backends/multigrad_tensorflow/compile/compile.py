@@ -29,11 +29,11 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.moving import Moving, NumberRead
-from multigrad.trace.scope.reads import Lookup
+from multigrad.trace.scope.lookups import Lookup
+from multigrad.trace.scope.schedule_values import Moving, NumberRead
 
 from ..kernels import random
-from .regions import enter_use, find_again, follow_in_region, number_in_region
+from .checkpoint_regions import enter_use, find_again, follow_in_region, number_in_region
 
 Tensor = Any
 # The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before

@@ -22,7 +22,7 @@ from tensorflow.python.distribute import mirrored_run  # pyright: ignore[reportA
 from tensorflow.python.eager import context
 
 from multigrad.backend import Group
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.scope.draws import BRANCH, Branch, Counter, join, part
 

@@ -28,10 +28,10 @@ from multigrad.functions.calls.recipe import Recorded, kind_name
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import outputs_of
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 
-from ..compile.regions import FIRST
+from ..compile.checkpoint_regions import FIRST
 
 Tensor: TypeAlias = Any
 VARIABLES = "variables"

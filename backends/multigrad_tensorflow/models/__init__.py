@@ -18,7 +18,7 @@ def is_operation(selector: Any) -> bool:
 
 def kept_by_call(*args: Any) -> Any:
     """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
-    from .kept import kept_by_call
+    from .layer_memory import kept_by_call
 
     return kept_by_call(*args)
 

@@ -42,7 +42,7 @@ from multigrad.models.interpose import (
     unmet,
 )
 
-from ..compile.regions import FIRST, may_be_recomputed, on_call
+from ..compile.checkpoint_regions import FIRST, may_be_recomputed, on_call
 
 Tensor = Any
 

@@ -27,13 +27,13 @@ from ..state import (
     tracing_state,
     transforms_active,
 )
-from .fusing.when import Fusing
+from .fusing.dispatch import Fusing
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 from collections.abc import Sequence
 
-from ..kernels.fast.many import over_many
+from ..kernels.fast.gradient_lists import over_many
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from multigrad.capture.meanings import composites
 from multigrad.graph.random import REPLAYED
 
-from ..compile.regions import as_it_is, top_hooks
+from ..compile.checkpoint_regions import as_it_is, top_hooks
 from ..dialect.gradients import without_autocast
 from ..dialect.table import ALIASES
 from ..kernels.random import untraced

@@ -26,7 +26,7 @@ from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
 from multigrad.functions.recipes.operators import as_operator
 from multigrad.functions.recipes.record import NotCaptured
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import lower_graphs
@@ -35,17 +35,17 @@ from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.scope.draws import Draws
-from multigrad.trace.scope.moving import Moving, settle
-from multigrad.trace.scope.reads import Telling, is_read
+from multigrad.trace.scope.lookups import Telling, is_read
+from multigrad.trace.scope.schedule_values import Moving, settle
 from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import Transformed, number_guest
-from ..dialect import asked
+from ..dialect import introspection
 from ..dynamo import at_import
 from ..export import asks_for_operators, register
 from ..kernels import random
 from ..versions import custom_op
-from .mirror import HIDDEN, JIT, may_change, tensors_in
+from .dynamo_guards import HIDDEN, JIT, may_change, tensors_in
 
 serial = itertools.count()
 
@@ -398,7 +398,7 @@ def restore(described: Any) -> Any:
         dtype, shape, requires_grad, device_type = rest
         shape = (1,) * shape if isinstance(shape, int) else shape
         tensor = torch.empty(shape, dtype=dtype, device="meta", requires_grad=requires_grad)
-        return asked.stand_on(tensor, device_type)
+        return introspection.stand_on(tensor, device_type)
     if kind == "value":
         return rest[0]
     if kind == "dict":

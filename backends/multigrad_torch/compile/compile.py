@@ -28,7 +28,7 @@ from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.scope.draws import Draws
-from multigrad.trace.scope.reads import all_at_present
+from multigrad.trace.scope.lookups import all_at_present
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions
@@ -52,7 +52,7 @@ from .calls import (
     reads,
     serial,
 )
-from .mirror import EPOCH, HIDDEN, JIT, MIRROR, Applied, Cell, check_mirror
+from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, Applied, Cell, check_mirror
 
 Tensor: TypeAlias = Any
 AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of

@@ -31,7 +31,7 @@ from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
-from . import asked
+from . import introspection
 from .schemas import TENSOR, TORCH
 
 Tensor = Any
@@ -118,13 +118,13 @@ def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 view, view_as = viewing(arrays.view), viewing(arrays.view_as)
-expand = viewing(asked.expand)
+expand = viewing(introspection.expand)
 diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
     """Write into the diagonal of a matrix; of more axes torch takes one diagonal through all."""
-    if len(asked.lengths_of(x)) != 2 or wrap:
+    if len(introspection.lengths_of(x)) != 2 or wrap:
         raise TypeError("fill_diagonal_ of other than a matrix, or with wrap")
     diagonal(x)[...] = fill_value
     return x

@@ -28,7 +28,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
 
-from .asked import lengths_of
+from .introspection import lengths_of
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]

@@ -14,7 +14,7 @@ import torch
 from multigrad.capture.code.binding import handlers
 from multigrad.capture.meanings import complexes, matrices, parts, products
 from multigrad.graph.ir.types import T
-from multigrad.trace.answers import note_assertion
+from multigrad.trace.python_protocols import note_assertion
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes

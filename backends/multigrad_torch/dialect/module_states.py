@@ -1,7 +1,7 @@
 """Modules that captured code calls: what they hold is looked at anew at each call of what was
 captured, as `.eval()` and `.train()` change what they compute.
 
-A module with tensors is a matter of `multigrad.functions.held`, or runs as it is.
+A module with tensors is a matter of `multigrad.functions.object_arguments`, or runs as it is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from multigrad.capture.code.interception import Interception
 from multigrad.graph.support.trees import optree
-from multigrad.trace.scope.reads import Telling, look_up, note_made, was_made
+from multigrad.trace.scope.lookups import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value
 
 if TYPE_CHECKING:

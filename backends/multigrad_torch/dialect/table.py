@@ -13,7 +13,7 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 from multigrad.capture.code.binding import named, reflected
 from multigrad.capture.code.conventions import Convention, register_conventions
-from multigrad.capture.code.outside import CHANGES, SWITCHES
+from multigrad.capture.code.global_references import CHANGES, SWITCHES
 from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
 from multigrad.capture.control import control, scans
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
@@ -36,10 +36,10 @@ from ..kernels.random import untraced
 from ..versions import SCANS
 from . import (
     arrays,
-    asked,
     collectives,
     convolutions,
     gradients,
+    introspection,
     layers,
     linalg,
     module_states,
@@ -185,7 +185,7 @@ ALIASES: dict[Any, Any] = {
     **linalg.ALIASES,
     **layers.ALIASES,
     F.conv2d: convolutions.conv2d,
-    **asked.ALIASES,
+    **introspection.ALIASES,
     **gradients.ALIASES,
     **collectives.ALIASES,
     **creation.creators(("torch",)),
@@ -274,7 +274,7 @@ CONTROL: dict[Any, Handler] = {
 traced.ALIASES.update(ALIASES)
 
 OWN_METHODS: dict[str, Any] = {
-    **asked.METHODS,
+    **introspection.METHODS,
     **gradients.METHODS,
     **places.EXTREMES,
     "clip": methods.clamp,
@@ -288,7 +288,7 @@ OWN_METHODS: dict[str, Any] = {
 }
 
 
-PRIVATE = {**asked.PRIVATE, **collectives.PRIVATE}
+PRIVATE = {**introspection.PRIVATE, **collectives.PRIVATE}
 
 
 def find_other(function: Any) -> Callable[..., Any] | None:
@@ -351,19 +351,19 @@ register_dialect(
         torch.device("cpu"),
         correction=1,
         methods=OWN_METHODS,
-        attributes=asked.ATTRIBUTES,
+        attributes=introspection.ATTRIBUTES,
         device_of=torch.device,
         wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
         hidden={
-            **asked.HIDDEN,
+            **introspection.HIDDEN,
             **CONTROL,
             **gradients.HIDDEN,
             torch.is_tensor: is_tensor,
-            torch.is_grad_enabled: creation.Told(asked.is_grad_enabled),
-            torch.is_autocast_enabled: creation.Told(asked.is_autocast_enabled),
-            torch.get_rng_state: creation.Told(asked.get_rng_state),
-            torch.set_rng_state: creation.Told(asked.set_rng_state),
-            **dict.fromkeys(asked.TRANSFORMED, asked.is_transformed),
+            torch.is_grad_enabled: creation.Told(introspection.is_grad_enabled),
+            torch.is_autocast_enabled: creation.Told(introspection.is_autocast_enabled),
+            torch.get_rng_state: creation.Told(introspection.get_rng_state),
+            torch.set_rng_state: creation.Told(introspection.set_rng_state),
+            **dict.fromkeys(introspection.TRANSFORMED, introspection.is_transformed),
         },
         companions=collectives.COMPANIONS,
         at_once=dynamo.force_eager,  # Dynamo cannot read symbols
@@ -377,7 +377,7 @@ register_dialect(
         one_class=True,
         asking=("torch.distributions.", "torch._dynamo.decorators"),
         hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
-        refusals=asked.REFUSALS,
+        refusals=introspection.REFUSALS,
         generators=generators,
         refused=REFUSED,
         types=TYPES,

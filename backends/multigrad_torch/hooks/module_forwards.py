@@ -21,10 +21,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
-from multigrad.trace.scope.reads import all_at_present
+from multigrad.trace.scope.lookups import all_at_present
 
 from .. import dynamo
-from ..compile.regions import note_regions
+from ..compile.checkpoint_regions import note_regions
 
 Tensor: TypeAlias = Any
 # of one module: a backward that comes later than so many changes of the active rules takes the

@@ -29,7 +29,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from .. import dynamo, versions
 from ..distributed.tensors import is_distributed, lay_out, layout_of
 from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
-from .odd_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_class
+from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_class
 
 if TYPE_CHECKING:
     from typing_extensions import Self

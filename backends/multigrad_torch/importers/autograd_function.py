@@ -27,14 +27,14 @@ from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own
 from multigrad.functions.function import Function
-from multigrad.functions.held import MayTakeObjects
+from multigrad.functions.object_arguments import MayTakeObjects
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
-from multigrad.graph.support.data import dataclass
-from multigrad.trace.answers import needs_gradient
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
+from multigrad.trace.python_protocols import needs_gradient
 from multigrad.trace.trace import Trace, Value, cast_node
 from multigrad.trace.xp import all as xp
 

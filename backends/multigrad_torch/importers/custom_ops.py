@@ -18,7 +18,7 @@ from torch._library.utils import fill_defaults
 
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.graph.support.trees import optree
-from multigrad.trace.answers import place_of
+from multigrad.trace.python_protocols import place_of
 from multigrad.trace.trace import Value
 
 from .autograd_function import find_imported

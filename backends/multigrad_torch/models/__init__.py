@@ -35,14 +35,14 @@ def quantize(module: nn.Module, weights: Any, activations: Any, **options: Any) 
 
 def kept(model: nn.Module, shapes: Any, dtypes: Any) -> Any:
     """Tell what layers keep for backward; see `multigrad.memory`."""
-    from .kept import kept_by_layers
+    from .layer_memory import kept_by_layers
 
     return kept_by_layers(model, shapes, dtypes)
 
 
 def kept_by_call(*args: Any) -> Any:
     """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
-    from .kept import kept_by_call
+    from .layer_memory import kept_by_call
 
     return kept_by_call(*args)
 

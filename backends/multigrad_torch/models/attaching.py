@@ -27,12 +27,8 @@ from multigrad.models.interpose import (
     list_rows,
 )
 
-from ..compile.regions import is_second_run
-from .layer_acting import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
-from .layer_kinds import OPERATIONS, kind_of
-from .operation_mode import HARDTANH, OperationMode, find_inner, is_entered, say_missing, stack_at
-from .operations import find_operation, functions_calling, operation_names
-from .rule_over import (
+from ..compile.checkpoint_regions import is_second_run
+from .call_rule import (
     CallRule,
     PlainRule,
     is_compiling,
@@ -41,6 +37,10 @@ from .rule_over import (
     rule_of_operation,
     stack_length,
 )
+from .layer_kinds import OPERATIONS, kind_of
+from .layer_rule import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
+from .operation_mode import HARDTANH, OperationMode, find_inner, is_entered, say_missing, stack_at
+from .operations import find_operation, functions_calling, operation_names
 from .swapped_classes import (
     Acting,
     Method,

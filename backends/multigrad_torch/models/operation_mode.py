@@ -18,10 +18,18 @@ from multigrad.models.attribution.composites import Composite
 from multigrad.models.interpose import Following, parts_of, unmet
 
 from .. import dynamo
-from ..compile.regions import (
+from ..compile.checkpoint_regions import (
     is_first_without_gradients,
     may_run_again,
     noted_regions,
+)
+from .call_rule import (
+    OWN,
+    CallRule,
+    is_compiling,
+    refuse,
+    rule_of_operation,
+    stack_length,
 )
 from .operations import (
     find_operation,
@@ -32,14 +40,6 @@ from .operations import (
     operation_names,
     overloaded,
     see_through,
-)
-from .rule_over import (
-    OWN,
-    CallRule,
-    is_compiling,
-    refuse,
-    rule_of_operation,
-    stack_length,
 )
 
 Tensor: TypeAlias = torch.Tensor

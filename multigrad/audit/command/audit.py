@@ -25,7 +25,7 @@ from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.convert import line_to_type
-from multigrad.look.command.named import read_inputs
+from multigrad.look.command.named_objects import read_inputs
 from multigrad.look.command.options import FAILED as FAILURE
 from multigrad.look.command.options import Progress
 from multigrad.look.command.worker import Apart, Lost

@@ -25,7 +25,7 @@ from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.look.command import STOPPED
 from multigrad.look.command.convert import guess_inputs
-from multigrad.look.command.named import find, import_named
+from multigrad.look.command.named_objects import find, import_named
 from multigrad.look.command.options import FAILED, Progress, place_of_part
 from multigrad.rules.registry import resolve
 from multigrad.rules.saving.files import from_dict

@@ -22,12 +22,12 @@ from types import ModuleType
 from typing import Any
 
 from multigrad.backend.finding.discovery import in_use
-from multigrad.capture.code.readings import dialect_of
+from multigrad.capture.code.dialect_detection import dialect_of
 from multigrad.capture.code.table import mentioned
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import read_parameters
 from multigrad.functions.function import Function
-from multigrad.look.command.named import find, find_custom_gradients, find_in, import_named
+from multigrad.look.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names nobody else takes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

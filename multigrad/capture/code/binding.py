@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...graph import ops
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.xp import all as xp
 
 Handler = Callable[..., Any]

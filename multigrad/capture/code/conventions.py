@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from ...errors import NotProvenWarning
 from ...graph.ir.graph import Graph
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.trace import Trace
 
 

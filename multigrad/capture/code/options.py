@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from ...errors import RuleTypeError
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from .table import check_dialect
 
 __all__ = ["Capture"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import RuleTypeError, suggest
-from ...graph.support.data import dataclass
-from ...trace.scope.moving import Moving
+from ...graph.support.class_bases import dataclass
+from ...trace.scope.schedule_values import Moving
 
 REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)

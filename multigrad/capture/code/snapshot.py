@@ -27,11 +27,11 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
-from ...graph.support.modules import whole
+from ...graph.support.lazy_modules import whole
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
+from .dialect_detection import method_of, plain_function
 from .libraries import is_library_file
-from .readings import method_of, plain_function
 from .table import contents, defaults, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]

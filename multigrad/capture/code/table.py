@@ -23,9 +23,9 @@ from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir import questions
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
-from ...graph.support.data import dataclass
-from ...trace.answers import Pair
-from ...trace.owners import CODE, UNDECIDED, is_lent, meet_numpy
+from ...graph.support.class_bases import dataclass
+from ...trace.dtype_owners import CODE, UNDECIDED, is_lent, meet_numpy
+from ...trace.python_protocols import Pair
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import UNORDERED, conventions_read, note

@@ -18,7 +18,7 @@ from ...graph.ir.graph import Graph, Node, walk
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import substitute
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.derived.calls import move_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp

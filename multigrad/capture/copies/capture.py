@@ -21,10 +21,10 @@ from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHA
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
-from ...trace.owners import CODE, LEANING, lend
+from ...trace.dtype_owners import CODE, LEANING, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ..code.dialect_detection import plain_function, readings_of, whose_types
 from ..code.libraries import is_library_file
-from ..code.readings import plain_function, readings_of, whose_types
 from ..code.table import (
     OwnTrace,
     describe_routes,

@@ -15,13 +15,13 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...graph.support.data import dataclass
-from ...graph.support.modules import whole
-from ...trace.answers import Pair
+from ...graph.support.class_bases import dataclass
+from ...graph.support.lazy_modules import whole
+from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
 from ..code.binding import named
-from ..code.outside import GENERATORS, ROOTS, refused_functions
+from ..code.global_references import GENERATORS, ROOTS, refused_functions
 from ..code.table import Dialect, record_call, registered_dialects
 from ..dialects import scipy
 from ..meanings.creation import creators

@@ -20,10 +20,10 @@ from typing import Any
 
 from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
+from ..code.dialect_detection import home, method_of, own_root, plain_function, wrapped_function
+from ..code.global_references import Log, note_constants, refused_builtins, refusing
 from ..code.interception import call_by_own_gradient
 from ..code.libraries import in_package, is_library_file
-from ..code.outside import Log, note_constants, refused_builtins, refusing
-from ..code.readings import home, method_of, own_root, plain_function, wrapped_function
 from ..code.table import defaults, held_around, mentioned, nested_codes
 from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching

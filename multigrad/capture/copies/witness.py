@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...trace.scope.identity import attributes_of
 from ...trace.trace import Trace, Value
-from ..code.outside import tensors_of
+from ..code.global_references import tensors_of
 from ..code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
 from ..code.table import contents, nested_codes
 

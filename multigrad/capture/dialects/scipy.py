@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...graph.support.modules import whole
+from ...graph.support.lazy_modules import whole
 from ...trace.xp import all as xp
 from ..code.binding import Handler, Library, spelled
 from ..code.table import record_call

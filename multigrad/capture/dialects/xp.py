@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...graph.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
-from ...graph.support.data import dataclass
-from ...graph.support.modules import namespace
+from ...graph.support.class_bases import dataclass
+from ...graph.support.lazy_modules import namespace
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp
 from ...trace.xp.all import *

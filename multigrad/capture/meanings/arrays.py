@@ -13,7 +13,7 @@ import numpy as np
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
 from ..code.binding import Handler, handlers, spelled, written
-from ..code.readings import library_for
+from ..code.dialect_detection import library_for
 from ..code.table import Habits, habits_of
 from ..symbols.dtypes import in_dtype
 from ..symbols.symbols import SymbolicShape

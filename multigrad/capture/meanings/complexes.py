@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...trace.answers import Pair
+from ...trace.python_protocols import Pair
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.binding import Handler, reflected

@@ -18,7 +18,7 @@ import numpy as np
 from ...graph.ir.graph import freeze
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, T
 from ...graph.passes.facts import BUFFERS
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.coercion import array_node, is_exact
 from ...trace.trace import Trace, Value, constant, copy_of, dtype_name, lift
 from ...trace.xp import all as xp

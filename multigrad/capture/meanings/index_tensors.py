@@ -14,7 +14,7 @@ import numpy as np
 from ...graph import ops
 from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
 from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift

@@ -24,8 +24,8 @@ from ...graph.ir.types import (
 )
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import needed_shapes
-from ...trace.answers import is_asked_by, place_of
 from ...trace.axes import known_shape
+from ...trace.python_protocols import is_asked_by, place_of
 from ...trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
 from ...trace.xp import all as xp
 

@@ -32,8 +32,8 @@ from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
-from ...trace.owners import OF_CODE, OF_TENSORS
-from ...trace.scope.reads import note
+from ...trace.dtype_owners import OF_CODE, OF_TENSORS
+from ...trace.scope.lookups import note
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.table import find_dialect
 from ..meanings.places import Extremes

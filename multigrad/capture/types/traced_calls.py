@@ -19,7 +19,7 @@ from ...graph.ir.types import BOOL, FLOATS, INT_SCALAR, T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS
 from ...graph.support.trees import optree
 from ...trace.axes import ask_for
-from ...trace.owners import CODE, OF_CODE, TENSORS, UNDECIDED, meet_numpy, rely_on_library
+from ...trace.dtype_owners import CODE, OF_CODE, TENSORS, UNDECIDED, meet_numpy, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..symbols.dtypes import is_tensor, own_dtype, steps_between
 from ..symbols.symbols import SymbolicDType, SymbolicShape, is_number

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ...graph import ops
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.trace import NeedsConcrete, Value
 from ..code.table import Dialect
 from . import methods

@@ -23,7 +23,7 @@ from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from ..code.binding import handlers, spelled, written
 from ..code.conventions import passes_at
-from ..code.readings import library_for
+from ..code.dialect_detection import library_for
 from ..code.table import find_dialect
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING

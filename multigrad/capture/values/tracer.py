@@ -19,12 +19,12 @@ from ...graph.ir.graph import Node, make_node
 from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
 from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes, shape_fact
-from ...graph.support.data import dataclass
-from ...trace.answers import is_asked_by
+from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
+from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
-from ..code.readings import library_for
+from ..code.dialect_detection import library_for
 from ..code.table import AUGMENTED, find_dialect, habits_of, record_call, updates
 from ..symbols import dtypes, memory
 from ..symbols.classes import asks_for_class, class_of, uses_attribute

@@ -35,13 +35,13 @@ from ...graph.ir.types import (
     dtype_name,
 )
 from ...graph.ops.attributes import is_name
-from ...graph.support.data import InNotebooks, dataclass
+from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.params import FixedParams
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
 from ...trace.scope.identity import is_plain, value_key
-from ...trace.scope.moving import Moving
-from ...trace.scope.reads import now
+from ...trace.scope.lookups import now
+from ...trace.scope.schedule_values import Moving
 from ...trace.trace import Value
 
 Tensor = Any

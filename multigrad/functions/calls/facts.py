@@ -5,7 +5,7 @@ for each.
 a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
 "strided:w" whether w is no sparse tensor, "contiguous:w" whether it lies in memory in order,
 "attribute.a:w" whether w has an attribute a, "buffers" that what the code makes from numbers is
-written into. What it reads besides its arguments (`reads.py`) is among them.
+written into. What it reads besides its arguments (`lookups.py`) is among them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
-from ...trace.answers import place_of
 from ...trace.axes import known_shape
-from ...trace.owners import OF_CODE, OF_TENSORS, rely_on_library
-from ...trace.scope.reads import is_read, look_up
+from ...trace.dtype_owners import OF_CODE, OF_TENSORS, rely_on_library
+from ...trace.python_protocols import place_of
+from ...trace.scope.lookups import is_read, look_up
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .effects import attribute_of

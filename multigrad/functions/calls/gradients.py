@@ -23,7 +23,7 @@ from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
 from ...graph.passes.facts import shape_fact
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree, with_own_classes
 from ...trace.axes import known_shape
 from ...trace.coercion import lift_array

@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
-from ...capture.code.readings import dialect_of, plain_function
-from ...capture.code.state import OWN
+from ...capture.code.dialect_detection import dialect_of, plain_function
+from ...capture.code.object_state import OWN
 from ...capture.copies.capture import find_opaque
 from ...capture.types.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location, Node
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import NeedsConcrete, Trace, Value

@@ -22,7 +22,7 @@ from ...graph.ir.graph import ArrayValue, Graph, Location, Node, every_node, mak
 from ...graph.ir.types import KEY
 from ...graph.passes.serialize import MOST_INTEGER, decode_array, describe, draws, fail, read_list
 from ...graph.passes.simplify import substitute
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.trace import NeedsConcrete, Trace, Value
 
 Data = Any

@@ -27,7 +27,7 @@ from ...graph import ops
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import lower_graphs
 from ...lowering.patterns import apply_patterns
-from .shake import Shaker, literal
+from .tree_shaking import Shaker, literal
 
 LICENSE = "Apache-2.0"
 KEYS = (

@@ -16,9 +16,9 @@ from ...capture.code.signature import name_of
 from ...capture.copies.capture import run_written_in
 from ...errors import GradientError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.data import cached_property, dataclass
+from ...graph.support.class_bases import cached_property, dataclass
+from ...graph.support.public_types import P, R
 from ...graph.support.trees import optree
-from ...graph.support.typed import P, R
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
 from ..calls.arguments import owner_of, signature_of

@@ -18,7 +18,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node
 from ...graph.ops.arrays.loops import Endless, turning_at_most
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.derived.calls import drop_calls
 from . import samples
 from .bounded import Change, Signs, Ties, has_signs, lowest, run_bounded
@@ -44,7 +44,6 @@ from .compare import (
     leave_open,
     takes_infinity,
 )
-from .endless import MOST_TURNS, find_parting
 from .rounding import (
     Rounding,
     as_floats,
@@ -55,6 +54,7 @@ from .rounding import (
 )
 from .run import KEY, Outcome
 from .samples import Sample, Slot
+from .step_limit import MOST_TURNS, find_parting
 
 Array = Any
 

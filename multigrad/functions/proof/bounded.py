@@ -27,7 +27,7 @@ from ...graph.ops.arrays.loops import scan_by, turn_by
 from ...graph.ops.elementwise import special
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 
 Array = Any
 SERIES = 64.0  # eps: how far libraries' series for the special functions lie apart in float32

@@ -20,7 +20,7 @@ from ...graph.ir.graph import Graph, Location
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
 from .bounded import Bounded, magnitude

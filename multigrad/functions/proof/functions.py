@@ -16,15 +16,15 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
-from ...capture.code.readings import names_library, plain_function
+from ...capture.code.dialect_detection import names_library, plain_function
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...graph.random import REPLAYED
-from ...graph.support.data import dataclass
-from ...graph.support.typed import WrittenRule
+from ...graph.support.class_bases import dataclass
+from ...graph.support.public_types import WrittenRule
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
@@ -32,7 +32,7 @@ from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
 from .compare import Subject, leave_open
-from .endless import Stoppable, may_act
+from .executions import FunctionUnderProof, run_lowered, run_original
 from .run import (
     KEY,
     Outcome,
@@ -51,7 +51,7 @@ from .run import (
     to_tensor,
 )
 from .samples import Sample, Slot, is_float
-from .sides import FunctionUnderProof, run_lowered, run_original
+from .step_limit import Stoppable, may_act
 
 Array = Any
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.finding.discovery import in_use, load_backend
-from ...capture.code.readings import dialect_of, plain_function
+from ...capture.code.dialect_detection import dialect_of, plain_function
 from ...capture.code.table import find_dialect
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in
-from ...graph.support.data import dataclass
-from .endless import Stoppable
+from ...graph.support.class_bases import dataclass
 from .samples import Sample, is_float
+from .step_limit import Stoppable
 
 Array = Any
 Tensor = Any

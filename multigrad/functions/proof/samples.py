@@ -18,7 +18,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 
 Array = Any
 SMALL = 512  # elements of a tensor that is taken in its own size

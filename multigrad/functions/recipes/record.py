@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...backend.finding.discovery import in_use
-from ...capture.code.readings import written_in
+from ...capture.code.dialect_detection import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
 from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
@@ -37,12 +37,12 @@ from ...graph.passes.simplify import simplify, without_stops
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
 from ...lowering.lower import PASSING
-from ...trace.answers import Pair
 from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
-from ...trace.owners import lend
-from ...trace.scope.reads import NAME, names_in, reading
+from ...trace.dtype_owners import lend
+from ...trace.python_protocols import Pair
+from ...trace.scope.lookups import NAME, names_in, reading
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of

@@ -14,7 +14,7 @@ from typing import Any
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import INTEGERS
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...trace.derived.calls import replay
 from ...trace.trace import Trace, Value

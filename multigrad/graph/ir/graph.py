@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..support.data import dataclass
+from ..support.class_bases import dataclass
 from ..support.threads import make_lock
 from ..support.versions import HeldWeakly
 from .op import Op

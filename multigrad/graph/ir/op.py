@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ..support.data import dataclass
+from ..support.class_bases import dataclass
 from .types import Type
 
 ResultRule = Callable[..., Type]
@@ -22,7 +22,7 @@ class Attr:
         default: what `xg.xp` takes where it is left out.
         annotation: its type in `xg.xp`.
         taken: the function by which `xg.xp` reads a value, of those that
-            `multigrad/trace/xp/made.py` knows; "": it takes it as it is.
+            `multigrad/trace/xp/op_functions.py` knows; "": it takes it as it is.
     """
 
     legal: Callable[[object], bool]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from ..support.data import dataclass
+from ..support.class_bases import dataclass
 
 Kind = Literal["tensor", "scalar", "key"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.op import REQUIRED, Attr, Op, ResultRule
-from ..support.data import cached_property
+from ..support.class_bases import cached_property
 from .numerics import Array, widened
 from .result_shapes import BY_RESULT
 from .results import float_elementwise

@@ -23,7 +23,7 @@ from .. import ops
 from ..ir.graph import Graph, Node, make_node
 from ..ir.op import Op
 from ..ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float
-from ..support.data import dataclass
+from ..support.class_bases import dataclass
 from .simplify import substitute
 
 

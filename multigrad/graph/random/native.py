@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..support.compiled import Compiled, NoLibraryError
+from ..support.c_libraries import Compiled, NoLibraryError
 from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
 from .keys import ERFINV_FLOAT32, ERFINV_FLOAT64, PARITY, ROTATIONS, WORD_MASK, PlacedKey

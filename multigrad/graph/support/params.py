@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
-from .data import dataclass
+from .class_bases import dataclass
 
 _WORDS = {str}
 _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")

@@ -12,7 +12,7 @@ import keras
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ...errors import RuleTypeError, RuleValueError
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule, weight_axis
 from ...models.attribution.layers import merge_batch_norm
@@ -29,9 +29,9 @@ from ...models.interpose import (
     over,
 )
 from ..base import list_leaves
-from ..steps import find_compiled, renew_steps
+from ..compiled_steps import find_compiled, renew_steps
 from ..tracing import HOST
-from .kinds import (
+from .layer_kinds import (
     ACTIVATIONS,
     READERS,
     Read,

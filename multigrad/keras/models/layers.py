@@ -17,13 +17,13 @@ import keras
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ...errors import GradientError, RuleTypeError, RuleValueError
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...models.handle import named
 from ...models.interpose import RuleOver, check_fit
 from ..base import list_leaves
-from ..steps import keeping_weights
+from ..compiled_steps import keeping_weights
 from ..tracing import HOST, in_symbolic_scope
-from .kinds import children_of
+from .layer_kinds import children_of
 from .operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 
 Call = Callable[..., Any]

@@ -34,7 +34,7 @@ from multigrad.look.convert import (
 from multigrad.look.subject import arguments_of, find_original
 
 from . import STOPPED
-from .named import SEED, draw, find_custom_gradients, find_in, import_named, read_inputs
+from .named_objects import SEED, draw, find_custom_gradients, find_in, import_named, read_inputs
 from .options import FAILED as FAILURE
 from .options import Progress
 from .worker import Apart, Lost

@@ -21,7 +21,7 @@ from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, T
 from ...graph.passes.scalars import on_numbers
 from ...graph.passes.simplify import rebuild
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import CannotFuseError
 from .passes import (
     COLUMN,

@@ -24,7 +24,7 @@ from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.ops.table import Composed
-from ...graph.support.modules import whole
+from ...graph.support.lazy_modules import whole
 from ...graph.support.versions import RELEASE
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.modules import namespace
+from ...graph.support.lazy_modules import namespace
 from . import composites
+from .averaging import integrated, smooth
 from .layers import merge_batch_norm
-from .means import integrated, smooth
 from .rules import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 
 __all__ = [

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
-from ...graph.support.data import InNotebooks, dataclass
-from ...graph.support.modules import namespace
+from ...graph.support.class_bases import InNotebooks, dataclass
+from ...graph.support.lazy_modules import namespace
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import rules

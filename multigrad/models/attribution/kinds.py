@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ...errors import RuleTypeError
 from ...functions.function import Function
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
 
 

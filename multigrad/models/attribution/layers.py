@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import conv_left, unwindows
 

@@ -26,7 +26,7 @@ from ...capture.dialects.xp import finfo, float32
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import custom_gradient
 from ...functions.function import Function
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...trace.xp import all as xp
 from .layers import LAYERS, Inputs, Layer

@@ -37,7 +37,7 @@ from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.lower import lower_graphs
 from ...lowering.plain_functions import PlainFunctions, without_autodiff
 from ...trace.scope.draws import FREE, Draws
-from ...trace.scope.reads import at_present
+from ...trace.scope.lookups import at_present
 from ..context import RuleInForce
 from ..in_force.activation import plain
 from ..in_force.vjp import vjp_leaves

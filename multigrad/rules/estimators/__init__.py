@@ -7,7 +7,7 @@ Each is a `Function` for every framework; `catalogue()` has them by name.
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.modules import namespace
+from ...graph.support.lazy_modules import namespace
 from .binary import (
     approx_sign,
     learnable_step,

@@ -28,11 +28,11 @@ from ...functions.custom_gradient import GradientRecipe
 from ...functions.entries import kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range, read_ranges
+from ...graph.support.public_types import P, R
 from ...graph.support.trees import optree
-from ...graph.support.typed import P, R
-from ...trace.scope.reads import now
+from ...trace.scope.lookups import now
 from ...trace.trace import Trace, Value
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.function import Function
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from .declared import Estimator, catalogue
 from .step_sizes import ends
 

@@ -16,16 +16,14 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
 from ...backend.finding.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
-from ...graph.support.data import InNotebooks, dataclass
+from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.params import FixedParams, Fused, read_params
-from ...graph.support.typed import Axes, Over, Residuals
+from ...graph.support.public_types import Axes, Over, Residuals
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
 from ...trace.scope.draws import FREE
-from ...trace.scope.moving import is_of_then
-from ...trace.scope.ranks import CHECKED, note
-from ...trace.scope.reads import (
+from ...trace.scope.lookups import (
     RULE_IN_FORCE,
     Lookup,
     at_present,
@@ -36,7 +34,9 @@ from ...trace.scope.reads import (
     note_lookup,
     reading,
 )
+from ...trace.scope.ranks import CHECKED, note
 from ...trace.scope.rules import CURRENT, RuleInForce
+from ...trace.scope.schedule_values import is_of_then
 from ...trace.trace import Value, dtype_name
 from .. import model
 from ..model.names import Epoch

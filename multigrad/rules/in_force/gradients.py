@@ -14,10 +14,10 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
-from ...graph.support.typed import Axes, Key, Over
+from ...graph.support.public_types import Axes, Key, Over
 from ...trace.scope.draws import FREE, Counter, Draws, keyed
+from ...trace.scope.lookups import Lookup, names_in, note_lookup, reading
 from ...trace.scope.ranks import CHECKED, compare
-from ...trace.scope.reads import Lookup, names_in, note_lookup, reading
 from .. import registry
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..model.acting import refuse_misplaced, rule_over

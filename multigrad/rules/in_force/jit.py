@@ -16,10 +16,10 @@ from typing import Any, Protocol, overload
 from ...backend.contract import Backend
 from ...backend.finding.discovery import backend_of, load_backend
 from ...errors import BackendNotFound, MultigradError
-from ...graph.support.data import dataclass
-from ...graph.support.typed import P, R
+from ...graph.support.class_bases import dataclass
+from ...graph.support.public_types import P, R
 from ...trace.scope.draws import FREE, Counter, Draws
-from ...trace.scope.moving import Moving
+from ...trace.scope.schedule_values import Moving
 from ..context import ActiveRules, RuleInForce
 from ..model.binding import value_token
 from ..model.specialization import BoundRule

@@ -19,7 +19,7 @@ from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError,
 from ...functions.custom_gradient import function as as_function
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...trace.xp import all as xp
 

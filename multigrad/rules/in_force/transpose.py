@@ -15,7 +15,7 @@ from ...functions.function import Function
 from ...functions.recipes.record import CodeRecipe, NotCaptured
 from ...graph.ir.graph import Graph, freeze
 from ...graph.ir.types import T
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
 from ...trace.coercion import array_node

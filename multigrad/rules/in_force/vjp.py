@@ -36,11 +36,11 @@ from ...functions.recipes.record import NotCaptured
 from ...graph import ops
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.passes.facts import LIBRARY
+from ...graph.support.public_types import R
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
-from ...graph.support.typed import R
 from ...trace.scope.draws import FREE, Draws
-from ...trace.scope.reads import at_present
+from ...trace.scope.lookups import at_present
 from ...trace.trace import Value
 from ..model.under import put_under
 from .activation import Activation

@@ -6,7 +6,7 @@ the package.
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.modules import later
+from ...graph.support.lazy_modules import later
 
 if TYPE_CHECKING:
     from .acting import apply_now as apply_now

@@ -31,8 +31,8 @@ from ...lowering.input_checks import (
 )
 from ...lowering.lower import emit_many, emit_rule_once
 from ...trace.scope.identity import items_key
+from ...trace.scope.lookups import at_present
 from ...trace.scope.ranks import CHECKED, note
-from ...trace.scope.reads import at_present
 from ...trace.scope.rules import RuleInForce
 from ...trace.trace import NeedsConcrete, dtype_name
 from .specialization import Specialization

@@ -13,7 +13,7 @@ from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_v
 from ...errors import RuleTypeError
 from ...graph.support.params import find_part, is_address, read_params
 from ...trace.scope.identity import function_key, items_key, owners_of
-from ...trace.scope.moving import Moving
+from ...trace.scope.schedule_values import Moving
 from .names import as_registered
 from .specialization import BoundRule, Slot, Specialization, code_of
 

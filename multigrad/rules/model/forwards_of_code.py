@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from ...capture.code.object_state import OWN, read_state
 from ...capture.code.signature import called_method, name_of
-from ...capture.code.state import OWN, read_state
 from ...capture.dialects import xp as xp_dialect
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
@@ -29,13 +29,13 @@ from ...functions.chain import list_tensors
 from ...functions.custom_gradient import calling
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
-from ...functions.held import HeldRecipe, OfObject, holds_state, owner_of_method
+from ...functions.object_arguments import HeldRecipe, OfObject, holds_state, owner_of_method
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import build_once
 from ...graph.support.versions import HeldWeakly
 from ...lowering.forwards import Forward, find_forward

@@ -11,10 +11,10 @@ from typing import Any
 
 from ...backend.finding.events import tell_registered
 from ...errors import RuleError, RuleTypeError
-from ...graph.support.modules import uncollected
+from ...graph.support.lazy_modules import uncollected
 from ...graph.support.threads import make_lock
-from ...trace.scope.moving import meant, note_renamed
-from ...trace.scope.reads import NUMBERS, Lookup, note_lookup
+from ...trace.scope.lookups import NUMBERS, Lookup, note_lookup
+from ...trace.scope.schedule_values import meant, note_renamed
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now

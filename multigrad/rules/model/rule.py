@@ -24,7 +24,7 @@ from ...capture.copies import capture as capturing
 from ...errors import RuleError, RuleTypeError, TraceError
 from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function
-from ...graph.support.data import InNotebooks
+from ...graph.support.class_bases import InNotebooks
 from ...graph.support.params import (
     FixedParams,
     Fused,
@@ -40,7 +40,7 @@ from ...lowering.names import ActivationName
 from ...trace.derived.calls import replay
 from ...trace.scope.draws import FREE, keyed
 from ...trace.scope.identity import function_key
-from ...trace.scope.reads import now
+from ...trace.scope.lookups import now
 from ...trace.scope.rules import RuleInForce
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp

@@ -21,16 +21,16 @@ from ...functions.proof.compare import is_asked
 from ...functions.proof.functions import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
 from ...graph.ir.graph import Graph
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
+from ...graph.support.public_types import WrittenRule
 from ...graph.support.threads import build_once
-from ...graph.support.typed import WrittenRule
 from ...lowering.input_checks import shape_check
 from ...trace.derived.shards import over_shards
 from ...trace.scope.identity import Same, items_key
-from ...trace.scope.moving import settle
+from ...trace.scope.lookups import Meanings, look_up, note, reading
 from ...trace.scope.ranks import name_rank
-from ...trace.scope.reads import Meanings, look_up, note, reading
+from ...trace.scope.schedule_values import settle
 from ...trace.trace import NeedsConcrete, Trace
 
 # --- what has been made of rules ------------------------------------------------------------------
@@ -46,7 +46,7 @@ class Code:
 
     Attributes:
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
-        reads: what the rule's code read besides its inputs (`reads.py`); grows.
+        reads: what the rule's code read besides its inputs (`lookups.py`); grows.
         draws: whether a capture of it was random.
         uncapturable: why it runs as it is, without the frames that led there.
         variants: what it is under each activation, by layout and facts.

@@ -2,7 +2,7 @@
 
 A Schedule is a formula and a count. `step()` moves the count on; a rule that has the schedule for a
 param reads its value at forward, so a backward uses the value of its forward. It becomes a number
-in one place, `trace/scope/reads.py`: in eager code a float; in code that `xg.jit`,
+in one place, `trace/scope/lookups.py`: in eager code a float; in code that `xg.jit`,
 torch.compile or tf.function keeps a tensor that follows it; under a plain jax.jit a constant, of
 whose end jax is told. The formulas are written once, in the neutral dialect: `schedule(step)` takes
 numbers and tensors of every framework, those of a trace among them.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.modules import namespace
+from ...graph.support.lazy_modules import namespace
 from .schedule import Schedule, cosine, exponential, from_dict, linear, of, piecewise
 
 __all__ = [

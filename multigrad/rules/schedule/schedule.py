@@ -16,10 +16,10 @@ from ...backend.finding.events import is_tracing, tell_moved
 from ...backend.finding.values import concrete_number
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.data import InNotebooks
+from ...graph.support.class_bases import InNotebooks
 from ...graph.support.threads import make_lock
-from ...trace.scope.moving import Moving, note_moved
-from ...trace.scope.reads import check_move, refuse_step
+from ...trace.scope.lookups import check_move, refuse_step
+from ...trace.scope.schedule_values import Moving, note_moved
 from ...trace.xp import all as xp
 
 

@@ -17,7 +17,7 @@ from ...graph.ir.graph import Graph, Node, Region, every_node, make_node, region
 from ...graph.ir.types import UNKNOWN, T, Type
 from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ..trace import Trace, Value, apply
 from ..xp import all as xp
 

@@ -15,7 +15,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, every_node, make_node, regions_of, walk
 from ...graph.ir.types import FLOAT8, UNKNOWN, is_float
 from ...graph.ops.properties import CONSTANT, LINEAR, is_zero, spread
-from ...graph.passes.alike import read_shapes_alone
+from ...graph.passes.carried_shapes import read_shapes_alone
 from ...graph.passes.residuals import by_value
 from ...graph.passes.simplify import simplify, substitute
 from ..coercion import cast_node

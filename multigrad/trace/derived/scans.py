@@ -15,11 +15,11 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.loops import key_of
-from ...graph.passes.alike import drop_sums, find_alike, shape_of_another
+from ...graph.passes.carried_shapes import drop_sums, find_alike, shape_of_another
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ..trace import NeedsConcrete, Trace, Value
 from ..xp import all as xp
 

@@ -18,7 +18,7 @@ from ...graph.ir.graph import Graph, Node, with_operands
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE
 from ...graph.ops.results import PER_ELEMENT
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import EVERY, Names, Shards
 from ..trace import NeedsConcrete, Trace, Value, apply
 from ..xp import all as xp

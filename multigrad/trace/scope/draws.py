@@ -12,7 +12,7 @@ from ...backend.contract import Backend
 from ...backend.finding.values import key_for, key_pair
 from ...errors import RuleValueError
 from ...graph.random import REPLAYED, key_from_int
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import make_lock
 
 _serials = itertools.count()

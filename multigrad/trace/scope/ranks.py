@@ -28,8 +28,8 @@ from ...backend.finding.events import is_tracing
 from ...backend.finding.values import concrete_number, key_pair
 from ...errors import GradientError, MultigradError, RuleValueError
 from ...graph.support.threads import make_lock
-from .moving import Moving
 from .rules import ActiveRules, RuleInForce
+from .schedule_values import Moving
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextvars
 from typing import Any
 
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from .draws import Draws
-from .moving import Moving
+from .schedule_values import Moving
 
 # A `BoundRule` and a `Specialization` of rulebook/specialization.py: what stands below rules holds
 # them, and reads a token, values and what of them decides about draws.

@@ -7,6 +7,6 @@ says to type checkers what is here.
 from __future__ import annotations
 
 from ...graph.ops import CALLABLE_OPS
-from .made import define
+from .op_functions import define
 
 define(globals(), (row for row in CALLABLE_OPS if not row.composed and not row.in_vjps))

@@ -7,6 +7,6 @@ They are made from the rows of the op table. `python tools/write_sources.py` wri
 from __future__ import annotations
 
 from ...graph.ops import CALLABLE_OPS
-from .made import define
+from .op_functions import define
 
 define(globals(), (row for row in CALLABLE_OPS if row.in_vjps))

@@ -20,7 +20,7 @@ from multigrad.errors import RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.random import draws, native
 from multigrad.graph.random.native import write_source
-from multigrad.graph.support.compiled import Compiled, NoLibraryError, find_command
+from multigrad.graph.support.c_libraries import Compiled, NoLibraryError, find_command
 
 from ...support.threads import on_threads
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import multigrad as xg
-from multigrad.graph.support import data
+from multigrad.graph.support import class_bases
 from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
 from multigrad.graph.support.versions import HeldWeakly
 
@@ -31,7 +31,7 @@ OPTIONS = [
 
 def classes(home: Any, **options: Any) -> tuple[type, type]:
     """Return a class with all kinds of fields, and one that inherits from it."""
-    dataclass = dataclasses.dataclass if home is dataclasses else data.dataclass
+    dataclass = dataclasses.dataclass if home is dataclasses else class_bases.dataclass
 
     @dataclass(**options)
     class Point:
@@ -67,7 +67,7 @@ class Python:
     y: int = 2
 
 
-@data.dataclass(frozen=True, slots=True)
+@class_bases.dataclass(frozen=True, slots=True)
 class Ours:
     x: Any
     y: int = 2
@@ -76,7 +76,7 @@ class Ours:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_it_says_what_pythons_says(options: Any) -> None:
     for ours, pythons in zip(
-        classes(data, **options), classes(dataclasses, **options), strict=True
+        classes(class_bases, **options), classes(dataclasses, **options), strict=True
     ):
         for given in ((1,), (1, ("a",)), (2, (), [3], "aside", "hidden")):
             made, expected = ours(*given), pythons(*given)
@@ -97,7 +97,7 @@ def test_it_says_what_pythons_says(options: Any) -> None:
 
 @pytest.mark.parametrize("slots", [False, True])
 def test_a_frozen_one_cannot_be_changed(slots: bool) -> None:
-    point, _ = classes(data, frozen=True, slots=slots)
+    point, _ = classes(class_bases, frozen=True, slots=slots)
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'x'"):
         point(1).x = 2
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot delete field 'x'"):
@@ -114,7 +114,7 @@ def test_equal_ones_have_one_hash_and_others_are_told_apart() -> None:
 
 
 def test_it_is_copied_pickled_matched_and_referred_to() -> None:
-    @data.dataclass(slots=True)
+    @class_bases.dataclass(slots=True)
     class Held(HeldWeakly):
         x: int = 1
 

@@ -16,7 +16,7 @@ from triton.runtime import driver
 
 import multigrad as xg
 from multigrad.lowering.kernel_code.passes import WHOLE, Layout
-from multigrad_torch.attach.fusing import fused, in_triton
+from multigrad_torch.attach.fusing import fused, triton_kernels
 
 launched = []
 
@@ -95,16 +95,16 @@ for name, function, dtypes, layouts in (
     for dtype in dtypes.split():
         like = torch.empty(0, dtype=getattr(torch, dtype))
         own = dict(zip(native.emitted.inputs, layouts, strict=True))
-        kernels = fused.write(native.emitted, dtype, in_triton, own)
+        kernels = fused.write(native.emitted, dtype, triton_kernels, own)
         kernels = [each for each in kernels if each.parts.results]
-        for each, launch in zip(kernels, in_triton.load(kernels, like), strict=True):
+        for each, launch in zip(kernels, triton_kernels.load(kernels, like), strict=True):
             places = [*each.parts.inputs, *each.parts.results]
             numbers = [0.1] * each.parts.numbers
             for n, columns in ((4096, 64), (4097, 17)):
                 tensors = [
                     torch.empty(place.layout.shape((n // columns, columns)), dtype=kind)
                     for place in places
-                    for kind in (in_triton.stored(place, like.dtype),)
+                    for kind in (triton_kernels.stored(place, like.dtype),)
                 ]
                 launch(tensors, launch.pack(numbers, n, columns))
             for i, (_, one) in enumerate(launch.stages):

@@ -23,10 +23,10 @@ def language(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The language, and nothing that was said of the process."""
     monkeypatch.delenv("MULTIGRAD_FUSED", raising=False)
     if IS_INTERPRETED:
-        from multigrad_torch.attach.fusing import fused, in_triton
+        from multigrad_torch.attach.fusing import fused, triton_kernels
 
         monkeypatch.setenv("MULTIGRAD_WITHOUT", ROWS)
-        monkeypatch.setitem(fused.LANGUAGES, "cpu", in_triton)
+        monkeypatch.setitem(fused.LANGUAGES, "cpu", triton_kernels)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         # The interpreter's NumPy warns of 1 / 0, in whichever thread.

@@ -207,9 +207,9 @@ def test_without_triton_plain_code_runs_and_one_warning_says_why(
 ) -> None:
     from types import SimpleNamespace
 
-    from multigrad_torch.attach.fusing import fused, in_triton
+    from multigrad_torch.attach.fusing import fused, triton_kernels
 
-    monkeypatch.setitem(fused.LANGUAGES, "cpu", in_triton)
+    monkeypatch.setitem(fused.LANGUAGES, "cpu", triton_kernels)
     fake = None if module is None else SimpleNamespace(__version__=module)
     monkeypatch.setitem(sys.modules, "triton", fake)
     rule = xg.get("triangular").copy(name=f"without_triton_{module is None}")

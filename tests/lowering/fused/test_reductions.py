@@ -477,13 +477,13 @@ def test_transforms_and_checkpoints_take_plain_code_and_autocast_what_else_runs(
 def test_auto_uses_kernels_for_large_tensors_after_some_calls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from multigrad_torch.attach.fusing import when
+    from multigrad_torch.attach.fusing import dispatch
 
-    monkeypatch.setitem(when.LARGE, Place.device.type, 1000)
+    monkeypatch.setitem(dispatch.LARGE, Place.device.type, 1000)
     kernels = []
-    find = when.Fusing.find
+    find = dispatch.Fusing.find
     monkeypatch.setattr(
-        when.Fusing, "find", lambda *args: kernels.append(find(*args)) or kernels[-1]
+        dispatch.Fusing, "find", lambda *args: kernels.append(find(*args)) or kernels[-1]
     )
 
     def steps(x: Tensor, step: Tensor) -> Tensor:

@@ -15,9 +15,9 @@ import numpy as np
 from multigrad.errors import MultigradError, UnsupportedOp
 from multigrad.functions.recipes.examples import capture_example
 from multigrad.graph.ir.graph import Graph
-from multigrad.look.described import Described, as_tried, describe, describe_estimator
 from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
 from multigrad.look.plotting.picture import Picture, grid
+from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator
 from multigrad.rules.estimators.declared import Estimator, broadcasts, catalogue
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get, rules

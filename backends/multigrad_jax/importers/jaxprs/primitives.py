@@ -23,7 +23,7 @@ from multigrad.capture.types.oracle import ModeOf
 from multigrad.graph import ops
 from multigrad.graph.ir.questions import pardoned
 from multigrad.graph.ir.types import BOOL, FLOATS, INT32, INT64, INTEGERS, SMALL, WHOLE, T
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.coercion import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp

@@ -27,7 +27,7 @@ from multigrad.lowering.kernel_code.passes import WHOLE, Layout
 
 from ...kernels.fast.masks import unpack
 from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
-from . import in_c, in_triton
+from . import c_kernels, triton_kernels
 from .proof import agree, prepared
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
 # By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
-LANGUAGES: dict[str, Any] = {"cpu": in_c, "cuda": in_triton}
+LANGUAGES: dict[str, Any] = {"cpu": c_kernels, "cuda": triton_kernels}
 MANY = 4  # kernels of torch for rows that one of ours is faster than
 
 

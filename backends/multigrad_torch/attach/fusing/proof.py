@@ -17,17 +17,17 @@ from multigrad.graph.support.params import CannotFuseError
 from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, Layout
 
 from ...state import eager_of
-from . import in_c
+from . import c_kernels
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-DRAWN, BLOCK = 3 * in_c.GRAIN + 13, 1 << 10  # elements of samples, and of a short one
+DRAWN, BLOCK = 3 * c_kernels.GRAIN + 13, 1 << 10  # elements of samples, and of a short one
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
 # Shapes of samples where what a reduction feeds is compared, of edge values too; and of more.
 SMALL = ((7,), (5, 4))
-MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (in_c.GRAIN + 5,))
+MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (c_kernels.GRAIN + 5,))
 # Numbers for tensors of one element.
 ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import tree_util as tree
 from jax.extend.core import Literal
 
-from multigrad.models.kept import Row, Scopes
+from multigrad.models.layer_memory import Row, Scopes
 
 
 def kept_by_call(
@@ -23,7 +23,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the residuals that `jax.vjp` keeps for a call; see `multigrad.keras.models.kinds`."""
+    """Return the residuals that `jax.vjp` keeps for a call."""
     scopes = Scopes()
     inputs = [
         jax.ShapeDtypeStruct(shape, jnp.dtype(name))

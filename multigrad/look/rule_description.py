@@ -25,7 +25,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node
 from ..graph.ops.results import PER_ELEMENT
 from ..graph.passes.facts import Shapes
-from ..graph.support.data import cached_property
+from ..graph.support.class_bases import cached_property
 from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator

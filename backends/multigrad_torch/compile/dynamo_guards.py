@@ -20,9 +20,9 @@ from torch.compiler import is_compiling
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
-from multigrad.trace.scope.moving import Moving
+from multigrad.trace.scope.schedule_values import Moving
 
-from .regions import is_forward_mode_enabled, note_regions, top_hooks
+from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
 Tensor: TypeAlias = Any
 JIT = "xg.jit "  # how the mirrored token begins under xg.jit,

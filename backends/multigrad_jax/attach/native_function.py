@@ -22,7 +22,7 @@ from multigrad.functions.function import Function
 
 from ..distributed.manual_axes import Varying, vary_alike, vary_as, varying
 from ..versions import custom_vjp_of_values, take_current_trace
-from .attach import make_strong
+from .render import make_strong
 from .vjp import forbid_derivative
 
 Tensor: TypeAlias = Any

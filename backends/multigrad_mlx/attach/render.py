@@ -15,7 +15,7 @@ import mlx.core as mx
 
 from multigrad.backend import Emitted, GradientError, UnsupportedOp
 
-from ..compile import frames
+from ..compile import trace_dependencies
 from ..kernels import random
 
 Tensor = Any
@@ -136,7 +136,7 @@ def call(native: Any, emitted: Emitted) -> Function:
     apply = native.native
 
     def checked(*values: Any) -> Any:
-        frames.check_told(values)
+        trace_dependencies.check_told(values)
         return apply(*values)
 
     return checked
@@ -271,7 +271,7 @@ NAMESPACE = {
 # --- functions that run as they are ---------------------------------------------------------------
 def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a whole function to arrays; its own gradient flows back to them."""
-    frames.check_told(tensors)
+    trace_dependencies.check_told(tensors)
     pulls: list[Function] = []
 
     def forward(*given: Tensor) -> tuple[Tensor, ...]:

@@ -25,9 +25,9 @@ from keras.src.ops.numpy import Add as AddOperation
 
 from ...backend.finding.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...models.interpose import Function, Layer
-from ...models.kept import WHOLE, Row, Within
+from ...models.layer_memory import WHOLE, Row, Within
 from ..tracing import BACKEND
 from .operations import FUNCTIONS, NAMES
 

@@ -18,7 +18,7 @@ from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.data import cached_property, dataclass
+from ...graph.support.class_bases import cached_property, dataclass
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph
@@ -28,9 +28,9 @@ from ..calls.effects import copied
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
 from . import samples
-from .endless import uncounted
 from .run import KEY, to_tensor
 from .samples import Sample, is_float
+from .step_limit import uncounted
 
 Array = Any
 Tensor = Any

@@ -1,7 +1,7 @@
 """Numbers that move: what a rule's param may be instead of a number, read anew at each application;
 and what stood where code ran first that runs again in backward, as a checkpoint's region does.
 
-It stands below the rules in force, which say whether they have one; `reads.py` reads it. A second
+It stands below the rules in force, which say whether they have one; `lookups.py` reads it. A second
 run is to compute what the first one did, whatever has changed since. So a change tells the regions
 that are waiting for theirs what stood before it.
 """

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.capture.code.binding import handlers
-from multigrad.capture.code.outside import CHANGES, SWITCHES, refusing
+from multigrad.capture.code.global_references import CHANGES, SWITCHES, refusing
 from multigrad.capture.meanings import arrays
 from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
@@ -24,10 +24,16 @@ from multigrad.capture.values import attributes, methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
-from multigrad.graph.support.data import dataclass
-from multigrad.trace.answers import assume, gradient_of, is_dense, place_of, refuse_other_layouts
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.axes import known_shape
+from multigrad.trace.python_protocols import (
+    assume,
+    gradient_of,
+    is_dense,
+    place_of,
+    refuse_other_layouts,
+)
 from multigrad.trace.trace import NeedsConcrete, Trace, Value, copy_of, dtype_name, mark_view
 from multigrad.trace.xp import all as xp
 

@@ -21,7 +21,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import ad, batching, mlir
 
 from multigrad.errors import GradientError, UnsupportedOp
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 
 from ..distributed import manual_axes
 from ..kernels import random

@@ -17,8 +17,8 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import load_backend
 from ...backend.finding.events import enter_rules, leave_rules
 from ...functions.function import Function
-from ...trace.scope.moving import Moving
-from ...trace.scope.reads import MOST_HELD, Met, all_at_present, read, revealing
+from ...trace.scope.lookups import MOST_HELD, Met, all_at_present, read, revealing
+from ...trace.scope.schedule_values import Moving
 from .. import registry
 from ..context import CURRENT, ActiveRules
 from .activation import Activation

@@ -24,10 +24,10 @@ from typing import Any
 from ...backend.contract import Backend
 from ...backend.finding.events import is_tracing, tell_depend, tell_read
 from ...errors import RuleValueError, TraceError
-from ...graph.support.data import dataclass
+from ...graph.support.class_bases import dataclass
 from ...graph.support.params import as_number
-from .moving import THEN, Moving, NumberRead, alive, meant, standing
 from .rules import CURRENT, ActiveRules, RuleInForce
+from .schedule_values import THEN, Moving, NumberRead, alive, meant, standing
 
 RULE_IN_FORCE = "rule in force"
 NAME = "name "  # how the fact begins that tells which rule a name means

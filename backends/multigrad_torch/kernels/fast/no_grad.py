@@ -24,7 +24,7 @@ from multigrad.graph.ops.results import elementwise
 from ..arrays import norm
 from ..elementwise import MENDED, fitting
 from ..ops import turns
-from . import fused, many, masks
+from . import fused, gradient_lists, masks
 
 Tensor: TypeAlias = torch.Tensor
 InPlace = Callable[..., Any]
@@ -322,7 +322,7 @@ FAST = FastKernels(
     kernels={
         **fused.KERNELS,
         **masks.KERNELS,
-        **many.KERNELS,
+        **gradient_lists.KERNELS,
         SIGN_OR_ZERO: torch.sign,
         SIGN_OR_ONE: sign_or_one,
         SIGN_OR_NAN: sign_or_nan,

@@ -23,7 +23,7 @@ from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import resolve
 
 from .. import dynamo
-from ..compile.regions import is_first_without_gradients, top_hooks
+from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks
 from ..state import transforms_active
 from ..versions import is_exporting
 from .layer_kinds import ACTIVATIONS, OPERATIONS, WITH_WEIGHTS, CallOfLayer

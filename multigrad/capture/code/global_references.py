@@ -22,8 +22,8 @@ import numpy as np
 
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
-from ...graph.support.modules import whole
-from ...trace.scope.reads import Telling
+from ...graph.support.lazy_modules import whole
+from ...trace.scope.lookups import Telling
 from ...trace.trace import Trace
 from .table import Dialect, contents, defaults, mentioned
 

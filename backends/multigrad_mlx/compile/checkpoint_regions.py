@@ -13,7 +13,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .frames import Transformed
+from .trace_dependencies import Transformed
 
 make_checkpointed = mx.checkpoint
 

@@ -18,10 +18,8 @@ from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.handle import named
 
 from .. import dynamo
-from ..compile.regions import has_acted, is_around_region, keep_acting
-from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
-from .operation_mode import OperationMode, count_hits
-from .rule_over import (
+from ..compile.checkpoint_regions import has_acted, is_around_region, keep_acting
+from .call_rule import (
     PlainRule,
     WeightRule,
     call_merged,
@@ -31,6 +29,8 @@ from .rule_over import (
     rules_inside,
     stack_length,
 )
+from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
+from .operation_mode import OperationMode, count_hits
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor

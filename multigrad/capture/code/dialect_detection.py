@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
-from ...trace.owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
+from ...trace.dtype_owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
 from .table import held_around, mentioned, nested_codes, registered_dialects

@@ -21,14 +21,14 @@ from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
-from multigrad.graph.support.compiled import Compiled
+from multigrad.graph.support.c_libraries import Compiled
 from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels.elementwise import MENDED
 from ...kernels.fast import fused as fast
-from ...kernels.fast.alone import FAST
+from ...kernels.fast.no_grad import FAST
 from ...state import PROCESS
 
 GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops

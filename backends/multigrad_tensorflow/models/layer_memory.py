@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.errors import RuleTypeError
-from multigrad.models.kept import WHOLE, Row, Scopes
+from multigrad.models.layer_memory import WHOLE, Row, Scopes
 
 # Of these a graph holds the shape or what is a weight, and nothing that forward computed.
 HELD = frozenset({"Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank"})
@@ -28,7 +28,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the tensors of a call that its gradient reads; see `multigrad.keras.models.kinds`."""
+    """Return the tensors of a call that its gradient reads."""
     scopes = Scopes()
 
     def within(name: str, run: Any, args: Any, kwargs: Any) -> Any:

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import FUNCTION_READERS
-from ..capture.code.readings import plain_function, wrapped_function, written_in
+from ..capture.code.dialect_detection import plain_function, wrapped_function, written_in
+from ..capture.code.object_state import OWN, Filled, State, held_by, is_open, read_state
 from ..capture.code.signature import called_method, name_of
-from ..capture.code.state import OWN, Filled, State, held_by, is_open, read_state
 from ..capture.code.table import registered_dialects
 from ..capture.copies.capture import run_or_import
 from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
-from ..graph.support.data import dataclass
+from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..trace.scope.draws import FREE
 from ..trace.trace import Trace, Value, copy_of

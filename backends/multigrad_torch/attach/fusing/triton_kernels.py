@@ -19,7 +19,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import elementwise
-from multigrad.graph.support.compiled import VARIABLE, NoLibraryError, read_setting
+from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
 from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, Language, Parts, Place
@@ -34,7 +34,7 @@ from multigrad.lowering.kernel_code.triton_code import (
 )
 from multigrad.lowering.patterns import apply_patterns
 
-from ...kernels.fast.alone import FAST, divide_by_reciprocal
+from ...kernels.fast.no_grad import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals

@@ -26,10 +26,10 @@ from tensorflow.python import pywrap_tfe
 from multigrad.backend import Reader
 from multigrad.backend.finding.events import enter_rules, leave_rules
 from multigrad.errors import GradientError
-from multigrad.graph.support.data import dataclass
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.moving import Moving, Noted
+from multigrad.trace.scope.schedule_values import Moving, Noted
 
 Tensor: TypeAlias = Any
 MOST_REGIONS = 4096

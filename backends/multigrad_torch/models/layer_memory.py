@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from multigrad.models.kept import MASKS, WHOLE, Row, make_row
+from multigrad.models.layer_memory import MASKS, WHOLE, Row, make_row
 
 from ..attach import bridge
-from ..compile.regions import as_it_is
+from ..compile.checkpoint_regions import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -91,7 +91,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the same of a call of a Keras model; see `multigrad.keras.models.kinds`."""
+    """Return the same of a call of a Keras model; see `multigrad.keras.models.layer_kinds`."""
     inputs = _make_inputs(weights, shapes, dtypes)
     record = Record(inputs)
 
