@@ -262,6 +262,8 @@ class Bench:
             self.fates[str(mutant)]["reached"][self.environment] = {}
         passed = re.findall(r"^PASSED (.+)$", output, re.MULTILINE)
         for number, test in re.findall(r"^(\d+) (.*)$", hits.read_text(), re.MULTILINE):
+            if not (self.scratch / test.partition("::")[0]).exists():
+                continue  # a test that another test has run, from another folder
             reached = self.fates[str(mutants[int(number)])]["reached"][self.environment]
             reached |= {name: round(seconds[name], 2) for name in ([test] if test else passed)}
         self.keep()
