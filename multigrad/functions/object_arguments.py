@@ -1,10 +1,10 @@
 """Functions of objects that hold tensors: a module, a layer, anything with `__call__`, a method of
 one, a plain function that calls one; and custom gradients that are given such objects.
 
-What an object holds is read at each call (`capture/state.py`): its tensors are hidden arguments, so
-that weights are never stale, and carry gradients where they are the call's own framework's, those
-that a backward adds to their `.grad` too. On that framework the object itself is called, unless
-that was ruled out; elsewhere its tensors are constants.
+What an object holds is read at each call (`code/object_state.py`): its tensors are hidden
+arguments, so that weights are never stale, and carry gradients where they are the call's own
+framework's, those that a backward adds to their `.grad` too. On that framework the object itself is
+called, unless that was ruled out; elsewhere its tensors are constants.
 """
 
 from __future__ import annotations

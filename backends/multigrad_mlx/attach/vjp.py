@@ -1,7 +1,7 @@
 """`xg.vjp` on MLX.
 
 `mx.vjp` needs the cotangents before it runs a function, so that a pullback runs it again: in the
-context of its first run, on the keys and the random state of that (recompute.py).
+context of its first run, on the keys and the random state of that (checkpoint_regions.py).
 """
 
 from __future__ import annotations

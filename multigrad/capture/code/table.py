@@ -165,7 +165,7 @@ class Dialect:
             TypeError in a mode that no graph follows.
         passes: optional; a context in which gradients pass, and without such a mode. What it gives,
             if anything, says which variables code has read in it that wait for a gradient.
-        types: optional; how the library is asked for types (`type_oracle.TypeOracle`).
+        types: optional; how the library is asked for types (`oracle.TypeOracle`).
     """
 
     aliases: Mapping[Any, Handler]

@@ -13,8 +13,8 @@ from ...graph.support.class_bases import dataclass
 from .draws import Draws
 from .schedule_values import Moving
 
-# A `BoundRule` and a `Specialization` of rulebook/specialization.py: what stands below rules holds
-# them, and reads a token, values and what of them decides about draws.
+# A `BoundRule` and a `Specialization` of rules/model/specialization.py. Rooms below `rules` hold
+# them, and read their token, their values, and what decides about draws.
 BoundRule = Any
 Specialization = Any
 

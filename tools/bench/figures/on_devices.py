@@ -1,4 +1,4 @@
-"""One process of `bench/devices.py`: it takes the steps of a job, interleaved, on the clock.
+"""One process of `figures/devices.py`: it takes the steps of a job, interleaved, on the clock.
 
 Every process takes them in the same order, so that what they exchange meets. The network has three
 layers; a batch is what one device gets.
