@@ -43,9 +43,9 @@ DEEPEST = 24  # nested calls beyond this are given a name, for the reader and fo
 
 @dataclass
 class Emission:
-    """What is being emitted for one backend: the names bound so far.
+    """The state of an emission for one backend: the names bound so far.
 
-    `dtype` is what T stands for, where that is fixed; `off` are the fast rows that are turned off.
+    `dtype` replaces T where it is fixed; `off` has the fast rows that are turned off.
     """
 
     backend: Backend
@@ -61,14 +61,13 @@ class Emission:
 
     @cached_property
     def once(self) -> Any:
-        """What refuses a derivative of what a loop gave, where the framework would take one."""
+        """The function that refuses a derivative of a loop, where the framework would take one."""
         forbid = self.backend.autodiff.forbid_derivative
         return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
 
     def define(self, region: Region, *, single: bool, fast: bool = False) -> str:
-        """Return the name of the function that computes a region, its only result or a tuple. It is
-        defined before all that is emitted: one object, by which a framework knows it again.
-        """
+        """Return the name of the function that computes a region: its only result, or a tuple."""
+        # Defined once and before all other code: a framework knows a function by its identity.
         name = self.regions.get((region, fast))
         if name is None:
             body = emit_body(region.graph, self, fast)
@@ -77,15 +76,14 @@ class Emission:
         return name
 
     def define_turn(self, node: Node) -> str:
-        """Return the name of the function that takes a turn of a scan and writes into what that
-        gives, and the rows and results that it is called with: see `FastKernels.turns`.
-        """
+        """Return the name of a scan's turn and two lists of positions; see `FastKernels.turns`."""
         carried, rows, region = node.attr("carried"), node.attr("rows"), node.attr("body")
         turn = self.turns.get((region, carried, rows))
         if turn is None:
             graph, assumed = assume_alike(region.graph, carried, rows)
             places = [f"place_{i}" for i in range(len(graph.outputs))]
             held = {}
+            # Results that are a carried value, unchanged.
             for i, output in enumerate(graph.outputs[carried:], carried):
                 if output in graph.inputs[:carried]:
                     held.setdefault(graph.inputs.index(output), i)
@@ -105,7 +103,7 @@ class Emission:
         )
 
     def whole(self, source: str) -> str:
-        """Return emitted source with what it needs defined before it."""
+        """Return emitted source after the definitions that it needs."""
         return "".join(self.definitions) + source
 
     def bind(self, name: str, value: Any) -> str:
@@ -129,9 +127,10 @@ def emit_body(
 ) -> Body:
     """Emit the code of a graph.
 
-    `fast`: where nobody takes a derivative of it and no transform is active. `prepared` gets what
-    depends on the params alone. `places`: names of what outputs are written to.
+    `fast`: no derivative is taken of it and no transform is active. `prepared` gets what depends on
+    params only. `places`: names of the arrays that outputs are written to.
     """
+    # Asked of the ops, before patterns replace some of them by kernels.
     elementwise = is_elementwise(graph)
     if fast:
         graph = apply_patterns(graph, emission.backend.kernels.fast, emission.off)
@@ -163,7 +162,7 @@ class _Writer:
         self.uses = count_uses(graph)
         self.lines: list[str] = []
         self.loops: dict[Any, str] = {}
-        # Text, precedence, depth.
+        # Of each node that is expressed: its text, precedence and depth.
         self.done = {node: (node.attr("name"), ATOM, 0) for node in graph.inputs}
         self.parameters = tuple([name for name, _, _ in self.done.values()])
         emission.taken.update(self.parameters)
@@ -179,7 +178,7 @@ class _Writer:
         return Body(self.parameters, tuple(self.lines), results, reads, elementwise)
 
     def express(self, node: Node) -> tuple[str, int, int]:
-        """Return the expression of a node whose operands are done, named where it is used twice."""
+        """Return the expression of a node whose operands are done; a name if it is used twice."""
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
         if node.op in (ops.WHILE_LOOP, ops.SCAN):
@@ -242,6 +241,7 @@ class _Writer:
         raise AssertionError("names never run out")
 
     def literal(self, value: Any) -> tuple[str, int, int]:
+        # `nan` and `inf`, as repr gives them, are no literals.
         if isinstance(value, float) and not math.isfinite(value):
             name = "nan" if math.isnan(value) else "inf"
             bound = self.emission.bind(name, abs(value))
@@ -252,6 +252,7 @@ class _Writer:
         if node.type.kind == "scalar" and node.op.plain:
             return self.infix(node.op.symbol or "", [self.text(node, o) for o in node.operands])
         own = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.kernels.fast.kernels
+        # A param is a number or a tensor at run time; `scalar_function` decides at the call.
         if node.type.kind == "scalar" and not own:
             native = (
                 self.backend.kernels.rows.get(node.op)
@@ -283,12 +284,13 @@ class _Writer:
         return f"{self.emission.bind(_word(node.op), native)}({', '.join(arguments)})", ATOM
 
     def written(self, node: Node) -> str | None:
-        """Return the call of a kernel that writes to the place of a result."""
+        """Return the call of a kernel that writes a result to its place, or None."""
         kernel = self.backend.kernels.fast.into.get(node.op)
         operands = node.operands
         dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}
         if kernel is None or dtypes != {node.type.dtype}:
             return None
+        # The kernels take the tensor first, and these two ops commute.
         if operands[0].type.kind == "scalar":
             if node.op not in (ops.ADD, ops.MUL):
                 return None
@@ -298,7 +300,7 @@ class _Writer:
         return f"{name}({', '.join(arguments)}, out={self.places[node]})"
 
     def overwriting(self, node: Node) -> str | None:
-        """Return the call of a kernel that writes over an operand which nobody else holds."""
+        """Return the call of a kernel that overwrites an operand that nothing else holds."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
             return None  # no number, which their kernels do not take
         for position, kernel in enumerate(self.in_place[node.op]):
@@ -320,10 +322,10 @@ class _Writer:
         return None
 
     def is_fresh(self, node: Node) -> bool:
-        """Return whether a value lies in memory of its own, and is read once."""
+        """Return whether a value has memory of its own, and is read once."""
         if node.type.kind != "tensor" or self.uses[node] != 1:
             return False
-        if node.op is ops.CAST:  # to the own dtype it gives its operand back
+        if node.op is ops.CAST:  # to its own dtype it returns its operand
             return node.operands[0].type.dtype == BOOL != node.type.dtype
         return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
 
@@ -377,7 +379,7 @@ class _Writer:
         if self.prepared is None or operand not in self.static or user.type.kind != "tensor":
             return False
         positions = self.backend.kernels.fast.constants.get(user.op, ())
-        # What is prepared has the input's dtype, which would be another beside integers.
+        # A prepared number has the input's dtype, which would be wrong next to integers.
         alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
         return alike and self.like is not None and user.operands.index(operand) in positions
 
@@ -386,10 +388,12 @@ class _Writer:
         if operand.type.kind != "scalar":
             return self.done[operand][:2]
         text, strength = self.text(user, operand)
+        # None: the framework's operators take a number in the tensor's dtype.
         if self.backend.tensors.weak is None:
             return text, strength
         if self.wraps(user, operand):
             return text, strength
+        # A bool, or an operand that is taken raw, has no dtype to take.
         if user.op.coerce in ("raw", "bool") or (
             user.op is ops.WHERE and operand.type.dtype == BOOL
         ):
@@ -427,8 +431,9 @@ class _Writer:
 
 @functools.cache
 def write_where_it_fits(kernel: Any, plain: Any, position: int) -> Any:
-    """Return a kernel that writes over x, its operand at that position, unless the other one makes
-    the result larger.
+    """Return a kernel that writes over x, unless the other operand makes the result larger.
+
+    `position` is that of x.
     """
 
     def write_over(x: Any, other: Any) -> Any:
@@ -447,9 +452,7 @@ INFIX: Any = "written as an infix symbol"
 
 
 def _word(op: ops.Op) -> str:
-    """Return an op's name in emitted code; a backend's own kernels are called
-    "<backend>.<name>".
-    """
+    # Ops of a backend's own kernels are called "<backend>.<name>".
     return op.name.rpartition(".")[2]
 
 
@@ -463,11 +466,12 @@ def identifier(name: str) -> str:
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
 
 
+# For file names: linecache holds a source under a name of its own.
 _serial = itertools.count()
 
 
 class _Source:
-    """What emitted code holds to have its source shown in tracebacks for as long as it lives."""
+    """Has the source of emitted code shown in tracebacks while the code, which holds it, lives."""
 
     def __init__(self, filename: str, source: str) -> None:
         lines = _Lines(source.splitlines(keepends=True))
@@ -477,7 +481,7 @@ class _Source:
 
 
 class _Lines(list[str]):
-    """The lines of a source; they keep what forgets them alive."""
+    """The lines of a source; they hold the weak reference that removes them."""
 
     owner: weakref.ref[_Source]
 
@@ -493,7 +497,7 @@ def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[st
 
 
 def find_static(nodes: Iterable[Node]) -> set[Node]:
-    """Return the scalars that depend on params and constants alone: what `Prepared` holds."""
+    """Return the scalars that depend only on params and constants, which `Prepared` holds."""
     static: set[Node] = set()
     for node in nodes:
         # An input and a constant have no operands; a length has a tensor.

@@ -27,12 +27,12 @@ Step = Callable[[Value, Value, float], Value]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forward:
-    """An activation: an op with attributes; no op is the identity.
+    """An activation: an op with attributes; without an op it is the identity.
 
-    `differentiable` is False where frameworks have no derivative for it, so that ours is used.
-    `setting` is the number that may be given, where there is one, with its value: a value other
-    than the default is part of the name, by which all that is made of a forward is remembered,
-    copied and saved. `at` makes the output of the input, the op's and that number.
+    `differentiable` is False if frameworks have no derivative for it, so that ours is used.
+    `setting` is the name and value of its number, if it has one; a value other than the default is
+    part of the name, which is the key of all that is made from a forward. `at` computes the output
+    from the input, the op's result and that number.
     """
 
     name: str
@@ -73,9 +73,10 @@ class Forward:
 
 
 def jumping(tin: Value, step: Value, at_zero: float) -> Value:
-    """Return a step that is `at_zero` at both zeros; 0 is the op's own."""
+    """Return a step that is `at_zero` at both zeros, where the op's own is 0."""
     if at_zero == 0.0:
         return step
+    # One comparison, instead of two and a choice.
     if at_zero == 1.0 and step.node.op is ops.HEAVISIDE:
         return apply(ops.CAST, xp.greater_equal(tin, 0.0), dtype=tin.node.type.dtype)
     return xp.where(xp.equal(tin, 0.0), at_zero, step)
@@ -185,7 +186,7 @@ def _find_row(name: str) -> Forward:
 
 
 def _function_named(name: Any) -> str | None:
-    """Return the activation among the functions of `xg.xp` that has this name."""
+    # Functions of one tensor, without those that only VJPs call.
     rows = [each for each in ops.CALLABLE_OPS if len(each.operands) == 1 and not each.in_vjps]
     functions = {plainly(each.in_xp): each.in_xp for each in rows}
     return functions.get(plainly(name)) if isinstance(name, str) else None
@@ -204,7 +205,6 @@ def _read_value(name: str, row: Forward, value: str) -> float:
 
 
 def _with_value(row: Forward, setting: str, value: float) -> Forward:
-    """Return an activation with another value of its number; one for each value."""
     if row.setting is None or row.setting[0] != setting:
         having = [each.name for each in _ROWS if each.setting and each.setting[0] == setting]
         who = f"{' and '.join(having)} {'has' if len(having) == 1 else 'have'}"
@@ -220,6 +220,7 @@ def _with_value(row: Forward, setting: str, value: float) -> Forward:
         raise RuleValueError(f"{setting} is a finite number, such as 1.0; got {value!r}")
     if setting == "threshold" and value < 0:
         raise RuleValueError(f"activation {row.name!r}: threshold is >= 0, got {value!r}")
+    # From the row without a value, so that there is one row for each value.
     base = ACTIVATIONS[row.name.partition("(")[0]]
     assert base.setting is not None
     # 0.0 and -0.0 are one number here, as defaults too.

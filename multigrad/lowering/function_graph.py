@@ -1,8 +1,8 @@
-"""A pair of graphs, forward and backward: what every replaced gradient is.
+"""`FunctionGraph`: a forward and a backward, as every replaced gradient is; and packed masks.
 
-Masks that forward keeps may be packed, eight to a byte: what `residuals="packed"` and "recompute"
-do to a cut. A mask is packed whose shape a cotangent has, by which it is unpacked; any other stays
-as it is. The two ops occur only in what is emitted, and call `Kernels.bits`.
+With `residuals="packed"` or "recompute", forward keeps masks as bits, eight to a byte. A mask is
+packed if a cotangent has its shape, by which it is unpacked. The two ops for this are in emitted
+graphs only, and call `Kernels.bits`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ UNPACK = replace(kernel("unpack_bits", "bits like", _same), shape_only=(1,))
 
 
 def read_way(way: Any, subject: str) -> str:
-    """Return a way of keeping residuals."""
+    """Return a way of keeping residuals, or raise RuleValueError."""
     if way not in WAYS:
         raise RuleValueError(
             f"{subject} got residuals={way!r:.40}; expected one of {', '.join(map(repr, WAYS))}"
@@ -70,6 +70,7 @@ def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
     outputs, changes = [], {}
     for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
         like = likes.get(node.type.shape)
+        # Without a cotangent of its shape, nothing would tell how many bits to unpack.
         if node.type.dtype != BOOL or node.type.shape in (UNKNOWN, SCALAR_SHAPE) or like is None:
             outputs.append(node)
             continue
@@ -102,12 +103,12 @@ OWN_NAMES = re.compile(r"(kept|history|grad_out|output|tangent)(_\d+)?|shape_of_
 
 
 def numbered(word: str, count: int) -> tuple[str, ...]:
-    """Return the names of that many: "output" alone, or "output_0", "output_1", ..."""
+    """Return `count` names: "output" alone, or "output_0", "output_1", ..."""
     return (word,) if count == 1 else tuple(f"{word}_{i}" for i in range(count))
 
 
 def tangent_name(position: int) -> str:
-    """Return the name of an input's tangent in `pushed`; no input or param has a space in its."""
+    """Return the name of an input's tangent in `pushed`; inputs and params have no space."""
     return f"tangent {position}"
 
 
@@ -118,15 +119,15 @@ class FunctionGraph:
     Attributes (what `Emitted` has too is the same there):
         forward: `*inputs, *params, [key] -> *outputs`.
         backward: `*cotangents, *inputs, *params, [key] -> *gradients` of the inputs `wrt`; params
-            are run-time numbers, and the key is there where one of the graphs draws random numbers.
+            are run-time numbers, and there is a key if one of the graphs draws random numbers.
         first_order: the author's promise that nobody differentiates the backward, so that floats
             computed in forward may be kept.
-        second_order: whether the backward may be differentiated: not where it has used a function
-            with a gradient of its own, of which the ops alone are left.
+        second_order: whether the backward may be differentiated: not if it calls a function with
+            a gradient of its own, of which only the ops are left.
         keeps_output: the author keeps outputs for backward, which differentiates them by this pair
             again.
         copied: the positions of outputs in memory of their own, which may be equal to an input.
-        refused: by the name of an input that has no derivative, what to say where one is taken.
+        refused: error messages by the names of inputs that have no derivative.
         pushed: `tangent 0, tangent 1, ..., *inputs, *params, [key] -> tangents of the outputs that
             carry a gradient`, where the author gives them; else they are the transpose of backward.
         is_pushed_first: whether backward is the transpose of `pushed`.
@@ -166,12 +167,10 @@ class FunctionGraph:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
         return numbered("output", len(self.forward.outputs))
 
     @property
     def tangents(self) -> tuple[str, ...]:
-        """The names of the inputs' tangents."""
         return numbered("tangent", len(self.inputs))
 
     @property
@@ -201,6 +200,7 @@ class FunctionGraph:
     @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
+        # A list, because the fields are frozen.
         if not self._found:
             self._found.append(self._is_derivative())
         return self._found[0]
@@ -218,9 +218,7 @@ class FunctionGraph:
         return derivative.outputs == self.backward.outputs
 
     def without_calls(self) -> FunctionGraph:
-        """Return the pair in ops alone, where its graphs call functions that have a gradient of
-        their own.
-        """
+        """Return the pair with ops instead of calls of functions that have their own gradients."""
         forward, backward = drop_calls(self.forward), drop_calls(self.backward)
         pushed = None if self.pushed is None else drop_calls(self.pushed)
         if forward is self.forward and backward is self.backward and pushed is self.pushed:
@@ -235,10 +233,9 @@ class FunctionGraph:
         )
 
     def without_needless_marks(self) -> FunctionGraph:
-        """Return the pair without marks of outputs where its own gradient is that of their ops;
-        then any cut may keep them.
-        """
+        """Return the pair without marks of outputs, if its gradient is that of their ops."""
         if not marks(self.backward):
+            # Without marks any cut may keep the outputs.
             return replace(self, keeps_output=False) if self.keeps_output else self
         plain = replace(self, backward=simplify(drop_marks(self.backward)))
         if self.first_order or not self.second_order or plain.is_derivative:
@@ -250,15 +247,14 @@ class FunctionGraph:
         return ops.SCAN in {node.op for node in self.backward.nodes}
 
     def with_histories(self) -> FunctionGraph | None:
-        """Return the pair such that forward runs the very scans that backward reads; None where it
-        reads none.
-        """
+        """Return the pair whose forward runs the scans that backward reads; None without scans."""
         if not self._scans:
             return None
         forward, backward = self.forward, self.backward
         while True:
             scans = [n for g in (forward, backward) for n in g.nodes if n.op is ops.SCAN]
             longer = {node: wide for node, wide in joined(scans).items() if node is not wide}
+            # Scans below other scans first, because a substitution rebuilds the nodes above it.
             first = {n: w for n, w in longer.items() if longer.keys().isdisjoint(walk(n.operands))}
             if not first:
                 return replace(self, forward=forward, backward=backward)
@@ -285,8 +281,8 @@ class FunctionGraph:
         """
         if keep_input or self.residuals == "input":
             return keep_inputs(self.forward, self.backward, self.roles)
-        # An output's derivative is this pair's own: where it is not that of the op in the backward,
-        # what is kept of outputs bears their marks.
+        # The derivative of an output is that of this pair. Unless that is the derivative of its
+        # ops, only marked outputs may be kept.
         nobody = self.first_order or (self.keeps_output and self.is_once)
         output = nobody or self.is_derivative
         cut = cut_residuals(
@@ -303,9 +299,8 @@ class FunctionGraph:
         return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
     def cut_besides(self, floats: bool) -> Cut | None:
-        """Return the cut that keeps also what backward would compute again at some cost, where that
-        is asked for and code that takes no derivative may read it; None: there is none.
-        """
+        """Return the cut that also keeps costly values, or None if there is to be none."""
+        # For code that takes no derivative, with residuals="time" only.
         costly = self.residuals == TIME and computed_at_cost(self.forward, self.backward)
         return self.cut(loops=True) if costly and not floats and not self._scans else None
 
@@ -337,7 +332,7 @@ class FunctionGraph:
             for name, node in zip(self.outputs, self.forward.outputs, strict=True)
         ]
         if len(self.inputs) == 1 and self._keeps_shape(types[0]):
-            outputs[0] = nodes[0]  # of the same shape, and at hand
+            outputs[0] = nodes[0]  # an available tensor of the same shape
         noun = "rule" if self.is_rule else "function"
         whole = tangent_map(backward, self.cotangents, nodes, outputs, noun)
         found = zip(self.seeds, whole.outputs, strict=True)
@@ -345,13 +340,10 @@ class FunctionGraph:
         return Graph(whole.name, whole.inputs, carried, whole.locations)
 
     def _keeps_shape(self, given: Type) -> bool:
-        """Return whether the first output is sure to have the shape and dtype of an input."""
         return self.forward.outputs[0].type == given and given.shape != UNKNOWN
 
     def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
-        """Return the pair with params and inputs renamed that are called like a word of the emitted
-        code.
-        """
+        """Return the pair with new names for params and inputs that are words of emitted code."""
         reserved = set(reserved)
         own = tuple(name for name in self.inputs if name != "tin")
         taken = {*reserved, *self.params, *own}

@@ -1,7 +1,6 @@
-"""Bad input: what a call is checked for before a rule runs; each error says what was given and what
-to type.
+"""Checks of a call's input before a rule runs; errors say what was given and what to type.
 
-Another framework's tensors, another device, a dtype that rules do not compute in, and ops that a
+Tensors of another framework or another device, a dtype that rules do not compute in, and ops that a
 backend lacks for a dtype.
 """
 
@@ -28,6 +27,7 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
         UnsupportedOp: it lacks an op for a dtype that a rule itself chose.
     """
     lacking: dict[str, str] = {}
+    # Most backends lack no op for single dtypes, and need no walk.
     if not any(isinstance(reason, Mapping) for reason in backend.kernels.unsupported.values()):
         return lacking
     for graph in graphs:
@@ -66,7 +66,7 @@ def dtype_check(lacking: Mapping[str, str]) -> Callable[[Tensor], None]:
 def check_values(
     subject: str, names: Sequence[str], backend: Backend, x: Tensor, values: Sequence[Any]
 ) -> None:
-    """Check that run-time params can meet a tensor; `subject` is whose they are."""
+    """Check that run-time params fit a tensor; messages name their owner, `subject`."""
     for name, value in zip(names, values, strict=True):
         if isinstance(value, bool | int | float):
             continue
@@ -77,6 +77,7 @@ def check_values(
                 f"{backend.name}; pass float({name})"
             )
         device = find_device(value)
+        # A scalar on the CPU meets tensors on any device.
         if device is not None and device.type != "cpu" and device != find_device(x):
             raise two_devices(subject, f"param {name!r}", value, "the input", x)
 
@@ -133,6 +134,7 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
     return check_gradient
 
 
+# By dtype, as a look-up is faster than a name; it holds the few dtypes that were seen.
 _float_dtypes: dict[Any, bool] = {}
 
 
@@ -160,8 +162,6 @@ def check_float_name(dtype: str, rule: WrittenRule) -> None:
 
 
 def say_where(rule: WrittenRule) -> str:
-    """Return where a rule is defined, as the end of an error; nothing where it is made of
-    others.
-    """
+    """Return where a rule is defined, as the end of an error; "" if it is made of others."""
     code = getattr(rule.function, "__code__", None)
     return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""

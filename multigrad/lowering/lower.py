@@ -1,6 +1,4 @@
-"""From a pair of graphs to a native object: emission, compilation, attachment; the public `lower`
-and `source`.
-"""
+"""From a pair of graphs to a native object: emission, compilation, attachment."""
 
 from __future__ import annotations
 
@@ -177,28 +175,27 @@ def lower_graphs(
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
 
 
-# Ops that may give their operand itself, where nothing is to be done.
+# Ops that return their operand itself where there is nothing to do.
 PASSING = (ops.CAST, ops.SUM_TO, ops.BROADCAST_TO, ops.ALL_SUM, ops.ALL_MAX)
 
 
 def _passed(node: Node) -> Node:
-    """Return the value that a node may pass on as the same tensor."""
+    # A cast to or from bool always makes another tensor.
     while node.op in PASSING and (node.operands[0].type.dtype == BOOL) == (node.type.dtype == BOOL):
         node = node.operands[0]
     return node
 
 
 def _owner(node: Node) -> Node:
-    """Return the value whose memory a node may share."""
+    # Views share memory, too.
     while (passed := _passed(node)) is not node or node.op.view:
         node = passed if passed is not node else node.operands[0]
     return node
 
 
 def _find_shared(graphs: FunctionGraph) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of outputs that may be an input itself, and of those that may be one
-    tensor with an output before them, or with an input that they are to be a copy of.
-    """
+    # `passed`: outputs that may be an input itself; `shared`: those that may be one tensor with an
+    # earlier output, or with an input that they are to be a copy of.
     found = list(map(_passed, graphs.forward.outputs))
     passed = [i for i, node in enumerate(found) if node.op is ops.INPUT]
     shared = [
@@ -210,9 +207,7 @@ def _find_shared(graphs: FunctionGraph) -> tuple[tuple[int, ...], tuple[int, ...
 
 
 def _own_name(graphs: FunctionGraph, backend: Backend) -> str:
-    """Return the name of the emitted object: the pair's own, unless that means something else
-    there.
-    """
+    # That of the pair, unless it means something else in emitted code.
     own = identifier(graphs.name)
     taken = {*RESERVED, *backend.autodiff.namespace, *graphs.params, *graphs.inputs}
     while own in taken or hasattr(builtins, own) or OWN_NAMES.fullmatch(own):
@@ -221,9 +216,7 @@ def _own_name(graphs: FunctionGraph, backend: Backend) -> str:
 
 
 def _shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the check with grad_out, as rules have it, and those with each input's
-    shape.
-    """
+    # A rule's result must have the shape of grad_out, a gradient that of its input.
     none = ("",) * len(graphs.wrt)
     if graphs.is_rule:
         if graphs.backward.outputs[0].type.shape != UNKNOWN:
@@ -242,7 +235,7 @@ def _shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple
 
 
 def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
-    """Return the residuals of which no code of backward reads more than the shape and dtype."""
+    # Read by both codes only for their shape and dtype.
     read = {r for each in (cut, whole) for r in each.residuals if r not in each.likes}
     return tuple([r for r in dict.fromkeys((*cut.residuals, *whole.residuals)) if r not in read])
 
@@ -250,10 +243,8 @@ def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
 def _with_histories(
     graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
 ) -> FunctionGraph | None:
-    """Return the pair whose forward runs the scans that backward reads, where the backend has use
-    for it: where a derivative of what is kept is that of the ops, or none is taken. Or the pair
-    itself, where fast code keeps besides what cost forward much.
-    """
+    # Of use where a derivative of what is kept is that of the ops, or none is taken. The pair
+    # itself, where fast code also keeps what cost forward much.
     autodiff = backend.autodiff
     if not autodiff.joins_loops:
         return None
@@ -272,7 +263,6 @@ def _emit(
     fast: bool,
     whole: tuple[FunctionGraph, Cut] | None = None,
 ) -> Code:
-    """Emit a pair; `whole`: the same with the cut that keeps what loops give."""
     backend = emission.backend
     prepares = (
         fast
@@ -282,6 +272,7 @@ def _emit(
     )
     prepared = Prepared() if prepares else None
     keep, joined, wide = cut.keep, None, graphs
+    # The pair and the cut that keep the results of loops.
     if whole is not None:
         wide, cut = whole
     joins = fast and backend.autodiff.joins_loops and not graphs.is_rule
@@ -302,9 +293,8 @@ def _emit(
 
 
 def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
-    """Return whether forward and what it keeps both compute something of the smaller tensors, as a
-    scale, and nothing of all: that is better computed anew than held until it is read again.
-    """
+    """Return whether forward and what it keeps share work on the smaller tensors only."""
+    # Such as a scale. What is computed of all tensors is better computed again than held.
     given = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
     shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(given)
     shared = {node for node in shared if node.type.kind == "tensor"}
@@ -314,7 +304,6 @@ def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
 
 
 def _checked(code: Code, check: str, graphs: FunctionGraph) -> Code:
-    """Return code whose forward begins with a check of its inputs."""
     lines = tuple(f"{check}({name})" for name in graphs.inputs)
 
     def begun(body: Body) -> Body:
@@ -331,10 +320,9 @@ def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Ma
 
 
 def _refusals(graphs: FunctionGraph, given: Sequence[str], emission: Emission) -> dict[str, str]:
-    """Return by number of a Function the name of what refuses a tensor there that asks for a
-    gradient, by input without one what refuses a derivative; a rule's params reach no output.
-    `given` are the params as their author knows them.
-    """
+    # By number of a Function, a function that refuses a tensor that needs a gradient; by input
+    # without a derivative, one that refuses that. A rule's params reach no output. `given` are the
+    # params as their author knows them.
     autodiff = emission.backend.autodiff
     refuse, forbid = autodiff.refuse_gradient, autodiff.forbid_derivative
     if graphs.is_rule or refuse is None or forbid is None:
@@ -357,9 +345,7 @@ def number_refusal(function: str, param: str) -> str:
 
 
 def second_refusal(name: str, is_promised: bool = False) -> str:
-    """Return an error message for the derivative of a backward that used another function's
-    gradient, or that was promised not to be differentiated.
-    """
+    """Return the error message for the second derivative of a backward that has none."""
     if is_promised:
         return (
             f"function {name!r} promises that nobody differentiates its backward, but a derivative "
@@ -392,9 +378,7 @@ def derivative_refusal(name: str, is_rule: bool) -> Callable[[], None]:
 
 
 def lower_forward(forward: Forward, backend: Backend) -> Callable[[Tensor], Tensor]:
-    """Return an activation as a plain function of one backend, with the framework's own
-    derivative.
-    """
+    """Return an activation as a plain function of a backend, with the framework's derivative."""
     emission = Emission(backend, forward.name)
     body = emit_body(forward.graph(), emission)
     source = f"def forward(tin):\n{body.indented(4)}    return {body.result}\n"
@@ -411,7 +395,7 @@ def emit_rule(graph: Graph, backend: Backend) -> tuple[Callable[..., Any], str]:
 
 
 def emit_many(graph: Graph, backend: Backend) -> Callable[..., Any]:
-    """Return the same as it is, for `Autodiff.many`."""
+    """Return a rule's bare function, for `Autodiff.many`."""
     return _emit_plain(graph, backend)[0]
 
 

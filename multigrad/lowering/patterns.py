@@ -1,6 +1,4 @@
-"""Fast kernels as they are applied to a graph, and turned off: `with
-without("torch.in_place"):`.
-"""
+"""Fast kernels: how a graph gets them, and `without`, which turns them off."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ def all_patterns() -> dict[str, Pattern]:
 
 
 def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Graph:
-    """Return the graph in a backend's own kernels, but for the rows that are off."""
+    """Return the graph with a backend's own kernels, except for the rows that are off."""
     for row in fast.patterns:
         if row.rewrite_graph is not None and row.name not in off:
             graph = row.rewrite_graph(graph)

@@ -1,8 +1,8 @@
-"""A pair of graphs as plain functions of one framework, outside of its autodiff: what runs for
-another framework.
+"""A pair of graphs as plain functions of one framework, without its autodiff.
 
-The parts are those of every function (forward, what it keeps, backward) without the native object
-around them; and backward from the inputs alone, for hosts that keep nothing of a guest.
+They run for another framework. The parts are those of every function (forward, what it keeps,
+backward) without the native object around them; and backward from the inputs alone, for hosts that
+keep nothing of a guest.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ def without_autodiff(backend: Backend) -> Backend:
         forbid_derivative=None,
         refuse_gradient=None,
     )
-    # There is nowhere to prepare a number.
+    # Plain functions have no place for prepared numbers.
     fast = replace(backend.kernels.fast, constants={})
     return replace(backend, kernels=replace(backend.kernels, fast=fast), autodiff=autodiff)
 
 
 class PlainFunctions:
-    """Forward and backward as plain functions; all take the tensors, then the run-time params, then
-    a key.
+    """Forward and backward as plain functions of tensors, then run-time params, then a key.
 
     Attributes:
         emitted: what they were made of.
@@ -78,13 +77,12 @@ class PlainFunctions:
         return self._forward(*inputs, *[values[i] for i in self._read])
 
     def record(self, *args: Any) -> tuple[tuple[Tensor, ...], Pull]:
-        """Return the outputs, and the map from their cotangents to a gradient, or None, for each
-        tensor.
-        """
+        """Return the outputs, and the map from their cotangents to a gradient or None by tensor."""
         outputs, computed = self.keep(*args)
         held = (*args[: self._count], *outputs, *computed)
         residuals = [held[i] for i in self._residuals]
         values = args[self._count :]
+        # Only the residuals stay alive until `pull` is called.
         del held, computed, args
 
         def pull(*cotangents: Tensor) -> tuple[Tensor, ...]:

@@ -1,1 +1,1 @@
-"""The rule IR as data: types, ops as objects, nodes and graphs, the values of constant arrays."""
+"""The IR as data: types, ops, nodes and graphs, the values of constant arrays."""

@@ -1,9 +1,8 @@
 """Nodes and graphs: frozen, hash-consed SSA.
 
 Two nodes with the same op, operands and attributes are the same object, so common subexpressions
-never exist twice and identity is equality. A graph names its inputs and outputs; everything else
-hangs on the nodes. The values of constant arrays are frozen, too, compared by what they are, and
-found again by a serial number.
+never exist twice and identity is equality. A graph names its inputs and outputs; the nodes hold
+everything else. The values of constant arrays are frozen too, and a serial number finds them again.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Attrs = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node(HeldWeakly):
-    """One operation: `op(operands, **attrs)`; made by `make_node` only: equal nodes are one."""
+    """One operation, `op(operands, **attrs)`; only `make_node` makes it, so equal nodes are one."""
 
     op: Op
     operands: tuple[Node, ...]
@@ -36,7 +35,6 @@ class Node(HeldWeakly):
     type: Type
 
     def attr(self, name: str) -> Any:
-        """Return the attribute `name`."""
         return dict(self.attrs)[name]
 
     def __repr__(self) -> str:
@@ -91,14 +89,16 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A graph inside a node, as the body of a loop: it reads its own inputs alone. Equal where
-    the graphs are; `repr` is equal for equal ones, and short.
+    """A graph inside a node, as the body of a loop, which reads its own inputs only.
+
+    Regions are equal where their graphs are, and so is their `repr`, which is short.
     """
 
     graph: Graph = field(compare=False)
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
+        # Without locations and origin, which do not change what a graph means.
         graph = self.graph
         text = format_graph(Graph(graph.name, graph.inputs, graph.outputs)).encode()
         object.__setattr__(self, "digest", hashlib.blake2b(text, digest_size=16).hexdigest())
@@ -120,6 +120,8 @@ def every_node(graph: Graph) -> tuple[Node, ...]:
     return (*graph.nodes, *inside)
 
 
+# All nodes that are alive, found by their parts; written under `_lock` only, and emptied by the
+# garbage collector.
 _nodes: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
 _refs: dict[tuple[Any, ...], Any] = _nodes.data  # type: ignore[attr-defined]  # read without a call
 _lock = make_lock()
@@ -142,13 +144,13 @@ def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_:
 
 
 def derive_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any]) -> Node:
-    """Return the node for this operation, of the type that follows."""
+    """Return the node for this operation, with the type that follows from its operands."""
     operands = tuple(operands)
     return make_node(op, operands, attrs, op.result(*[each.type for each in operands], **attrs))
 
 
 def with_operands(node: Node, operands: Iterable[Node]) -> Node:
-    """Return a node with these operands, and the type that follows where they are others."""
+    """Return a node with these operands; its type is derived again if they are different."""
     operands = tuple(operands)
     return node if operands == node.operands else derive_node(node.op, operands, dict(node.attrs))
 
@@ -157,6 +159,7 @@ def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
     """Return every node below `outputs` once, operands before users."""
     found: dict[Node, None] = {}
     entered: set[Node] = set()
+    # By a stack, because long graphs exceed the limit of recursion.
     stack = [*outputs][::-1]
     while stack:
         node = stack[-1]
@@ -169,7 +172,7 @@ def walk(outputs: Iterable[Node]) -> tuple[Node, ...]:
 
 
 def count_uses(graph: Graph) -> dict[Node, int]:
-    """Return how often each node is an operand or an output."""
+    """Return the number of uses of each node, as an operand and as an output."""
     uses = dict.fromkeys(graph.outputs, 0)
     for node in graph.nodes:
         for operand in node.operands:
@@ -180,7 +183,7 @@ def count_uses(graph: Graph) -> dict[Node, int]:
 
 
 def format_graph(graph: Graph) -> str:
-    """Return the text form, one node a line, for reading; a region stands where it is met first."""
+    """Return the text form, one node a line; a region follows the first node that has it."""
     shown: set[Region] = set()
     serials = itertools.count(1)
     inputs = [(node.attr("name"), node.type) for node in graph.inputs]
@@ -207,6 +210,7 @@ def format_graph(graph: Graph) -> str:
 
 MOST_ELEMENTS = 65_536
 _serials = itertools.count()
+# Weak: an array is found while something holds it.
 _arrays: WeakValueDictionary[int, ArrayValue] = WeakValueDictionary()
 
 
@@ -215,7 +219,7 @@ class ArrayValue(HeldWeakly):
     """The values of a constant array, frozen; `repr` is equal for equal values, and short.
 
     Attributes:
-        native: what backends made of it, by what they made it for; they alone look inside.
+        native: a cache of what backends made of the values, by keys of their own.
         serial: a number under which `find_array` finds it again while it lives.
     """
 
@@ -242,9 +246,10 @@ class ArrayValue(HeldWeakly):
 
 
 def freeze(array: np.ndarray[Any, Any]) -> ArrayValue:
-    """Return the values of a NumPy array, frozen."""
+    """Return the frozen values of a NumPy array."""
     if array.dtype.name in ("bfloat16", "float16"):
         array = array.astype(np.float32)  # holds both, and has a buffer that NumPy reads back
+    # In the native byte order, so that equal values have equal bytes.
     array = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     data = array.tobytes()
     digest = hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -1,4 +1,4 @@
-"""One row of the op table: what is declared of an operation. `multigrad.graph.ops` has the rows."""
+"""`Op`, a row of the op table, and `Attr`, one of its attributes; `multigrad.graph.ops` has all."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Attr:
     """A static attribute of an op.
 
     Attributes:
-        legal: whether a value may stand in a graph.
+        legal: whether a value is allowed in a graph.
         samples: values that tests try; none where they depend on the operand's shape.
-        default: what `xg.xp` takes where it is left out.
+        default: the value in `xg.xp` if it is left out.
         annotation: its type in `xg.xp`.
         taken: the function by which `xg.xp` reads a value, of those that
             `multigrad/trace/xp/op_functions.py` knows; "": it takes it as it is.
@@ -34,7 +34,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Of an op that every library refuses on bools: what to write instead."""
+    """The advice in the error of an op that every library refuses on bools."""
 
     advice: str
 
@@ -54,23 +54,23 @@ class Op:
         in_vjps: only VJPs record it.
         domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
         degree: how linearity in something passes through it; None: it does not.
-        integer: of integers alone it stays among them, instead of taking the float dtype; a dtype:
-            they become that.
+        integer: whether integers give integers, instead of the float dtype; a dtype: they give
+            that one.
         shape_only: the operands that give a shape (and a dtype) only: no value is read.
         shaped_like: the operand whose shape a check need not compare with the result's.
         view: whether the result shares memory with its operand in some framework.
-        on_numbers: its function of Python numbers, instead of the meaning in NumPy.
-        plain: what Python computes on floats without ever raising, and tensors as well.
-        on_bools: of bools alone: the op that is meant, or "numbers" (on 0 and 1, then bools again).
+        on_numbers: its function on Python numbers, instead of the NumPy function.
+        plain: whether Python computes it on floats without ever raising, and on tensors.
+        on_bools: for bools only: the op to use, or "numbers" (on 0 and 1, then bools again).
         power: the exponent of `pow` that is this op.
         copies: how many times its input's size the result is; None: as its largest operand.
         bits: those of an integer result; None: those of its largest operand.
         collective: whether shards may exchange numbers.
-        shape_of: the result's shape, of the operands' and the attributes; None: it is that of the
-            meaning, run on arrays of stride 0.
+        shape_of: the result's shape, of the operands' and the attributes; None: run the NumPy
+            function on arrays of stride 0.
         made_of: `(xp, *operands, **attrs)`, the same as a composition of other ops: a backend's
             row where it has none of its own, and the derivative where there is no VJP.
-        rounds: whether the composition rounds, so that of 16-bit floats it is computed in float32.
+        rounds: whether the composition rounds, so that 16-bit floats are computed in float32.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What symbols are asked while a function is captured, and could not say.
+"""Questions that symbols could not answer while a function was captured.
 
 A function may catch what a symbol raises: by `except Exception`, by `suppress`, by `hasattr`. So
 each refusal and each fact that is needed is noted when it is made, and the capture fails by it at
@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 Question = TypeVar("Question", bound=Exception)
+# The questions of the capture in progress, a list that `asking` makes; None without one.
 _unanswered: ContextVar[list[Exception] | None] = ContextVar("unanswered", default=None)
 
 
@@ -29,23 +30,24 @@ def count() -> int:
 
 
 def forget(since: int) -> None:
-    """Forget what was noted since that count: another way was found, which does not ask it."""
+    """Forget what was noted since that count: another way was found, which needs no answer."""
     del (_unanswered.get() or [])[since:]
 
 
 @contextmanager
 def pardoned() -> Iterator[None]:
-    """Forget what a library asks inside and does without, where the block ends."""
+    """Forget what a library asks in this block, and can do without."""
     since = count()
+    # Not in a `finally`: a question that leaves the block stays noted.
     yield
     forget(since)
 
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Note what symbols are asked inside, and raise the first of what was not answered.
+    """Note what symbols are asked in this block, and raise the first unanswered question.
 
-    What a function raises after it has caught that is a consequence, and no error of its own.
+    An error that a function raises after it caught a question is only a consequence.
     """
     noted: list[Exception] = []
     token = _unanswered.set(noted)
@@ -64,7 +66,7 @@ def asking() -> Iterator[None]:
 
 @contextmanager
 def crossing(*kinds: type[Exception]) -> Iterator[None]:
-    """Note in this capture what another one, made inside of it, raises into the user's code."""
+    """Note in this capture what another capture inside it raises into the user's code."""
     try:
         yield
     except kinds as question:

@@ -1,4 +1,4 @@
-"""Types of IR values: what kind, which dtype, which shape, all symbolic.
+"""Types of IR values: kind, dtype and shape, all symbolic.
 
 A rule is captured once for every rank and float dtype, so a dtype is `T` ("that of the rule's
 input") unless the author fixed one, and a shape is a relation to the input's shape. Scalars are
@@ -70,11 +70,12 @@ def is_float(type_: Type) -> bool:
 
 
 def promote(dtypes: Iterable[str]) -> str | None:
-    """Return the integer dtype that holds those of several; None: there are none."""
+    """Return the integer dtype that holds all of these, or None if there are none."""
     kinds = set(dtypes)
     for wide in (INT64, INT32):
         if wide in kinds:
             return wide
+    # int8 and uint8 together need 16 bits.
     return "int16" if "int16" in kinds or len(kinds) > 1 else next(iter(kinds), None)
 
 
@@ -90,7 +91,7 @@ def reduce_shape(shape: Shape, axis: object, keepdims: bool) -> Shape:
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """Return the shape of an elementwise result, or UNKNOWN where it cannot be told."""
+    """Return the shape of an elementwise result, or UNKNOWN."""
     full = dict.fromkeys(shapes)
     full.pop(SCALAR_SHAPE, None)
     if len(full) < 2:
@@ -114,4 +115,5 @@ def dtype_name(dtype: Any) -> str:
     name = getattr(dtype, "symbol", None) or getattr(dtype, "name", None)
     if not isinstance(name, str) or (name.isupper() and name != T):  # an enum member
         name = getattr(dtype, "__name__", None) or str(dtype)
+    # torch.float32 is shown with its module, numpy.bool_ with an underscore.
     return name.rsplit(".", 1)[-1].rstrip("_")

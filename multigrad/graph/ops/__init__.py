@@ -1,8 +1,8 @@
-"""The op table: every operation of the rule IR, declared once, by family.
+"""The op table: every operation of a graph, declared once, by family.
 
-A declaration holds an op's name, operands, attributes, NumPy meaning, VJP, result type, a line of
-documentation and what else is to be known of it (`Op`, in `multigrad/graph/ir/op.py`). Backends
-map the rows to their own callables; passes read them; `xg.xp`, docs and tests are made from them.
+A declaration (`Op`, in `multigrad/graph/ir/op.py`) holds an op's name, operands, attributes, NumPy
+meaning, VJP, result type and a line of documentation. Backends map the rows to their own callables;
+passes read them; `xg.xp`, the docs and the tests are made from them.
 """
 
 from __future__ import annotations
@@ -54,5 +54,6 @@ FAMILIES = (
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)
 }
+# Tracing makes these nodes; all others are functions that a rule can call.
 STRUCTURE = (INPUT, CONST, CALL, OUTPUT, WHILE_LOOP, SCAN)
 CALLABLE_OPS: tuple[Op, ...] = tuple(row for row in OPS.values() if row not in STRUCTURE)

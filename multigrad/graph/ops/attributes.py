@@ -1,4 +1,4 @@
-"""Attributes of ops: which values are legal, which tests try, and how `xg.xp` takes them."""
+"""Attributes of ops: their legal values, the values that tests try, and how `xg.xp` takes them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..ir.types import DTYPES, T
 
 def is_axis(value: object) -> bool:
     axes = value if isinstance(value, tuple) else (value,)
+    # `type(axis) is int`, here and below, because True is an instance of int.
     return value is None or all(type(axis) is int for axis in axes)
 
 
@@ -29,6 +30,7 @@ def is_dtype(value: object) -> bool:
     return value is None or value in (T, *DTYPES)
 
 
+# `fold_in` takes any 32-bit word.
 def is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**32
 
@@ -78,10 +80,10 @@ def is_index_item(item: object) -> bool:
 
 
 def is_name(value: object) -> TypeGuard[str]:
-    """Return whether a value may be a variable's name in emitted code."""
+    """Return whether a value can be the name of a variable in emitted code."""
     if not isinstance(value, str) or not 0 < len(value) <= 100:
         return False
-    # Python itself reads an identifier in this normal form.
+    # Python normalizes identifiers to NFKC, so another form would name another variable.
     plain = value.isascii() or unicodedata.normalize("NFKC", value) == value
     return (
         plain
@@ -92,7 +94,7 @@ def is_name(value: object) -> TypeGuard[str]:
 
 
 def are_names(value: object) -> bool:
-    """Return whether a value names mesh axes or groups."""
+    """Return whether a value is a tuple of names of mesh axes or groups, or None."""
     return value is None or (
         isinstance(value, tuple)
         and len(value) > 0
@@ -101,7 +103,7 @@ def are_names(value: object) -> bool:
 
 
 def are_pairs(value: object) -> bool:
-    """Return whether a value is (source, target) of shards, each at most once on each side."""
+    """Return whether a value is pairs (source, target) of shards, none twice on one side."""
     if not isinstance(value, tuple):
         return False
     if not all(are_integers(pair) and len(pair) == 2 and min(pair) >= 0 for pair in value):
@@ -111,7 +113,7 @@ def are_pairs(value: object) -> bool:
 
 
 def is_split(value: object) -> bool:
-    """Return whether a value says for each axis over what it is split: (), every shard."""
+    """Return whether a value tells for each axis over which names it is split; (): all shards."""
     if not isinstance(value, tuple):
         return False
     return all(names is None or names == () or are_names(names) for names in value)
@@ -136,7 +138,7 @@ def optional(legal: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def number(*samples: float, taken: str = "float") -> Attr:
-    """A number; the first sample is its default."""
+    """Return the attribute of a number; the first sample is its default."""
     return Attr(is_number, samples, samples[0], "float", taken)
 
 
@@ -153,7 +155,7 @@ def count(*samples: int) -> Attr:
 
 
 def required(attr: Attr) -> Attr:
-    """The same without a default."""
+    """Return an attribute without its default."""
     return dataclasses.replace(attr, default=REQUIRED)
 
 

@@ -1,7 +1,7 @@
-"""How the meanings of ops compute, in NumPy.
+"""NumPy helpers for the reference functions of ops, above all for 16-bit floats.
 
-16-bit values: elementwise arithmetic rounds after each op as the frameworks do; composite
-functions compute in float32 and round once.
+Elementwise arithmetic rounds 16-bit values after each op, as the frameworks do; composite functions
+compute in float32 and round once.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ Array = Any  # numpy.ndarray or a NumPy scalar
 Axis = int | tuple[int, ...] | None
 
 
+# Prepared zeros save a ufunc 0.3 us.
 ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("float32", "float64"))}
 
 
 def zero_like(x: Array) -> Array:
-    """Return zero in the dtype of x; where it is prepared, a ufunc takes 0.3 us less."""
+    """Return zero in the dtype of x."""
     zero = ZEROS.get(x.dtype)
     return x.dtype.type(0) if zero is None else zero
 
 
 def is_16_bit(x: Array) -> bool:
     """Return whether x is float16 or bfloat16."""
+    # bfloat16 of ml_dtypes has the kind V.
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 
 
 def wider(x: Array) -> Array:
-    """Return 16-bit floats in float32, others as they are; exact."""
+    """Return 16-bit floats in float32, which is exact, and others unchanged."""
     return x.astype(np.float32) if is_16_bit(x) else x
 
 
 def widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Compute 16-bit floats in float32 and round once."""
+    """Return a function that computes 16-bit floats in float32 and rounds once."""
 
     @functools.wraps(function)
     def call(x: Array, *args: Any, **attrs: Any) -> Array:
@@ -74,7 +76,7 @@ def from_scipy(name: str) -> Callable[..., Array]:
 
 
 def as_numpy_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return the NumPy dtype, those of ml_dtypes included."""
+    """Return the NumPy dtype of a name, also of one that ml_dtypes adds."""
     if isinstance(dtype, np.dtype):
         return dtype
     if dtype in ("bfloat16", *FLOAT8):

@@ -1,6 +1,4 @@
-"""What is known of an op: where it is linear, how much it makes, where it is smooth, and what it
-gives where it is not.
-"""
+"""Properties of ops: linearity, growth, the domain where they are smooth, values at kinks."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ Degree = int | None  # None: neither
 
 
 def linear(node: Node, degrees: list[Degree]) -> Degree:
-    """Linear only where every operand is."""
+    """Return LINEAR if every operand is."""
     return LINEAR if all(degree == LINEAR for degree in degrees) else None
 
 
@@ -31,22 +29,23 @@ def quotient(node: Node, degrees: list[Degree]) -> Degree:
 
 def choice(node: Node, degrees: list[Degree]) -> Degree:
     condition, *values = zip(node.operands, degrees, strict=True)
+    # Zero is linear in anything, so a branch may be zero.
     chosen = all(degree == LINEAR or is_zero(value) for value, degree in values)
     return LINEAR if condition[1] == CONSTANT and chosen else None
 
 
 def in_one(node: Node, degrees: list[Degree]) -> Degree:
-    """Linear in one operand, the others constant: a product of them all."""
+    """Return LINEAR if one operand is and the others are constant: a product of them all."""
     return LINEAR if degrees.count(LINEAR) == 1 else None
 
 
 def in_first(node: Node, degrees: list[Degree]) -> Degree:
-    """Linear in the first operand, arranged by the others."""
+    """Return LINEAR if the first operand is; the others, which arrange it, must not be."""
     return LINEAR if degrees[0] == LINEAR and LINEAR not in degrees[1:] else None
 
 
 def in_each(node: Node, degrees: list[Degree]) -> Degree:
-    """Linear where every operand is, or is zero."""
+    """Return LINEAR if every operand is linear or zero."""
     pairs = zip(node.operands, degrees, strict=True)
     return LINEAR if all(degree == LINEAR or is_zero(value) for value, degree in pairs) else None
 
@@ -56,11 +55,12 @@ def filled_with_zero(node: Node, degrees: list[Degree]) -> Degree:
 
 
 def spread(graph: Graph, given: Mapping[Node, Degree]) -> dict[Node, Degree]:
-    """Return how each node of a graph depends on what its inputs depend on."""
+    """Return the degree of each node of a graph, given those of its inputs."""
     degrees = dict(given)
     for node in graph.nodes:
         if node in degrees:
             continue
+        # An operand that is read for its shape only does not count.
         read = [degrees[o] for i, o in enumerate(node.operands) if i not in node.op.shape_only]
         if read.count(CONSTANT) == len(read):
             degrees[node] = CONSTANT
@@ -79,6 +79,7 @@ def is_zero(node: Node) -> bool:
 
 
 # --- growth: the copies of an input that a result holds, or the bits of an integer -------------
+# A length is below 2**63.
 LENGTH_BITS = 63
 
 
@@ -91,6 +92,7 @@ def multiplied(node: Node, sizes: Sequence[int]) -> int:
 
 
 def carried(node: Node, bits: Sequence[int]) -> int:
+    # A sum of two integers has one bit more.
     return max(bits) + 1
 
 
@@ -99,6 +101,7 @@ def doubled(node: Node, bits: Sequence[int]) -> int:
 
 
 def shifted(node: Node, bits: Sequence[int]) -> int:
+    # A shift is by 31 bits at most.
     return bits[0] + 31
 
 
@@ -106,7 +109,7 @@ def length(node: Node, bits: Sequence[int]) -> int:
     return LENGTH_BITS
 
 
-# --- domain: where an operand is, that the op is smooth ----------------------------------------
+# --- domain: the operands for which an op is smooth --------------------------------------------
 class Domain(NamedTuple):
     """An open interval; `falls`: no element is larger than the one before it, along the axis."""
 
@@ -126,11 +129,11 @@ WITHIN_ONE = Domain(-1.0, 1.0)
 
 
 # --- kinks: what ops give there, at poles and at jumps -------------------------------------------
-# Documents carry the rows of the ops that they use. A test holds each row against the op.
-# It rises where an op that exists gets another meaning; a new op leaves it as it is.
+# Documents carry the rows of the ops that they use; a test compares each row with its op. OP_SET
+# rises when an existing op changes its meaning; a new op leaves it unchanged.
 OP_SET = 1
 Numbers = Any  # a float, or a tuple of floats
-# Op, where, the operands there, the value, and the derivatives for a cotangent of 1, 2 and so on.
+# A row: op, place, operands there, value, derivatives for a cotangent of 1, 2 and so on.
 KINKS: tuple[tuple[str, str, tuple[Numbers, ...], Numbers, tuple[Numbers, ...]], ...] = (
     ("abs", "at 0", (0.0,), 0.0, (0.0,)),
     ("acosh", "at 1", (1.0,), 0.0, (inf,)),

@@ -1,8 +1,8 @@
-"""The shape of a result, of the operands' shapes and the attributes: what a row says in
-`shape_of`, and what follows from its result rule.
+"""Shapes of results, computed from the operands' shapes and the attributes.
 
-A formula gives what the meaning gives, and raises where the meaning does, but asks for no numbers.
-Views need none: their meaning on an array of stride 0 costs nothing.
+A row has a formula in `shape_of`, or its result rule implies one. A formula returns the shape that
+the NumPy function gives, and raises where that raises, but reads no numbers. Views need none: their
+NumPy function costs nothing on an array of stride 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ShapeRule = Callable[..., Shape]
 
 
 def places(axis: Axis, rank: int) -> tuple[int, ...]:
-    """Return the axes that are meant, counted from the first (None: all)."""
+    """Return axes counted from the front; None means all of them."""
     if axis is None:
         return tuple(range(rank))
     named = axis if isinstance(axis, tuple) else (axis,)
@@ -37,7 +37,7 @@ def places(axis: Axis, rank: int) -> tuple[int, ...]:
 
 
 def in_place_of(x: Shape, axis: int, *lengths: int) -> Shape:
-    """Return a shape with other lengths in the place of an axis."""
+    """Return a shape with other lengths instead of one axis."""
     (place,) = places(axis, len(x))
     return (*x[:place], *lengths, *x[place + 1 :])
 
@@ -51,7 +51,7 @@ def broadcast(*shapes: Shape, **attrs: Any) -> Shape:
 
 
 def first(x: Shape, *others: Shape, axis: Axis = None, **attrs: Any) -> Shape:
-    """The first operand's; a scalar has one element along any axis."""
+    """Return the shape of the first operand; a scalar has one element along any axis."""
     if x and axis is not None:
         places(axis, len(x))
     return x
@@ -62,7 +62,7 @@ def like_drawn(key: Shape, x: Shape, *params: Shape) -> Shape:
 
 
 def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
-    """Without the axes, or with ones in their places; a scalar has none."""
+    """Return the shape without the axes, or with ones there; a scalar has none."""
     if not x:
         return x
     over = places(axis, len(x))
@@ -72,19 +72,19 @@ def reduced(x: Shape, *, axis: Axis, keepdims: bool, **attrs: Any) -> Shape:
 
 
 def with_matrices(x: Shape, **attrs: Any) -> Shape:
-    """x's own, of matrices."""
+    """Return the shape of x, or raise ValueError if it holds no matrices."""
     if len(x) < 2:
         raise ValueError(f"matrices in the last two axes are needed, not shape {x}")
     return x
 
 
 def in_order(values: Shape, x: Shape, *, axis: Axis, **attrs: Any) -> Shape:
-    """Values that are put into an order of x, or taken by a mask of it, along an axis."""
+    """Return the shape of values in an order of x, or taken by a mask of it, along an axis."""
     return first(broadcast(values, x), axis=axis)
 
 
 def square(x: Shape, **attrs: Any) -> Shape:
-    """x's own, of square matrices."""
+    """Return the shape of x, or raise ValueError if it holds no square matrices."""
     if len(x) < 2 or x[-1] != x[-2]:
         raise ValueError(f"a square matrix in the last two axes is needed, not shape {x}")
     return x
@@ -95,7 +95,7 @@ def of_each_matrix(x: Shape) -> Shape:
 
 
 def kept_by_turns(*shapes: Shape, position: int, **attrs: Any) -> Shape:
-    """That of what a loop carries."""
+    """Return the shape of a tensor that a loop carries."""
     return shapes[position]
 
 
@@ -104,7 +104,7 @@ def of_value(like: Shape, *, value: Any, **attrs: Any) -> Shape:
 
 
 def contracted(*shapes: Shape, subscripts: str) -> Shape:
-    """The lengths of the letters that are left, behind what `...` stands for."""
+    """Return the shape of an einsum: its result's letters, and the batch where `...` is."""
     terms, _, result = subscripts.partition("->")
     lengths: dict[str, int] = {}
     batches: list[Shape] = []
@@ -117,6 +117,7 @@ def contracted(*shapes: Shape, subscripts: str) -> Shape:
         batches.append(shape[len(before) : end])
         for letter, n in zip(before + after, (*shape[: len(before)], *shape[end:]), strict=True):
             known = lengths.setdefault(letter, n)
+            # A length of 1 broadcasts.
             if known == 1:
                 lengths[letter] = n
             elif n not in (1, known):
@@ -128,7 +129,8 @@ def contracted(*shapes: Shape, subscripts: str) -> Shape:
     return (*(lengths[n] for n in before), *batch, *(lengths[n] for n in after))
 
 
-# Of the rules that tell a shape; an op with another one says its own, or is run on no numbers.
+# Result rules that determine a shape. An op with another rule has a formula of its own, or runs on
+# an array of stride 0.
 BY_RESULT: Mapping[ResultRule, ShapeRule] = {
     **dict.fromkeys(results.OWN_ELEMENTS, broadcast),
     results.cast_to: first,
@@ -152,7 +154,8 @@ BY_RESULT: Mapping[ResultRule, ShapeRule] = {
 
 
 def product(a: Shape, b: Shape) -> Shape:
-    """That of matmul."""
+    """Return the shape of a matmul."""
+    # The last axis but one of b is contracted, or the only one of a vector.
     if not a or not b or a[-1] != b[max(len(b) - 2, 0)]:
         raise ValueError(f"matmul of the shapes {a} and {b}")
     batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -179,12 +182,13 @@ def halved(x: Shape, *, axis: int, **attrs: Any) -> Shape:
 
 
 def as_long_as(x: Shape, like: Shape, start: Shape, *, axis: int) -> Shape:
-    """x's, as long along an axis as `like`, or as there is."""
+    """Return the shape of x cut along an axis to the length of `like`."""
     return in_place_of(x, axis, min(like[axis], x[axis]))
 
 
 def put(x: Shape, part: Shape, whole: Shape) -> Shape:
-    """That of a whole, of which x fills a part."""
+    """Return the shape of `whole`, of which x fills a part."""
+    # NumPy's assignment ignores leading axes of length 1.
     shape = x
     while len(shape) > len(part) and shape[0] == 1:
         shape = shape[1:]
@@ -214,7 +218,7 @@ def unrepeated(x: Shape, like: Shape, *, repeats: int, axis: int) -> Shape:
 
 
 def regrouped(x: Shape, copies: Shape, like: Shape) -> Shape:
-    """That of `like`, of which x has copies."""
+    """Return the shape of `like`, of which x holds copies."""
     if math.prod(x) != math.prod(copies):
         raise ValueError(f"shape {x} is no copies of {like}, which are {copies}")
     return like
@@ -227,7 +231,7 @@ def tiled(x: Shape, *, repetitions: tuple[int, ...]) -> Shape:
 
 
 def filled_up(lengths: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return as many numbers, with ones before them."""
+    """Return lengths after as many ones as the rank needs."""
     return (*(1,) * (rank - len(lengths)), *lengths)
 
 
@@ -251,7 +255,7 @@ def stacked(*shapes: Shape, axis: int) -> Shape:
 
 
 def summed_to(x: Shape, like: Shape) -> Shape:
-    """That of `like`, to which x was broadcast."""
+    """Return the shape of `like`, or raise GradientError if x was not broadcast from it."""
     lead = len(x) - len(like)
     if lead < 0 or any(n not in (1, m) for n, m in zip(like, x[lead:], strict=True)):
         raise GradientError(

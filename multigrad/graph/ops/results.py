@@ -1,4 +1,4 @@
-"""Result types: each a rule from the operands' types and the attributes."""
+"""Result types of ops: rules that take the operands' types and the attributes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ..ir.types import (
 
 def elementwise(*types: Type, **attrs: Any) -> Type:
     tensors = [t for t in types if t.kind == "tensor"]
+    # Scalars change neither the dtype nor the shape of a tensor.
     if len(tensors) == 1:
         return tensors[0]
     if not tensors:
@@ -65,6 +66,7 @@ def shaped_like_second(x: Type, like: Type, **attrs: Any) -> Type:
 
 
 def expanded(x: Type, *, axis: int) -> Type:
+    # A new axis where a reduction removed one gives the shape of that reduction with keepdims.
     back = isinstance(x.shape, tuple) and x.shape == ("reduced", axis, False)
     return Type("tensor", x.dtype, ("reduced", axis, True) if back else UNKNOWN)
 
@@ -92,18 +94,18 @@ def need_tensors(*types: Type) -> None:
 
 
 def kept(x: Type, *others: Type, **attrs: Any) -> Type:
-    """x's own type: a result of the same shape."""
+    """Return the type of x, for a result of its shape."""
     need_tensors(x)
     return x
 
 
 def of_matrix(x: Type) -> Type:
-    """x's own type: of matrices, another for each."""
+    """Return the type of x, for a result that has a matrix for each of its matrices."""
     return kept(x)
 
 
 def rows_of(x: Type, *others: Type) -> Type:
-    """Places among the rows of matrices."""
+    """Return the type of numbers of rows of matrices."""
     need_tensors(x, *others)
     return Type("tensor", INT64, UNKNOWN)
 
@@ -125,7 +127,7 @@ def held(x: Type, mask: Type, *, axis: int) -> Type:
 
 
 def counted(x: Type, **attrs: Any) -> Type:
-    """A place for each element."""
+    """Return the type of an index for each element."""
     need_tensors(x)
     return Type("tensor", INT64, x.shape)
 
@@ -143,7 +145,7 @@ def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
 
 
 def selected(x: Type, indices: Type, **attrs: Any) -> Type:
-    """Slices: a shape that is known at run time only."""
+    """Return the type of slices, whose shape is known at run time only."""
     return Type("tensor", gathered(x, indices).dtype, UNKNOWN)
 
 
@@ -157,13 +159,13 @@ def puts(indices: Type, like: Type, **attrs: Any) -> Type:
 
 
 def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
-    """A shape that is known at run time only."""
+    """Return a type whose shape is known at run time only."""
     need_tensors(x, *others)
     return Type("tensor", x.dtype, UNKNOWN)
 
 
 def over_matrices(x: Type) -> Type:
-    """A number for each matrix."""
+    """Return the type of a number for each matrix."""
     need_tensors(x)
     return Type("tensor", x.dtype, reduce_shape(x.shape, (-2, -1), False))
 
@@ -209,7 +211,7 @@ def of_dtype(like: Type, *, dtype: str, value: Any) -> Type:
 
 
 OWN_ELEMENTS: tuple[ResultRule, ...] = (elementwise, float_elementwise, compared, chosen)
-# Rules of ops of which each result element depends on that element of the operands alone.
+# Rules of ops whose result elements each depend on the same element of the operands only.
 PER_ELEMENT = (*OWN_ELEMENTS, cast_to, filled, same)
 # Rules of ops whose result is memory of its own, never an operand's.
 OWNING = (*OWN_ELEMENTS, reduced, drawn)

@@ -1,11 +1,10 @@
-"""How an op is declared, one that is made of others too: `made_of` is a function
-`(xp, *operands, **attrs)` of other ops and Python's operators, which a backend without a row of its
-own computes with its rows for `xp`.
+"""Declaration of ops: `op` and its short forms, shared VJPs, ops that are made of others.
 
-A VJP is a named function `(xp, cotangent, result, *operands, **attrs)` that returns one cotangent
-per operand, None for zero. It is written with the functions `xp` that it is given, which record: so
-it is itself a graph that can be lowered, shown and differentiated again. Broadcasting is undone for
-it.
+`made_of` is a function `(xp, *operands, **attrs)` of other ops and Python's operators; a backend
+without a row for the op computes it with its rows for `xp`. A VJP is a named function `(xp,
+cotangent, result, *operands, **attrs)` that returns one cotangent per operand, None for zero. The
+functions of its `xp` record, so it is itself a graph that can be lowered, shown and differentiated
+again. Broadcasting is undone for it.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from .results import float_elementwise
 
 Cotangents = tuple[Any, ...]
 Number = bool | int | float
+# Written by `op` while the modules of ops are imported; nothing removes a row.
 DECLARED: dict[str, Op] = {}  # all rows so far, by their names
 
 
@@ -68,13 +68,15 @@ def function(name: str, numpy: Any, vjp: Any, doc: str, args: str = "x", /, **mo
 
 
 def zero(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
-    """Piecewise constant: the derivative is zero wherever it exists."""
+    """Return no cotangents: where a piecewise constant has a derivative, it is zero."""
     return (None,) * len(operands)
 
 
 def moved_by(name: str, *given: int) -> Callable[..., Cotangents]:
-    """Return the VJP of an op that moves the elements of its first operand: in `xp` the op of this
-    name moves the cotangent back, given the operands at these places, and the same attributes.
+    """Return the VJP of an op that moves the elements of its first operand.
+
+    The function of this name in `xp` moves the cotangent back, given the operands at these
+    positions and the same attributes.
     """
 
     def vjp(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
@@ -89,7 +91,7 @@ Row = Callable[..., Any]
 
 
 class Composed:
-    """The meaning in NumPy of an op that has none but what it is made of."""
+    """The NumPy function of an op that is only made of others."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -99,15 +101,14 @@ class Composed:
 
     @cached_property
     def function(self) -> Row:
-        """The composition, of the meanings of its parts."""
+        """The composition of the NumPy functions of its parts."""
         row = DECLARED[self.name]
         found = compose(row, {part: part.numpy for part in parts_of(row)})
         return found if row.coerce == "indices" else widened(found)  # places are not widened
 
 
 def composite(made_of: Any, vjp: Any, doc: str, args: str = "x", /, **more: Any) -> Op:
-    """Declare an elementwise op with a float result that means what it is made of, by a function of
-    its name.
+    """Declare an elementwise op with a float result and the name of the function it is made of.
 
     Without a VJP its derivative is that of the composition.
     """
@@ -123,7 +124,7 @@ def compose(row: Op, rows: Mapping[Op, Row]) -> Row:
 
 @functools.cache
 def parts_of(row: Op) -> tuple[Op, ...]:
-    """Return the ops that a composition calls, with each of its samples."""
+    """Return the ops that a composition calls, for all samples of its attributes."""
     asked = _Asked()
     samples = [
         attr.samples or (((),) if attr.default is REQUIRED else (attr.default,))
@@ -138,8 +139,9 @@ def parts_of(row: Op) -> tuple[Op, ...]:
 
 
 class Sample:
-    """What a composition is given for its operands, and what their functions give: no value of a
-    tensor decides which ops it calls.
+    """An operand, or the result of a function, while the ops of a composition are listed.
+
+    It has no values: no value of a tensor decides which ops a composition calls.
     """
 
     ndim, dtype = 1, np.dtype("float32")
@@ -161,7 +163,7 @@ ANSWER = Sample()
 
 
 class _Asked:
-    """What a composition is given for `xp`, to see what it asks for."""
+    """An `xp` that records which ops a composition calls."""
 
     def __init__(self) -> None:
         self.parts: dict[Op, None] = {}
@@ -174,7 +176,7 @@ class _Asked:
         return lambda *operands, **attrs: ANSWER
 
 
+# The number of rows is the key: an op that is declared later makes the table anew.
 @functools.lru_cache(maxsize=1)
 def _by_name(count: int) -> dict[str, Op]:
-    """Return the ops by their names in `xg.xp`, of which there are so many now."""
     return {row.in_xp: row for row in DECLARED.values()}

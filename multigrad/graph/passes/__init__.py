@@ -1,1 +1,1 @@
-"""What is done with graphs as data: simplified, cut, verified, bounded, written and read."""
+"""Passes over graphs: simplify, verify, choose residuals, infer shapes, write and read."""

@@ -1,7 +1,7 @@
-"""Which values in a turn of a scan have the shape of what is carried, whatever that is.
+"""Values in a scan's turn that have the shape of a carried value, whatever that is.
 
-What is carried keeps its shape. So a value that is made of it element by element, and of which the
-next carry is made so, has that shape, too: broadcasting makes nothing smaller.
+A carried value keeps its shape. So a value that is made of it element by element, and of which the
+next carry is made so, has that shape too: broadcasting makes nothing smaller.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ THROUGH = (ops.CALL, ops.OUTPUT)  # their first operand's
 
 
 def find_alike(body: Graph, carried: int) -> dict[Node, int]:
-    """Return the nodes of a turn that have the shape of something carried, each with the place of
-    the first such.
-    """
+    """Map nodes of a turn to the position of the first carried value of the same shape."""
     above, below = _around(body, carried)
     first = [*range(carried)]
     for node in body.nodes:
         alike = sorted(above[node] & below[node])
+        # A node between several carried values shows that they have one shape.
         for i in alike[1:]:
             first = [first[alike[0]] if one == first[i] else one for one in first]
     found = {node: above[node] & below[node] for node in body.nodes}
@@ -36,9 +35,8 @@ def find_alike(body: Graph, carried: int) -> dict[Node, int]:
 
 
 def _around(body: Graph, carried: int) -> tuple[dict[Node, set[int]], dict[Node, set[int]]]:
-    """Return of each node of a turn what is carried of which it is made element by element, and
-    which next carry is made so of it.
-    """
+    # `above`: the carried values of which a node is made element by element. `below`: the next
+    # carried values that are made so of it.
     above: dict[Node, set[int]] = {node: {i} for i, node in enumerate(body.inputs[:carried])}
     for node in body.nodes:
         if node not in above:
@@ -54,12 +52,13 @@ def _around(body: Graph, carried: int) -> tuple[dict[Node, set[int]], dict[Node,
 
 
 def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int, int]]:
-    """Return a turn in whose types the shapes are told apart, and which row is assumed to have the
-    shape of which carry: those that make a next carry, element by element, or whose gradient does.
-    They could be smaller.
+    """Return a turn with shapes in its types, and the rows assumed to have a carried shape.
+
+    They, or their gradients, make a next carried value element by element, but could be smaller.
     """
     alike, (_, below) = find_alike(body, carried), _around(body, carried)
     for node in body.nodes:
+        # The gradient of `like` is made of what is summed to it.
         if node.op is ops.SUM_TO and node.operands[0] in alike:
             below[node.operands[1]].add(alike[node.operands[0]])
     assumed = {
@@ -98,7 +97,6 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
 
 
 def _made_of(node: Node) -> tuple[Node, ...]:
-    """Return the tensors of which a node is made element by element."""
     if node.op in THROUGH:
         return node.operands[:1]
     if node.op.result not in PER_ELEMENT:
@@ -107,11 +105,9 @@ def _made_of(node: Node) -> tuple[Node, ...]:
 
 
 def drop_sums(graph: Graph, alike: Mapping[Node, int]) -> tuple[Graph, dict[Node, int]]:
-    """Return a graph without what brings tensors to a shape that they have, and which of its nodes
-    are known to be alike.
+    """Return a graph without changes to the same shape, and the nodes of known shapes.
 
-    Args:
-        alike: what is known of the nodes that it begins with.
+    `alike` has the nodes whose shapes are known before.
     """
     known = dict(alike)
 
@@ -135,7 +131,7 @@ def drop_sums(graph: Graph, alike: Mapping[Node, int]) -> tuple[Graph, dict[Node
 
 
 def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int, Node]) -> Graph:
-    """Return a graph that reads shapes off what is at hand: cotangents by what they are alike."""
+    """Return a graph that reads shapes from `heads`, tensors of the same shapes, where it can."""
 
     def change(node: Node) -> Node:
         operands = [*node.operands]
@@ -150,9 +146,7 @@ def shape_of_another(graph: Graph, known: Mapping[Node, int], heads: Mapping[int
 
 
 def read_shapes_alone(graph: Graph) -> Graph:
-    """Return a graph whose scans take zeros where a turn reads the shape of a row or constant
-    alone: so nothing depends on the numbers there.
-    """
+    """Return a graph whose scans take zeros for operands that are read for their shape only."""
     zero = constant(0.0)
 
     def change(node: Node) -> Node:
@@ -162,6 +156,7 @@ def read_shapes_alone(graph: Graph) -> Graph:
         read = by_value(body.outputs)
         operands = [*node.operands]
         for i, (own, operand) in enumerate(zip(body.inputs, node.operands, strict=True)):
+            # Zeros, so that nothing depends on the numbers there.
             if i >= carried and own not in read and operand.type.kind == "tensor":
                 attrs = {"dtype": operand.type.dtype}
                 operands[i] = derive_node(ops.FULL_LIKE, (operand, zero), attrs)

@@ -1,4 +1,4 @@
-"""Shapes as facts of a capture: which inputs' shapes tell that of a value, and what it then is."""
+"""Facts about shapes in a capture: the inputs' shapes from which a value's shape follows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..ir.questions import note
 from ..ir.types import BOOL, FLOATS, INPUT_SHAPE, SCALAR_SHAPE, WHOLE, T
 
 Shape = tuple[int, ...]
-# Facts that tell no calls apart: that code is shown the device of its input, equal tensors as
-# others, what it makes from numbers alone as symbols, that it calls NumPy's functions on numbers
-# alone, that it does so on tensors too.
+# Facts that do not distinguish calls: code is shown the device of its input; equal tensors as
+# different ones; what it makes from numbers alone as symbols; it calls NumPy's functions on numbers
+# alone; or on tensors too.
 IDENTITY, BUFFERS = "identity", "buffers"
 ON_NUMBERS, ON_TENSORS = "on numbers", "on tensors"
 GIVEN = ("device", IDENTITY, BUFFERS, ON_NUMBERS, ON_TENSORS)
@@ -33,9 +33,7 @@ def is_tensor_input(node: Node) -> bool:
 
 
 def shape_fact(node: Node, what: str) -> str | None:
-    """Return the name of the fact that tells a value's "shape" or "ndim"; None: it is computed from
-    others.
-    """
+    """Return the fact that tells a value's "shape" or "ndim", or None if it is computed."""
     if node.type.shape == INPUT_SHAPE:
         return what
     return f"{what}:{node.attr('name')}" if is_tensor_input(node) else None
@@ -45,7 +43,7 @@ def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
     """Return the facts from which a value's shape follows.
 
     Args:
-        shapes: remembers them of the values below, for the next one.
+        shapes: remembers the facts of all values on the way.
 
     Raises:
         TraceError: it depends on how many shards there are.
@@ -70,9 +68,7 @@ def needed_rank(node: Node) -> tuple[str, ...]:
 
 
 class Shapes:
-    """The shapes of values under facts, which may come and go: each is computed once, of those of
-    its operands.
-    """
+    """Shapes of values under facts that may change; each is computed once, by its operands'."""
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
@@ -120,7 +116,8 @@ class Shapes:
         return found[node]
 
     def computed(self, node: Node) -> Shape:
-        """Return the shape of a value whose facts are there."""
+        """Return the shape of a value whose facts are all known."""
+        # A fact has changed since they were computed.
         if not self._used.items() <= self.facts.items():
             self._computed.clear()
             self._used.clear()
@@ -143,8 +140,8 @@ class Shapes:
             return np.shape(_run(node, [self._stand_in(o) for o in node.operands]))
 
     def _stand_in(self, node: Node) -> Any:
-        """Return a substitute for a value: zeros broadcast from one element, or the number."""
         if node.type.kind == "tensor":
+            # A view of one element, whatever the shape.
             return np.broadcast_to(np.zeros((), _dtype(node)), self._computed[node])
         if node.op is ops.CONST:
             return node.attr("value")
@@ -156,7 +153,7 @@ class Shapes:
 
 
 def _below(node: Node, found: Mapping[Node, Any]) -> Iterator[Node]:
-    """Yield the nodes below one that are not found yet, operands first."""
+    # By a stack, because long graphs exceed the limit of recursion.
     stack = [node]
     while stack:
         missing = [operand for operand in stack[-1].operands if operand not in found]
@@ -168,6 +165,7 @@ def _below(node: Node, found: Mapping[Node, Any]) -> Iterator[Node]:
 
 def _run(node: Node, values: list[Any]) -> Any:
     attrs = dict(node.attrs)
+    # Shapes are the same for all float dtypes.
     if attrs.get("dtype") in (T, *FLOATS):
         attrs["dtype"] = np.dtype("float32")
     return node.op.numpy(*values, **attrs)

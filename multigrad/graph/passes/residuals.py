@@ -1,14 +1,13 @@
 """The residual cut: the fewest bytes that forward must keep so that backward can be computed.
 
 A minimum vertex cut between what forward knows and what backward needs: a bool mask (one byte an
-element) in the place of a float input. A float computed in forward and kept would lose its
-derivative where the backward is itself differentiated (torch saves it detached), so only the input,
-bools and integers are cut at, unless the framework differentiates residuals or the rule's author
-promises that nobody will. An output that backward reads as forward gave it is kept itself. So is a
-rectifier's where it decides the same as a mask of the input: what follows mostly keeps it anyway.
-
-A derivative of the backward passes through such an output by the Function's own gradient, and not
-by the ops that computed it: it bears a mark.
+element) instead of a float input. A computed float that forward keeps would lose its derivative
+where the backward is itself differentiated (torch saves it detached), so only inputs, bools and
+integers are cut at, unless the framework differentiates residuals or the rule's author promises
+that nobody will. An output that backward reads as forward gave it is kept itself, and so is a
+rectifier's where it decides the same as a mask of the input: the next layer mostly keeps it anyway.
+A derivative of the backward passes through such an output, which bears a mark, by the Function's
+own gradient and not by the ops that computed it.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ from .simplify import substitute
 
 
 def mark_output(node: Node, position: int) -> Node:
-    """Return the node that represents in backward an output of this value; the node itself if it is
-    not a float tensor, so that no gradient could differ.
-    """
+    """Return the node of an output of this value in backward; itself if no float tensor."""
     if node.type.kind != "tensor" or not is_float(node.type):
         return node
     return make_node(ops.OUTPUT, (unmarked(node),), {"position": position}, node.type)
@@ -43,7 +40,7 @@ def unmarked(node: Node) -> Node:
 
 
 def marks(graph: Graph) -> tuple[tuple[Node, int], ...]:
-    """Return the marks that a graph reads, each with the position of its output."""
+    """Return the marked nodes that a graph reads, each with the position of its output."""
     found = [node for node in graph.nodes if node.op is ops.OUTPUT]
     return tuple([(node, node.attr("position")) for node in found])
 
@@ -54,9 +51,7 @@ def as_input(node: Node, name: str) -> Node:
 
 
 def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> Graph:
-    """Return a backward that compares a rectifier's output, not its input, where that decides the
-    same: max(x, 0) > c if x > c, for a number c of at least 0, and NaN stays NaN.
-    """
+    """Return a backward that compares a rectifier's output instead of its input, if equivalent."""
     rectified = {
         node.operands[0]: as_input(node, name)
         for node, name in zip(forward.outputs, names, strict=True)
@@ -72,22 +67,25 @@ def decide_by_outputs(forward: Graph, backward: Graph, names: Sequence[str]) -> 
         if x not in rectified or limit.op is not ops.CONST:
             continue
         value = limit.attr("value")
+        # max(x, 0) > c exactly if x > c, for a number c of at least 0; NaN stays NaN.
         if value > 0 or (value == 0 and node.op in (ops.GT, ops.LE)):
             decided[node] = make_node(node.op, (rectified[x], limit), {}, node.type)
     return substitute(backward, decided)
 
 
 def drop_marks(graph: Graph) -> Graph:
-    """Return a graph in which an output is what computed it."""
+    """Return a graph in which marked outputs are replaced by the nodes that computed them."""
+    # Again until there is none, because a marked node may have been computed from another.
     while found := marks(graph):
         graph = substitute(graph, {node: node.operands[0] for node, _ in found})
     return graph
 
 
 def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
-    """Return a backward in which whatever is an output bears its mark."""
+    """Return a backward in which every node that is an output bears its mark."""
     found = {
         node: mark_output(node, position)
+        # Reversed, so that of equal outputs the first position wins.
         for position, node in reversed([*enumerate(outputs)])
         if node.op is not ops.INPUT
     }
@@ -96,9 +94,7 @@ def mark_everywhere(graph: Graph, outputs: Sequence[Node]) -> Graph:
 
 @contextmanager
 def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[None]:
-    """Let the symbols of outputs stand for what forward gave while backward runs, other than those
-    that are the function's `own` arguments.
-    """
+    """Let the symbols of outputs represent what forward gave, unless they are `own` arguments."""
     arguments = set(map(id, own))
     places = {id(each): (each, i) for i, each in reversed([*enumerate(symbols)])}
     swapped = [(each, each.node, i) for key, (each, i) in places.items() if key not in arguments]
@@ -111,6 +107,7 @@ def given_by_forward(symbols: Sequence[Any], own: Sequence[Any]) -> Iterator[Non
             symbol.node = node
 
 
+# The capacity of what must not be cut: above any sum of costs.
 INFINITE = 1 << 40
 NAMES = "exp expm1 log log1p sin cos tan atan tanh sigmoid erf erfc erfinv pow"
 COSTLY = frozenset(ops.OPS[name] for name in NAMES.split())
@@ -130,10 +127,10 @@ class Cut:
     Attributes:
         keep: `*inputs, *outputs, *params -> residuals`, those that forward computes for backward.
         backward: `*cotangents, *residuals, *params, [key] -> *gradients`.
-        residuals: the names of what is kept, in order: an input's, an output's, "kept", "kept_1",
+        residuals: the names of the residuals, in order: an input's, an output's, "kept", "kept_1",
             ...
         computed: the residuals that `keep` computes, in the order of its outputs.
-        likes: the residuals of which backward reads the shape and dtype alone.
+        likes: the residuals of which backward reads only the shape and dtype.
     """
 
     keep: Graph
@@ -161,7 +158,7 @@ class Cut:
 
 
 def reads_shape_alone(op: Op, position: int) -> bool:
-    """Return whether an op reads an operand's shape and dtype, and does not make another of it."""
+    """Return whether an op reads only an operand's shape and dtype, and does not return it."""
     named = op.operands[position] == "like" or op is ops.FULL_LIKE
     alone = position in op.shape_only and named
     return alone and op not in (ops.PLACE_KEY, ops.FROM_SHARD)
@@ -169,7 +166,7 @@ def reads_shape_alone(op: Op, position: int) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Roles:
-    """What the inputs of a Function's graphs are, by name; any other is a param or the key."""
+    """The roles of the inputs of a Function's graphs, by name; any other is a param or the key."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -195,11 +192,11 @@ def cut_residuals(
         backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
         roles: the names of these.
         floats: whether computed floats may be kept (norms as scalars).
-        output: whether an output may be kept in the place of the inputs.
-        decides: whether an output that decides the same may be kept in the place of a mask.
-        loops: whether what scans give is kept, and no scan runs again.
-        masks: whether a mask costs a bit an element, as if packed, in the place of a byte.
-        costly: whether exponentials and the like that forward computes are kept, and none again.
+        output: whether an output may be kept instead of the inputs.
+        decides: whether an output that decides the same may be kept instead of a mask.
+        loops: whether results of scans are kept, so that no scan runs again.
+        masks: whether a mask costs a bit an element, as if packed, instead of a byte.
+        costly: whether exponentials and the like are kept, so that none is computed again.
     """
     backward = complements_as_one(outputs_as_inputs(backward, roles))
     results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
@@ -207,6 +204,7 @@ def cut_residuals(
     amount, chosen = choose(
         backward, roles, results, floats=floats, loops=loops, masks=masks, again=again
     )
+    # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
     decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
     if decided is not backward:
         less, others = choose(
@@ -240,8 +238,9 @@ def choose(
     free: Collection[str] = (),
     again: Collection[Node] = (),
 ) -> tuple[int, list[Node]]:
-    """Return the nodes to keep, and what they cost; an input named in `free` costs next to
-    nothing, and none of `again` is to be computed once more.
+    """Return the cost and the nodes to keep.
+
+    An input named in `free` costs next to nothing, and none of `again` is computed again.
     """
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
@@ -254,6 +253,7 @@ def choose(
     if loops:  # of one that is read for its shape alone, compilers leave nothing
         scans = {node for node in known if node.op is ops.SCAN}
         scans &= by_value(backward.outputs) if floats else scans
+        # One more than an input, so that the input wins at a tie.
         costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
     for node in again:
         if node in known:
@@ -264,8 +264,10 @@ def choose(
 
 
 def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
-    """Return the expensive nodes of forward that backward would recompute: exponentials and the
-    like, and the numbers to which whole tensors are reduced, if there are any of the former.
+    """Return the nodes of forward that backward would recompute at a high cost.
+
+    These are exponentials and the like and, if there are any, the numbers to which tensors are
+    reduced.
     """
     shared = {*backward.nodes}.intersection(forward.nodes).difference(forward.outputs)
     costly = {node for node in shared if node.op in COSTLY and node.type.kind == "tensor"}
@@ -274,9 +276,8 @@ def computed_at_cost(forward: Graph, backward: Graph) -> list[Node]:
 
 
 def complements_as_one(backward: Graph) -> Graph:
-    """Return a backward in which a != b is read as the complement of a == b, where it reads both:
-    one of the masks is enough, for NaN too.
-    """
+    """Return a backward that reads a != b as the complement of a == b, where it reads both."""
+    # One of the two masks is enough; with NaN too.
     equal = {node.operands: node for node in backward.nodes if node.op is ops.EQ}
     both = [n for n in backward.nodes if n.op is ops.NE and n.operands in equal]
     changes = {n: make_node(ops.NOT, (equal[n.operands],), {}, n.type) for n in both}
@@ -284,7 +285,7 @@ def complements_as_one(backward: Graph) -> Graph:
 
 
 def by_value(outputs: Sequence[Node]) -> set[Node]:
-    """Return the nodes on which outputs depend by more than their shape."""
+    """Return the nodes whose numbers, not only shapes, the outputs depend on."""
     found: set[Node] = set()
     ahead = [*outputs]
     while ahead:
@@ -299,9 +300,7 @@ def by_value(outputs: Sequence[Node]) -> set[Node]:
 def computed_again(
     backward: Graph, names: Mapping[Node, str], results: Mapping[Node, str]
 ) -> list[Node]:
-    """Return small outputs, as norms, that backward would compute once more from what is kept: they
-    have fewer elements than the input, of which they are reductions.
-    """
+    """Return small outputs, such as norms, that backward would compute again from residuals."""
     read: set[Node] = set()
     ahead = [*backward.outputs]
     while ahead:
@@ -309,12 +308,13 @@ def computed_again(
         if node not in read and node not in names:
             read.add(node)
             ahead += node.operands
+    # Reductions of the input, which have fewer elements.
     small = [n for n in results if n.type.kind == "tensor" and isinstance(n.type.shape, tuple)]
     return [node for node in small if node in read]
 
 
 def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
-    """Return a backward that is given the outputs that it reads as forward gave them."""
+    """Return a backward with inputs for the outputs that it reads as forward gave them."""
     return substitute(
         backward,
         {node: as_input(node, roles.outputs[position]) for node, position in marks(backward)},
@@ -322,9 +322,7 @@ def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
 
 
 def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
-    """Return the cut that keeps what backward reads of the inputs, and of outputs as forward gave
-    them.
-    """
+    """Return the cut that keeps whatever backward reads of inputs and of forward's outputs."""
     backward = outputs_as_inputs(backward, roles)
     nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
     read = [name for name in (*roles.inputs, *roles.outputs) if name in nodes]
@@ -358,10 +356,12 @@ def cost(node: Node, is_output: bool, floats: bool) -> int:
     if node.op is ops.INPUT:
         return full
     if is_output and type_.kind == "tensor":
+        # One less than an input: at a tie the output is kept, which mostly lives on anyway.
         return full - 1
     exact = type_.dtype == BOOL or "int" in type_.dtype
     if type_.kind != "tensor" or not (floats or exact):
         return INFINITE
+    # One more than an input of the same dtype, which is kept at a tie.
     if type_.shape == INPUT_SHAPE or (type_.shape == UNKNOWN and exact):
         return full + (type_.dtype != BOOL)
     if type_.shape == SCALAR_SHAPE:
@@ -372,11 +372,10 @@ def cost(node: Node, is_output: bool, floats: bool) -> int:
 def minimum_cut(
     costs: Mapping[Node, int], needed: list[Node], scans: Collection[Node] = ()
 ) -> list[Node]:
-    """Return the cheapest nodes that separate `needed` from the inputs, those near the inputs at a
-    tie; from the results of these scans, too.
+    """Return the cheapest nodes that separate `needed` from the inputs and from these scans.
 
-    Maximum flow by augmenting paths (Edmonds and Karp, 1972); each node is an edge from (node, 0)
-    to (node, 1).
+    At a tie those near the inputs. Maximum flow by augmenting paths (Edmonds and Karp, 1972); each
+    node is an edge from (node, 0) to (node, 1).
     """
     given = [node for node in costs if node.op is ops.INPUT or node in scans]
     if all(node.op is ops.INPUT for node in needed):  # nothing lies between
@@ -391,6 +390,7 @@ def minimum_cut(
     capacity: dict[Any, dict[Any, int]] = {"needed": {}}
     for a, b, amount in edges:
         capacity.setdefault(a, {})[b] = amount
+        # An edge back, without capacity, by which a later path can undo an earlier one.
         capacity.setdefault(b, {}).setdefault(a, 0)
     reached = _reach(capacity) if needed else {}
     while "needed" in reached:
@@ -403,11 +403,12 @@ def minimum_cut(
             capacity[a][b] -= amount
             capacity[b][a] += amount
         reached = _reach(capacity)
+    # Nodes with one side reached are the saturated edges, which are the cut.
     return [node for node in costs if (node, 0) in reached and (node, 1) not in reached]
 
 
 def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
-    """Return from where each place can be reached along edges with capacity left, breadth first."""
+    # Each place with the one before it, breadth first, along edges with capacity left.
     reached: dict[Any, Any] = {"inputs": None}
     queue = deque(["inputs"])
     while queue and "needed" not in reached:
@@ -420,8 +421,8 @@ def _reach(capacity: Mapping[Any, Mapping[Any, int]]) -> dict[Any, Any]:
 
 
 def _dtype_carrier(backward: Graph, roles: Roles, names: dict[Node, str]) -> dict[Node, str]:
-    """Return an input to keep for its dtype, where backward casts to it and nothing else tells."""
     heads = [node for node in backward.inputs if node.attr("name") in roles.cotangents]
+    # An input to keep for its dtype, where backward casts to it and nothing else tells it.
     if any(node.type.dtype == T for node in (*heads, *names)):
         return {}
     if all(dict(node.attrs).get("dtype") != T for node in backward.nodes):
@@ -440,11 +441,8 @@ def _split(
     alike: bool,
     apart: bool = True,
 ) -> Cut:
-    """Return the graphs on both sides of the kept nodes.
-
-    `alike`: the derivative of an output is that of the ops that compute it. `apart`: what is kept
-    is computed after forward, of its outputs.
-    """
+    # `alike`: the derivative of an output is that of its ops. `apart`: residuals are computed after
+    # forward, from its outputs.
     names = names | _dtype_carrier(backward, roles, names)
     inputs = {node: as_input(node, name) for node, name in names.items()}
     results = {

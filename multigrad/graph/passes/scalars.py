@@ -1,6 +1,6 @@
-"""Ops on Python numbers: what happens where a parameter meets a parameter or a constant.
+"""Ops on Python numbers: a parameter with another parameter or with a constant.
 
-Division by zero and overflow give inf and NaN as everywhere else in the IR, never an exception.
+Division by zero and overflow give inf and NaN as everywhere in the IR, never an exception.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def constant(number: Any) -> Node:
     """Return the node of a Python number."""
     if isinstance(number, bool):
         return make_node(ops.CONST, (), {"value": number}, BOOL_SCALAR)
-    # A subclass (np.float64) would be written into emitted code under its own name.
+    # A subclass (np.float64) would appear in emitted code under its own name.
     if isinstance(number, float):
         return make_node(ops.CONST, (), {"value": float(number)}, FLOAT_SCALAR)
     return make_node(ops.CONST, (), {"value": int(number)}, INT_SCALAR)
 
 
 def on_numbers(op: Op, args: tuple[Number, ...], attrs: dict[str, Any]) -> Number:
-    """Compute `op` on Python numbers in float64, by its own row here or by the NumPy meaning."""
+    """Return an op's result on Python numbers, by its `on_numbers` or by NumPy in float64."""
     exact = op.on_numbers
     if exact is not None and not attrs:
         return exact(*args)
@@ -57,8 +57,9 @@ def symbol_function(op: Op) -> Callable[..., Any] | None:
 def scalar_function(
     op: Op, native: Callable[..., Any], opened: Callable[[Any], Any] | None = None
 ) -> Callable[..., Any]:
-    """Return a function that computes `op` on Python numbers here, on others by `native`, which
-    takes them as `opened` gives them.
+    """Return a function that computes an op on Python numbers here, and on others by `native`.
+
+    `native` gets its arguments as `opened` returns them.
     """
     exact = op.on_numbers
 
@@ -75,7 +76,7 @@ def scalar_function(
             return exact(a, b)  # type: ignore[misc]
         return call(a, b)
 
-    # The same without a further call, as limits and quotients of numbers stand in every backward.
+    # Without a further call, because limits and quotients of numbers are in every backward.
     def call_maximum(a: Any, b: Any) -> Any:
         if type(a) is float and type(b) is float:
             return b if b > a or b != b else a  # noqa: PLR0124 (NaN)

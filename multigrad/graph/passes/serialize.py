@@ -1,8 +1,8 @@
-"""A graph as plain data (dicts, lists, strings, numbers), and back.
+"""Graphs as plain data (dicts, lists, strings, numbers), written and read.
 
-Written for files that come from anywhere: what is read is checked field by field before it is used,
-names against the op table and values against fixed limits, and the result's types are computed
-anew. Nothing that is read is executed, and no number in it decides how much memory is taken.
+Files may come from anywhere: what is read is checked field by field before it is used, names
+against the op table and values against fixed limits, and the types of results are computed anew.
+Nothing that is read is executed, and no number in it decides how much memory is taken.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from ..ops.properties import LENGTH_BITS
 from .verify import InvalidGraph, verify
 
 Data = Any  # what JSON holds
+# Limits on what a document may hold; all reading below is bounded by them.
 MOST_NODES = 10_000
 MOST_INPUTS = 256
 LARGEST_INDEX = 1 << 32
@@ -63,7 +64,7 @@ REGION_TYPES = (
     ),
 )
 PLACE = re.compile(r"([^/\\:]{1,100}):([1-9][0-9]{0,7})")
-# The index of `take` is as long as its result.
+# The indices of `take` may be as many as the elements of its result.
 LONG_ATTRS = {"indices": MOST_ELEMENTS}
 
 
@@ -77,7 +78,7 @@ def encode_type(type_: Type) -> Data:
 
 
 def decode_type(data: Data, where: str, legal: Sequence[Type]) -> Type:
-    """Return that of the legal types which `data` says."""
+    """Return the legal type that `data` names."""
     for type_ in legal:
         if encode_type(type_) == data:
             return type_
@@ -96,6 +97,7 @@ def encode_graph(graph: Graph, arrays: list[ArrayValue]) -> dict[str, Data]:
     places = {node: i for i, node in enumerate(graph.inputs)}
     nodes = []
     for node in graph.nodes:
+        # Inputs are among the nodes, and already have the first indices.
         if node in places:
             continue
         nodes.append(_encode_node(node, graph, places, arrays))
@@ -113,6 +115,7 @@ def _encode_node(
     attrs = {}
     for name, value in node.attrs:
         if isinstance(value, ArrayValue):
+            # Equal arrays are written once; `repr` is equal for equal values.
             same = [i for i, known in enumerate(arrays) if repr(known) == repr(value)]
             if not same:
                 arrays.append(value)
@@ -144,8 +147,8 @@ def decode_graph(
 
     Args:
         data: an object with `inputs`, `nodes`, `outputs`; other fields are the caller's.
-        inputs: the type of each input that it may have.
-        outputs: those of the forward, which a backward may read.
+        inputs: the type of each input that the graph may have.
+        outputs: the types of forward's outputs, which a backward may read.
 
     Raises:
         FormatError: it is no legal graph, or it could take more memory than its input explains.
@@ -157,6 +160,7 @@ def decode_graph(
         check_bounds(graph, {}, {})
     except InvalidGraph as error:
         fail(where, str(error))
+    # Position and type of a marked output come from the file: forward must give that one.
     for node in every_node(graph):
         if node.op is not ops.OUTPUT:
             continue
@@ -174,12 +178,7 @@ def _decode_graph(
     inputs: Mapping[str, Sequence[Type]] | None,
     depth: int,
 ) -> Graph:
-    """Return a graph that is not verified.
-
-    Args:
-        inputs: the types of each input that it may have; None: a region, which may have any.
-        depth: how deep regions may lie in it.
-    """
+    # `inputs` of None: a region, whose inputs may have any type; `depth`: levels of regions left.
     values: list[Node] = []
     for item in read_list(data["inputs"], f"{where}.inputs", MOST_INPUTS):
         pair = read_list(item, f"{where}.inputs", 2)
@@ -218,6 +217,7 @@ def _decode_place(data: Data, where: str) -> Location:
 
 def _decode_op(data: Data, where: str) -> Op:
     op = ops.OPS.get(data) if type(data) is str else None
+    # INPUT has a field of its own, and a CALL holds a Function, which is no data.
     if op in (None, ops.INPUT, ops.CALL):
         like = suggest(data, ops.OPS) if type(data) is str else ""
         fail(where, f"{describe(data)} is no op that this version knows{like}")
@@ -245,6 +245,7 @@ def _decode_node(
     }
     if op is ops.CONST:
         type_ = _number_type(attrs["value"], where)
+    # `simplify` folds these, so a graph that was written has none.
     elif operands and all(operand.op is ops.CONST for operand in operands):
         fail(where, f"{op.name} of constants alone is a constant: write its value")
     else:
@@ -257,6 +258,7 @@ def _decode_region(
 ) -> Region:
     where = f"{where}.{name}"
     if depth == 0:
+        # A bound, because reading and checking recurse into regions.
         fail(where, "its loops are nested too deep")
     graph = read_fields(data, where, ("graph",))["graph"]
     fields = read_fields(graph, where, ("inputs", "nodes", "outputs"))
@@ -268,6 +270,7 @@ def _decode_attr(op: Op, name: str, data: Data, where: str, arrays: Sequence[Arr
     if type(data) is dict and "array" in data:
         index = read_fields(data, where, ("array",))["array"]
         return arrays[_decode_index(index, where, len(arrays))]
+    # By its own limit, because a list of indices may be long.
     value = decode_value(data, where, LONG_ATTRS.get(name, MOST_PLACES))
     if name == "value":
         return value
@@ -302,7 +305,7 @@ def _result_type(op: Op, operands: list[Node], attrs: Mapping[str, Any], where: 
 
 
 def draws(graph: Graph) -> dict[Node, int]:
-    """Return the keys from which a graph draws, each with its place in the order of draws."""
+    """Return the keys from which a graph draws, each with its position in the order of draws."""
     found = {}
     for node in graph.nodes:
         if node.type != KEY:
@@ -324,10 +327,9 @@ MOST_BITS = 1000  # an integer of fewer is a float64 without overflow
 
 
 def check_bounds(graph: Graph, copies: dict[Node, int], bits: dict[Node, int]) -> None:
-    """Check that static attributes make no huge tensor, and arithmetic on lengths no huge integer.
+    """Check that static attributes make no huge tensor, and lengths no huge integer.
 
-    Args:
-        copies: those that are known before, as `bits` are.
+    `copies` and `bits` hold the estimates of nodes that are already known.
     """
     for node in graph.nodes:
         if node in copies:
@@ -387,6 +389,7 @@ def read_fields(
     data: Data, where: str, needed: Sequence[str], optional: Sequence[str] = ()
 ) -> dict[str, Data]:
     """Return an object that has the needed fields and no unknown ones."""
+    # `type(...) is`, here and below: a document holds no subclasses, and bool is one of int.
     if type(data) is not dict:
         fail(where, f"expected an object, got {describe(data)}")
     for name in needed:
@@ -500,12 +503,14 @@ def decode_array(data: Data, where: str) -> ArrayValue:
     dtype = np.dtype(fields["dtype"])
     expected = math.prod(shape) * dtype.itemsize
     text = fields["data"]
+    # The length is checked before decoding, so that text decides nothing about memory.
     if type(text) is not str or len(text) != -(-expected // 3) * 4:
         fail(where, f"its data are not the {expected} bytes of its shape in base64")
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         fail(where, "its data are not in base64")
+    # A bool of another byte than 0 or 1 is undefined in NumPy.
     if len(raw) != expected or (dtype == bool and raw.strip(b"\0\1")):
         fail(where, f"its data are not {expected} bytes of {dtype}")
     array = np.frombuffer(raw, dtype.newbyteorder("<")).astype(dtype).reshape(shape)

@@ -1,8 +1,8 @@
-"""Graph to graph: simplify. (Common subexpressions and dead code need no pass: nodes are
-hash-consed and a graph holds what its outputs need.)
+"""Simplification of graphs, and rebuilding them with nodes replaced.
 
-Each rewrite is a row of `REWRITES`, with the ops whose nodes it may fit, and keeps every bit of
-every value, NaN, infinities and signed zeros included.
+Common subexpressions and dead code need no pass: nodes are hash-consed and a graph holds only what
+its outputs need. Each rewrite is a row of `REWRITES`, with the ops that it may fit, and keeps every
+bit of every value, NaN, infinities and signed zeros included.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rewrite = Callable[[Node, Node | None], Node | None]
 
 
 def fold_constants(node: Node, grad_out: Node | None) -> Node | None:
-    """A scalar of constants is a constant."""
+    # A scalar op of constants is a constant.
     if node.type.kind != "scalar" or any(o.op is not ops.CONST for o in node.operands):
         return None
     numbers = tuple(operand.attr("value") for operand in node.operands)
@@ -30,7 +30,7 @@ def fold_constants(node: Node, grad_out: Node | None) -> Node | None:
 
 
 def drop_unit(node: Node, grad_out: Node | None) -> Node | None:
-    """x * 1 and x / 1 are x."""
+    # x * 1 and x / 1 are x; not x + 0, which loses the sign of -0.
     a, b = node.operands
     if b.op is ops.CONST and b.attr("value") == 1 and a.type == node.type:
         return a
@@ -39,13 +39,13 @@ def drop_unit(node: Node, grad_out: Node | None) -> Node | None:
 
 
 def drop_double(node: Node, grad_out: Node | None) -> Node | None:
-    """-(-x) is x, and not not m is m."""
+    # -(-x) is x, and ~~m is m.
     (inner,) = node.operands
     return inner.operands[0] if inner.op is node.op else None
 
 
 def subtract(node: Node, grad_out: Node | None) -> Node | None:
-    """-a + b and b + -a are b - a."""
+    # -a + b and b + -a are b - a.
     for negative, other in (node.operands, node.operands[::-1]):
         if negative.op is ops.NEG and negative.type == node.type == other.type:
             return make_node(ops.SUB, (other, negative.operands[0]), {}, node.type)
@@ -53,7 +53,7 @@ def subtract(node: Node, grad_out: Node | None) -> Node | None:
 
 
 def drop_cast(node: Node, grad_out: Node | None) -> Node | None:
-    """A cast to the own dtype does nothing; a mask cast twice is cast once."""
+    # A cast to a value's own dtype does nothing; a mask cast twice is cast once.
     inner = node.operands[0]
     if inner.type.dtype == node.type.dtype:
         return inner
@@ -63,7 +63,7 @@ def drop_cast(node: Node, grad_out: Node | None) -> Node | None:
 
 
 def drop_slope(node: Node, grad_out: Node | None) -> Node | None:
-    """A comparison of |x| asks for no slope at 0, as where(x == 0, x + 0.0, |x|) has one."""
+    # A comparison of |x| needs no slope at 0, which where(x == 0, x + 0.0, |x|) has.
     operands = tuple([magnitude_of(operand) or operand for operand in node.operands])
     if operands == node.operands:
         return None
@@ -71,7 +71,7 @@ def drop_slope(node: Node, grad_out: Node | None) -> Node | None:
 
 
 def magnitude_of(node: Node) -> Node | None:
-    """Return |x| of what is that, with a slope of 1 at 0."""
+    """Return |x| if a node is |x| with a slope of 1 at 0, else None."""
     if node.op is not ops.WHERE:
         return None
     is_zero, at_zero, magnitude = node.operands
@@ -87,18 +87,18 @@ def magnitude_of(node: Node) -> Node | None:
 
 
 def drop_reshape(node: Node, grad_out: Node | None) -> Node | None:
-    """Summing or broadcasting to the own shape does nothing."""
+    # Summing or broadcasting to a value's own shape does nothing.
     x, like = node.operands
     return x if x.type.shape == like.type.shape == INPUT_SHAPE else None
 
 
 def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
-    """Where only a shape is read, read it off grad_out, so that no residual is kept for it."""
+    # A shape is read from grad_out where possible, so that no residual is kept for it.
     if grad_out is None or grad_out.type.shape != INPUT_SHAPE:
         return None
     operands = list(node.operands)
     for position in node.op.shape_only:
-        # A draw also takes the dtype of what it is like.
+        # A draw also takes the dtype of its `like`.
         alike = not node.op.random or operands[position].type.dtype == grad_out.type.dtype
         if alike and operands[position].type.shape == INPUT_SHAPE:
             operands[position] = grad_out
@@ -107,7 +107,7 @@ def take_shape_from_cotangent(node: Node, grad_out: Node | None) -> Node | None:
     return make_node(node.op, operands, dict(node.attrs), node.type)
 
 
-# Each with the ops that it may fit.
+# Each rewrite with a test of the ops that it may fit.
 REWRITES: Mapping[Rewrite, Callable[[Op], bool]] = {
     fold_constants: lambda op: bool(op.operands),
     drop_unit: lambda op: op in (ops.MUL, ops.DIV),
@@ -140,8 +140,9 @@ def simplify(graph: Graph) -> Graph:
 
 
 def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
-    """Return the graph with every node that has operands, these already replaced, passed through
-    `change`.
+    """Return the graph with each node, its operands already replaced, passed to `change`.
+
+    Nodes without operands are unchanged.
     """
     done: dict[Node, Node] = {}
     locations = dict(graph.locations)
@@ -152,6 +153,7 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
             own = node if operands == node.operands else with_operands(node, operands)
             done[node] = change(own)
         if node in graph.locations:
+            # The first location wins, where several nodes became one.
             locations.setdefault(done[node], graph.locations[node])
     return _with_outputs(graph, done, locations)
 
@@ -159,7 +161,6 @@ def rebuild(graph: Graph, change: Callable[[Node], Node]) -> Graph:
 def _with_outputs(
     graph: Graph, done: Mapping[Node, Node], locations: Mapping[Node, Location]
 ) -> Graph:
-    """Return a graph with what stands for its outputs now."""
     outputs = tuple([done[node] for node in graph.outputs])
     if outputs == graph.outputs and not graph.origin:
         return graph
@@ -167,7 +168,7 @@ def _with_outputs(
 
 
 def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
-    """Return the graph with nodes replaced, whatever is replaced below them."""
+    """Return the graph with nodes replaced; replacements below a replaced node do not count."""
     if replacements.keys().isdisjoint(graph.nodes):
         return replace(graph, origin="") if graph.origin else graph
     done: dict[Node, Node] = dict(replacements)
@@ -182,11 +183,10 @@ def substitute(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
 
 
 def without_stops(graph: Graph, of: Sequence[str] | None = None) -> Graph:
-    """Return a backward that nobody may differentiate such that a derivative, which is refused,
-    meets what it is of.
+    """Return a backward without stop_gradient, so that a refused derivative reaches its source.
 
-    Args:
-        of: inputs; only what depends on one of them is not stopped.
+    For a backward that nobody may differentiate. `of`: inputs; only what depends on one of them is
+    not stopped; None means all.
     """
     carrying = None if of is None else {node for node in graph.inputs if node.attr("name") in of}
     held = {
@@ -209,7 +209,7 @@ def rename_inputs(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def is_elementwise(graph: Graph) -> bool:
-    """Return whether each element of the results depends on that element of the inputs alone."""
+    """Return whether each element of the results depends on the same element of the inputs only."""
     for node in graph.nodes:
         alike = node.op.result in PER_ELEMENT and node.type.shape in (INPUT_SHAPE, SCALAR_SHAPE)
         if not alike and node.op not in (ops.INPUT, ops.CONST):

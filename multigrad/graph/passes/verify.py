@@ -1,4 +1,4 @@
-"""What makes a graph legal: a table of rows, each a named check of one node."""
+"""The checks that make a graph legal: a table of named functions, each for one node."""
 
 from __future__ import annotations
 
@@ -91,6 +91,7 @@ def arithmetic_takes_numbers(node: Node, graph: Graph) -> str | None:
 
 def integers_are_for_integer_ops(node: Node, graph: Graph) -> str | None:
     tensors = [o.type.dtype for o in node.operands if o.type.kind == "tensor"]
+    # Narrow integers and float8 can be moved and cast, but no op computes in them.
     kept = next((dtype for dtype in tensors if dtype in (*SMALL, *FLOAT8)), None)
     if kept and node.op.coerce not in ("raw", "indices"):
         return f"no op computes in {kept}"
@@ -117,6 +118,7 @@ def dtypes_are_known(node: Node, graph: Graph) -> str | None:
     return f"{node.type.dtype} is no dtype of a {node.type.kind}"
 
 
+# In this order: later checks rely on earlier ones, as on counted operands.
 CHECKS: tuple[Check, ...] = (
     op_is_in_the_table,
     operands_are_counted,

@@ -4,7 +4,7 @@ The generator is Threefry-2x32 (Salmon et al., SC 2011). Element i of an array d
 and on i alone, in the layout of jax's partitionable mode, so that uniforms equal those of
 `jax.random.uniform` bit for bit, and each shard can draw its part of a whole array. Normals are
 sqrt(2) erfinv(u) by one polynomial, because the frameworks' own erfinv differ widely. Backends
-bring their arithmetic to `threefry_rounds` and `normal_from_uniform`.
+pass their arithmetic to `threefry_rounds` and `normal_from_uniform`.
 
 May import the rooms up to `errors`.
 """
@@ -50,7 +50,7 @@ from .native import lay_out as lay_out
 Array: TypeAlias = np.ndarray[Any, Any]
 
 
-# NumPy's draws by compiled code or by plain code, whichever is there: the same bits.
+# Compiled code where a library is ready, else plain code: both give the same bits.
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draw uniforms in [0, 1), as `draws.uniform` does."""
     return _draw(draws.uniform, native.uniform, key, shape, dtype)

@@ -1,4 +1,4 @@
-"""NumPy's draws in plain code, block by block: the meaning of every backend's."""
+"""NumPy's draws in plain code, block by block: the definition of every backend's draws."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .keys import (
 )
 
 Array: TypeAlias = np.ndarray[Any, Any]
+# (start, stop, counters) of each block; an int is the first of consecutive counters.
 Counted: TypeAlias = Iterator[tuple[int, int, int | Array]]
 
 # dtype: (bits dropped at the low end of the word, bits kept), as jax.random.uniform takes them.
@@ -55,7 +56,7 @@ def encrypt(key: Key, x: Array, y: Array, space: Array) -> tuple[Array, Array]:
         key: two words.
         x: uint32 of y's shape, which is consumed, or one for all.
         y: uint32.
-        space: two arrays of y's shape: what one x for all becomes, and one to work in.
+        space: two arrays of y's shape: the first becomes one x for all, the second is scratch.
     """
     high, scratch = space
 
@@ -75,8 +76,9 @@ def encrypt(key: Key, x: Array, y: Array, space: Array) -> tuple[Array, Array]:
 
 
 def random_words(key: Key, counter: int | Array, space: Array) -> tuple[Array, Array]:
-    """Give both words of as many elements as the three rows of `space` have, whose first two they
-    become: from a counter on, not across a multiple of 2**32, or of all these counters.
+    """Return two random words for each column of `space`, in its first two rows.
+
+    The counters are those from an int on, not across a multiple of 2**32, or an array.
     """
     low = space[1]
     if isinstance(counter, int):
@@ -87,9 +89,7 @@ def random_words(key: Key, counter: int | Array, space: Array) -> tuple[Array, A
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms in [0, 1): `jax.random.uniform(key, shape, dtype)` bit for bit; by a placed
-    key, that part of them.
-    """
+    """Draw uniforms in [0, 1), `jax.random.uniform` bit for bit; by a placed key, its part."""
     dtype = np.dtype(dtype)
     check_dtype(dtype.name)
     draw = np.empty(shape, dtype)
@@ -116,14 +116,13 @@ def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def make_space(size: int) -> Array:
-    """Make what the blocks of one draw share: were each given memory of its own, the system would
-    give and take it back block by block, for a third of the time.
-    """
+    """Return memory that all blocks of one draw share."""
+    # If each block had its own, the system would give and take it back, for a third of the time.
     return np.empty((3, min(size, BLOCK)), np.uint32)
 
 
 def fill_uniform(draw: Array, key: Any, dtype: str) -> None:
-    """Fill a contiguous array with the uniforms of a dtype; its own may be a wider one."""
+    """Fill a contiguous array with the uniforms of a dtype; the array's own may be wider."""
     flat = draw.reshape(-1)
     space = make_space(flat.size)
     words, counted = lay_out(key, draw.shape)
@@ -132,15 +131,17 @@ def fill_uniform(draw: Array, key: Any, dtype: str) -> None:
 
 
 def fill_block(draw: Array, key: Key, counter: int | Array, dtype: str, space: Array) -> None:
-    """Fill one block, which begins with the element of a counter, or has all these counters."""
+    """Fill one block, given its first counter or all its counters."""
     x, y = random_words(key, counter, space)
     if dtype == "float64":
+        # 52 bits: the first word and the upper 20 of the second.
         wide = x.astype(np.uint64)
         wide <<= 20
         wide |= y >> 12
         np.multiply(wide.astype(np.float64), 2.0**-WIDE_BITS, draw)
         return
     dropped, kept = UNIFORM_FIELDS[dtype]
+    # As in jax, narrower draws take the bits of both words' xor.
     np.bitwise_xor(x, y, x)
     np.right_shift(x, SHIFTS[dropped], x)
     if dropped + kept < 32:
@@ -152,22 +153,19 @@ def fill_block(draw: Array, key: Key, counter: int | Array, dtype: str, space: A
 
 
 def lay_out(key: Any, shape: tuple[int, ...]) -> tuple[Key, Counted]:
-    """Return a key's words, and the draw cut into (start, stop, counters): the first of these,
-    where they follow one another.
-    """
+    """Return a key's words, and its draw cut into (start, stop, counters)."""
     if isinstance(key, PlacedKey):
         return key.key, blocks_of_part(key, shape)
     return key, whole_blocks(shape)
 
 
 def whole_blocks(shape: tuple[int, ...]) -> Counted:
-    """Cut the draw of a whole array."""
     for start, stop in blocks(math.prod(shape), BLOCK):
         yield start, stop, start
 
 
 def blocks_of_part(key: PlacedKey, shape: tuple[int, ...]) -> Counted:
-    """Cut the draw of a part: several short runs, or a piece of one, to a block."""
+    """Cut the draw of a part into blocks: several short runs, or a piece of one run."""
     firsts, length = find_runs(key, shape)
     number = BLOCK // max(length, 1)
     if number > 1 and len(firsts) > 1:
@@ -182,9 +180,7 @@ def blocks_of_part(key: PlacedKey, shape: tuple[int, ...]) -> Counted:
 
 
 def find_runs(key: PlacedKey, shape: tuple[int, ...]) -> tuple[Array, int]:
-    """Find the runs in which a part lies in the whole array: their first counters, and their
-    length.
-    """
+    """Return the first counters of the runs in which a part lies in its array, and their length."""
     axes = split_axes(key.whole, shape)
     firsts = np.full(1, key.start, np.uint64)
     for length, stride in zip(shape[:axes], strides(key.whole), strict=False):
@@ -194,11 +190,10 @@ def find_runs(key: PlacedKey, shape: tuple[int, ...]) -> tuple[Array, int]:
 
 
 def blocks_of_run(first: int, length: int, block: int) -> Iterator[tuple[int, int]]:
-    """Cut a run from a counter on into (start, stop) of at most `block` elements, whose counters
-    share their high word.
-    """
+    """Cut a run into (start, stop) of at most `block` elements that share their high word."""
     start = 0
     while start < length:
+        # Up to the next multiple of 2**32.
         same = (1 << 32) - (first + start & WORD_MASK)
         stop = min(start + block, start + same, length)
         yield start, stop
@@ -212,7 +207,7 @@ def blocks(size: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def check_dtype(name: str) -> None:
-    """Raise for a dtype that has no random draws."""
+    """Raise RuleTypeError for a dtype that has no random draws."""
     if name != "float64" and name not in UNIFORM_FIELDS:
         raise RuleTypeError(
             f"random draws need float16, bfloat16, float32 or float64, got {name}; cast it first"

@@ -1,4 +1,4 @@
-"""Over any framework's arithmetic: the generator, keys (two words, or a placed one), normals."""
+"""Keys, the Threefry generator and normals, over the arithmetic of any framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor: TypeAlias = Any
 Key: TypeAlias = tuple[int, int]
 Words: TypeAlias = tuple[Tensor, Tensor]
 
-# The keys that draws on arrays take one after the other, where code runs beside its graph.
+# Keys for the draws on arrays, in order, while code runs to be compared with its graph.
 REPLAYED: ContextVar[Iterator[Any] | None] = ContextVar("multigrad_replayed", default=None)
 
 WORD_MASK = 0xFFFFFFFF
@@ -30,7 +30,7 @@ class PlacedKey(NamedTuple):
 
     Attributes:
         key: the whole array's.
-        start: where the shard's first element stands among all elements, row by row.
+        start: the number of the shard's first element among all, row by row.
         whole: the whole array's shape.
     """
 
@@ -40,13 +40,13 @@ class PlacedKey(NamedTuple):
 
 
 def place(key: Any, starts: Sequence[Any], whole: Sequence[Any]) -> PlacedKey:
-    """Place a key: a shard starts at `starts` of an array of shape `whole`."""
+    """Return the key of a shard that starts at `starts` in an array of shape `whole`."""
     start = sum(first * stride for first, stride in zip(starts, strides(whole), strict=True))
     return PlacedKey(key, start, tuple(whole))
 
 
 def strides(shape: Sequence[Any]) -> list[Any]:
-    """Give how many elements lie between neighbors along each axis of an array."""
+    """Return the number of elements from one neighbor to the next along each axis."""
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
@@ -58,7 +58,7 @@ def split_axes(whole: Sequence[Any], shape: Sequence[Any]) -> int:
 
 
 def check_axes(whole: Sequence[Any], number: int) -> None:
-    """Raise where a key was placed for an array of other axes."""
+    """Raise RuleValueError if a key was placed for an array with other axes."""
     if len(whole) != number:
         raise RuleValueError(
             f"a key placed for a part of an array of shape {tuple(whole)} cannot draw for one of "
@@ -88,6 +88,7 @@ def threefry_rounds(
     first, second = key
     schedule = (first, second, first ^ second ^ (PARITY if parity is None else parity))
     x, y = counters
+    # Threefry adds key words before every fourth round; the third word is their parity.
     for group, rotations in enumerate(ROTATIONS):
         x = add(x, as_word(schedule[group % 3]))
         y = add(y, as_word(schedule[(group + 1) % 3] + group))
@@ -98,9 +99,7 @@ def threefry_rounds(
 
 
 def fold_in(key: Any, n: int) -> Any:
-    """Derive the n-th key from a key: the key data of `jax.random.fold_in`; of a placed one, in the
-    same place.
-    """
+    """Derive the n-th key from a key, as `jax.random.fold_in`; a placed key stays placed."""
     n = operator.index(n)
     if not 0 <= n <= WORD_MASK:
         raise RuleValueError(f"fold_in takes a count from 0 to 2**32 - 1, got {n}")
@@ -123,7 +122,7 @@ def mask_int(word: int) -> int:
 
 
 def key_from_int(n: int) -> Key:
-    """Give the key data of `jax.random.key(n)`; as in jax without x64, its low 32 bits count."""
+    """Return the key data of `jax.random.key(n)`: as in jax without x64, the low 32 bits."""
     n = operator.index(n)
     if not 0 <= n < 1 << 63:
         raise RuleValueError(
@@ -133,7 +132,7 @@ def key_from_int(n: int) -> Key:
 
 
 def key_pair(key: Any) -> Key:
-    """Turn an int, or two words in a tuple, a list or an integer array, into a pair of ints."""
+    """Return two ints, from an int or from two words in a tuple, a list or an integer array."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         return key_from_int(int(key))
     words = key.tolist() if isinstance(key, np.ndarray) and key.dtype.kind in "iu" else key
@@ -243,6 +242,7 @@ def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
 def evaluate_polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Evaluate by Horner's scheme, highest power first."""
     first, second, *rest = coefficients
+    # Operators that work in place, because an array for each step would take most of the time.
     total = x * first
     total += second
     for coefficient in rest:

@@ -1,4 +1,4 @@
-"""Draws by compiled code, where there is a compiler: the bits of the plain code."""
+"""Random draws by compiled C code, if there is a compiler: the same bits as the plain code."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def write_source() -> str:
 
 
 def write_rounds() -> Iterator[str]:
-    """Write what `threefry_rounds` does."""
+    """Yield the C statements of `threefry_rounds`."""
     schedule = ("first", "second", "third")
     for group, rotations in enumerate(ROTATIONS):
         yield f"x += {schedule[group % 3]}, y += {schedule[(group + 1) % 3]} + {group}u;"
@@ -139,13 +139,13 @@ def write_rounds() -> Iterator[str]:
 
 
 def write_finish_normal(real: str, table: Table) -> str:
-    """Write what `erfinv` does after logarithm and root, and the scale."""
+    """Return C code for what `erfinv` does after logarithm and root, and for the scale."""
     polynomials = "\n        ".join(write_polynomials(real, table))
     return FINISH_NORMAL.format(real=real, polynomials=polynomials, scale=2.0**0.5)
 
 
 def write_polynomials(real: str, table: Table) -> Iterator[str]:
-    """Write the choice among polynomials, each as `evaluate_polynomial` has it."""
+    """Yield C statements that evaluate the polynomials and choose one of them."""
     for row, (start, center, (first, *rest)) in enumerate(table):
         name, x = (f"tail_{row}", "root") if row else ("ratio", "w")
         yield f"{real} x_{row} = {x} - ({real}){center!r}, {name} = x_{row} * ({real}){first!r};"
@@ -159,8 +159,8 @@ def write_polynomials(real: str, table: Table) -> Iterator[str]:
 Array: TypeAlias = np.ndarray[Any, Any]
 
 BLOCK = 1 << 14  # elements between two logarithms: they stay in a second-level cache
-# What a call of plain code takes, in elements; and after how many the compiler starts, which takes
-# 0.3 s of another core: 50 ms of draws.
+# The cost of a call of plain code, in elements, and the number of elements (50 ms of draws) after
+# which the compiler starts, which takes 0.3 s of another core.
 CALL = 5_000
 PAYS_FROM = 5_000_000
 
@@ -178,19 +178,17 @@ FUNCTIONS = {
 
 
 class Layout(NamedTuple):
-    """A key's two words, and the counters of a draw: runs of one length from each of `firsts` on,
-    which are uint64, held, and lie at an address.
-    """
+    """A key's two words and the counters of a draw: runs of one length from `firsts` on."""
 
     first: int
     second: int
+    # The address points into `firsts`, uint64, which the tuple keeps alive.
     address: int
     length: int
     firsts: Array
 
 
 def lay_out(key: Any, shape: Sequence[int]) -> Layout:
-    """Lay out the draw of an array, or of a placed part."""
     if isinstance(key, PlacedKey):
         firsts, length = find_runs(key, tuple(shape))
         first, second = key.key
@@ -199,9 +197,9 @@ def lay_out(key: Any, shape: Sequence[int]) -> Layout:
     return Layout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
 
 
+# NumPy takes longer for the name of a dtype than for a small array.
 @functools.lru_cache(64)
 def name_of(dtype: Any) -> str:
-    """Return a dtype's name, for which NumPy takes longer than for a small array."""
     return dtype.name
 
 
@@ -210,7 +208,7 @@ def address_of(array: Array) -> int:
 
 
 class Kernels:
-    """The functions of the library."""
+    """The functions of the library, with their types of arguments."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         for name, arguments in FUNCTIONS.items():
@@ -247,7 +245,7 @@ class Kernels:
         """Write normals to an address, in float64 or float32.
 
         Args:
-            scratch: two places, each with room for `count` elements or a block.
+            scratch: two addresses, each with room for `count` elements or a block.
             take_roots: turns so many elements in the first place into their -log with `double`,
                 else -log1p, and puts the roots of these in the second.
         """
@@ -260,8 +258,9 @@ class Kernels:
 
 
 def bind(library: ctypes.CDLL) -> Kernels:
-    """Return a library's functions, if they give the bits of the plain code."""
+    """Return a library's functions, or raise NoLibraryError if their bits are not plain code's."""
     kernels = Kernels(library)
+    # The part crosses a multiple of 2**32, and the end of a chunk.
     part = PlacedKey((WORD_MASK, 7), (1 << 32) - CHUNK, (4, CHUNK + 9))
     for key, shape in (((0, 7), (3,)), (part, (2, CHUNK + 5))):
         for dtype in ("float32", "float64"):
@@ -300,6 +299,7 @@ def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Ar
 
     def take_roots(number: int) -> None:
         w, root = rows[:, :number]
+        # NumPy's logarithm and root, because C's may have other bits than plain code.
         np.negative(log(w, w), w)
         np.sqrt(w, root)
 
@@ -320,7 +320,7 @@ def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Ar
 
 
 def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> None:
-    """Fill an array of a dtype by `fill(address, start, count)`; of another, block by block."""
+    """Fill an array by `fill(address, start, count)`, block by block if its dtype is narrower."""
     if name_of(draw.dtype) == wide:
         fill(address_of(draw), 0, draw.size)
         return

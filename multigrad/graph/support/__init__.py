@@ -1,1 +1,1 @@
-"""What all rooms need: locks that a fork finds free, trees, fixed mappings, ranges, old names."""
+"""Support for all rooms: files, C libraries, locks, trees, dataclasses, HTML, versions."""

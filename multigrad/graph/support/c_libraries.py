@@ -1,8 +1,8 @@
-"""C that the system's compiler makes faster code of: optional, for this machine, kept by content.
+"""Compiled C code: built by the system's compiler, kept by content, and optional.
 
-A program never waits for the compiler, nor needs it: until a library is there, and where none can
-be, plain code gives the same bits. `MULTIGRAD_NATIVE=off` starts no compiler and loads nothing;
-`on` compiles at the first use, and warns with the reason where that fails.
+A program neither needs nor waits for the compiler: until a library is ready, and where none can be,
+plain code gives the same bits. `MULTIGRAD_NATIVE=off` starts no compiler and loads nothing; `on`
+compiles at the first use, and warns with the reason if that fails.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ VARIABLE = "MULTIGRAD_NATIVE"
 MOST_KEPT = 128  # libraries of one name
 PATIENCE = 120.0  # seconds that a compiler may take
 PROCESSORS = ("x86_64", "amd64", "aarch64", "arm64")
-# No option lets the compiler change a result: neither products and sums in one, nor another order.
+# No option lets the compiler change a result: no fused multiply-add, no other order of sums.
 FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno")
 
 Bound = TypeVar("Bound")
 
 
 class NoLibraryError(Exception):
-    """Why there is no compiled library."""
+    """The reason why there is no compiled library."""
 
 
 class FailedError(NoLibraryError):
-    """What the compiler said."""
+    """The compiler failed; its first message."""
 
 
 class Compiled(Generic[Bound]):
     """A library that is looked for once, and compiled in the background once it pays.
 
     Attributes:
-        bound: the library's functions, as soon as they are there.
+        bound: the library's functions, once they are ready.
         reason: why there are none and will be none.
     """
 
@@ -70,13 +70,15 @@ class Compiled(Generic[Bound]):
             write: gives the C source.
             bind: gives the functions of a library, or raises where they are not right.
             pays_from: how much work plain code does before the compiler starts.
-            setting: "on", "off" or "auto", in the place of the environment's.
-            flags: options of the compiler besides FLAGS; where it fails, the last is left out.
+            setting: "on", "off" or "auto", instead of the environment's.
+            flags: further options of the compiler; if it fails, it runs again without the last one.
         """
         self.name, self.write, self.bind, self.pays_from = name, write, bind, pays_from
         self.setting, self.flags = setting, flags
         self.bound: Bound | None = None
         self.reason = ""
+        # Guards `work`, `is_looked_for` and the start of `thread`; `is_settled` is set last, and is
+        # read without it.
         self.lock = make_lock()
         self.work = 0
         self.is_settled = self.is_looked_for = False
@@ -85,7 +87,7 @@ class Compiled(Generic[Bound]):
         self.is_stopping = False
 
     def load(self) -> Bound:
-        """Return the functions, which are compiled now where no earlier process kept them.
+        """Return the functions, compiled now if no earlier process kept them.
 
         Raises:
             NoLibraryError: there can be none, and why.
@@ -99,6 +101,7 @@ class Compiled(Generic[Bound]):
 
     def get(self, work: int) -> Bound | None:
         """Return the functions, or None where plain code must do this much work."""
+        # The path of every call: one attribute, no lock.
         return self.bound if self.is_settled else self.look(work)
 
     def look(self, work: int) -> Bound | None:
@@ -119,13 +122,14 @@ class Compiled(Generic[Bound]):
                 self.attempt(self.make)
             elif self.work >= self.pays_from:
                 self.thread = threading.Thread(target=self.attempt, args=(self.make,), daemon=True)
+                # An interpreter that exits kills its compiler, and a fork does not inherit the
+                # thread.
                 atexit.register(self.stop)
                 in_child(self.forget_thread)
                 self.thread.start()
             return self.bound
 
     def attempt(self, step: Callable[[], Bound | None]) -> None:
-        """Try to have the functions, and remember the reason where that fails for good."""
         try:
             bound = step()
         except Exception as error:  # noqa: BLE001 - whatever happens, plain code is there
@@ -135,7 +139,6 @@ class Compiled(Generic[Bound]):
                 self.settle("", bound)
 
     def settle(self, reason: str, bound: Bound | None = None) -> Bound | None:
-        """Decide for good."""
         self.bound, self.reason = bound, reason
         self.is_settled = True
         if bound is None and self.setting == "on":
@@ -155,6 +158,7 @@ class Compiled(Generic[Bound]):
         starts = [self.file_start(source, command) for command in commands]
         for path in [path for start in starts for path in sorted(folder.glob(f"{start}-*.so"))]:
             try:
+                # The name ends in the digest of the content: a file that was cut off is not loaded.
                 check_private(path)
                 if digest(path.read_bytes()) == path.stem.rpartition("-")[2]:
                     return self.bind(ctypes.CDLL(str(path)))
@@ -164,7 +168,7 @@ class Compiled(Generic[Bound]):
         return None
 
     def commands(self) -> list[list[str]]:
-        """Return the compiler's command, and what is tried where it fails."""
+        # All flags first, then without the last ones.
         return [find_command(self.flags[:count]) for count in range(len(self.flags), -1, -1)]
 
     def make(self) -> Bound:
@@ -197,6 +201,7 @@ class Compiled(Generic[Bound]):
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
         try:
+            # `stop` may have run before there was a process to kill.
             if self.is_stopping:
                 self.process.kill()
             said = self.process.communicate(source.encode(), PATIENCE)[1]
@@ -209,7 +214,7 @@ class Compiled(Generic[Bound]):
             raise FailedError(f"{shlex.join(command)} failed: {first}")
 
     def keep(self, content: bytes, start: str) -> Path | None:
-        """Write a library into the cache; the oldest of too many go."""
+        """Write a library into the cache, and delete the oldest if there are too many."""
         folder = open_folder(LIBRARIES)
         if folder is None:
             return None
@@ -221,7 +226,7 @@ class Compiled(Generic[Bound]):
         return path
 
     def file_start(self, source: str, command: list[str]) -> str:
-        """Name a library by what it is made of, and by the machine that it is made for."""
+        """Return the start of a file name, made of the source, the compiler and the machine."""
         parts = (source, *command, describe_compiler(command[0]), describe_processor())
         return f"{self.name}-{digest(chr(0).join(parts).encode())}"
 
@@ -230,14 +235,14 @@ class Compiled(Generic[Bound]):
             self.thread.join()
 
     def stop(self) -> None:
-        """End a compiler that the program does not wait for."""
+        """Kill a compiler that still runs when the program ends."""
         self.is_stopping = True
         if self.process is not None:
             self.process.kill()
         self.wait()
 
     def forget_thread(self, thread: int) -> None:
-        """In a forked child: the compiler is its parent's."""
+        # In a forked child: the compiler belongs to the parent.
         self.thread = self.process = None
 
 
@@ -253,7 +258,7 @@ def find_command(flags: Sequence[str] = ()) -> list[str]:
     """Return the compiler's command: `$CC`, or the system's.
 
     Raises:
-        NoLibraryError: there is none, or the machine is none for which this was tried.
+        NoLibraryError: there is none, or this kind of machine was never tried.
     """
     if os.name == "nt" or platform.machine().lower() not in PROCESSORS:
         raise NoLibraryError(f"not on {platform.system()} on {platform.machine()}")
@@ -275,14 +280,14 @@ def has_xcode_tools() -> bool:
 
 
 def describe_compiler(path: str) -> str:
-    """Tell one version of a compiler from another without running it."""
+    """Return a text that differs between versions of a compiler, without running it."""
     real = os.path.realpath(path)
     found = os.stat(real)
     return f"{real} {found.st_size} {found.st_mtime_ns}"
 
 
 def describe_processor() -> str:
-    """Return an x86-64 processor's model and flags, as models differ in instructions, or ""."""
+    """Return an x86-64 processor's model and flags, or "": models differ in instructions."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return ""
     try:

@@ -1,8 +1,8 @@
-"""What our classes are made by: bases for notebooks, and `dataclass`.
+"""Bases of our classes: a faster `dataclass`, `cached_property`, and bases for notebooks.
 
-It is Python's, with what our classes use of it, made in a quarter of the time: Python compiles each
-method of each class, which was a fifth of the time until a first gradient. Here only `__init__` is
-compiled, since calls name its parameters; the other methods read the fields by their names.
+`dataclass` is the part of Python's that our classes use, made in a quarter of the time: Python
+compiles each method of each class, which was a fifth of the time until a first gradient. Here only
+`__init__` is compiled, since calls name its parameters; other methods read the fields by name.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 else:
 
     class cached_property(functools.cached_property):
-        """Python's, without the lock that it has before 3.12: a forked child would wait forever for
-        the thread of its parent that held it.
-        """
+        """Python's, without the lock that it has before Python 3.12."""
 
         def __init__(self, function):
+            # A forked child would wait forever for the thread of its parent that held the lock.
             super().__init__(function)
             self.lock = nullcontext()
 
-    # No annotations: Python's own tell the types.
+    # Without annotations: for type checkers the name is Python's own.
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
         """Make a class a dataclass."""
         if cls is not None:
@@ -44,11 +43,11 @@ OWN = ("__init__", "__repr__", "__eq__", "__hash__", "__getstate__", "__setstate
 
 
 def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
-    """Return a class with the methods of a dataclass; those that it has itself stay."""
+    """Return a class with the methods of a dataclass, unless it defines them itself."""
     written = {name for name in OWN if name in vars(cls)}
     if vars(cls).get("__hash__", True) is None:  # as Python has it for a class with an `__eq__`
         written.discard("__hash__")
-    # It collects the fields, and compiles nothing.
+    # Python's own collects the fields, and compiles nothing with these options.
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(made)
     methods: dict[str, Any] = {
@@ -69,7 +68,7 @@ def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
 
 
 def init_of(cls: type, fields: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
-    """Return the `__init__` of a dataclass."""
+    # The names that the compiled code reads: defaults and factories as well.
     names: dict[str, Any] = {"setattr_": object.__setattr__, "MISSING": MISSING}
     parameters, lines = ["self"], []
     for each in fields:
@@ -98,8 +97,6 @@ def init_of(cls: type, fields: tuple[Field[Any], ...], frozen: bool) -> Callable
 
 
 def repr_of(names: tuple[str, ...]) -> Callable[[Any], str]:
-    """Return the `__repr__` of a dataclass."""
-
     def __repr__(self: Any) -> str:
         fields = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])
         return f"{type(self).__qualname__}({fields})"
@@ -108,10 +105,10 @@ def repr_of(names: tuple[str, ...]) -> Callable[[Any], str]:
 
 
 def compare_of(names: tuple[str, ...]) -> tuple[Callable[..., Any], Callable[[Any], int]]:
-    """Return the `__eq__` and the `__hash__` of a dataclass."""
     read = operator.attrgetter(*names) if len(names) > 1 else partial(tuple_of, names)
 
     def __eq__(self: Any, other: object) -> Any:
+        # Only values of the same class are compared, as by Python's own dataclass.
         return read(self) == read(other) if type(other) is type(self) else NotImplemented
 
     def __hash__(self: Any) -> int:
@@ -142,17 +139,17 @@ def set_state(self: Any, state: list[Any]) -> None:
 
 
 class InNotebooks:
-    """A base of what has a page of its own in notebooks."""
+    """A base of objects that have a page of their own in notebooks."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
-        # By name: what is shown of an object stands above the object's own room.
+        # By name: the page's module may not be imported by the object's own.
         return import_module("multigrad.look.notebook").html_of(self)
 
 
 class Shown(str):
-    """A text that people read: at a prompt and in a notebook it stands as it is printed."""
+    """A text for readers: a prompt and a notebook show it as printed."""
 
     __slots__ = ()
 

@@ -1,5 +1,4 @@
-"""Files that are written whole or not at all; and the directory of what is kept across processes,
-for one user, by content.
+"""Files written whole or not at all, and the user's cache directory.
 
 `$MULTIGRAD_CACHE`, else `multigrad` in `$XDG_CACHE_HOME` or `~/.cache`; `MULTIGRAD_CACHE=off` keeps
 nothing. What is read from it may be run, so it must belong to the user, and nobody else may write.
@@ -22,7 +21,7 @@ AnyPath = str | os.PathLike[str]
 
 @contextmanager
 def replacing(path: AnyPath) -> Iterator[str]:
-    """Give a path to write to, of the same name; what is there at the end replaces the file, unless
+    """Yield a path of the same name to write to; what is there at the end replaces the file, unless
     something raises. A device, which is never replaced, is given itself.
 
     Raises:
@@ -41,6 +40,7 @@ def replacing(path: AnyPath) -> Iterator[str]:
         temporary = os.path.join(beside, name)
         yield temporary
         if is_there:
+            # In the same folder, so that replacing is atomic.
             shutil.copymode(target, temporary)
         os.replace(temporary, target)
     finally:
@@ -67,7 +67,7 @@ OFF = ("off", "0", "no", "false")
 
 
 def cache_root() -> Path | None:
-    """Return the directory, which need not exist; None if nothing is to be kept."""
+    """Return the cache directory, which need not exist, or None if nothing is kept."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() in OFF:
         return None
@@ -80,7 +80,7 @@ def cache_root() -> Path | None:
 
 
 def open_folder(name: str) -> Path | None:
-    """Return a folder of the directory, made if it does not exist; None if nothing is to be kept.
+    """Return a folder of the cache, made if it does not exist, or None if nothing is kept.
 
     Raises:
         OSError: it cannot be made, belongs to another user, or others may write into it.
@@ -89,6 +89,7 @@ def open_folder(name: str) -> Path | None:
     if root is None:
         return None
     root.parent.mkdir(parents=True, exist_ok=True)
+    # Both are checked: whoever may write into the root can replace the folder.
     for folder in (root, root / name):
         folder.mkdir(mode=0o700, exist_ok=True)
         check_private(folder)
@@ -96,7 +97,7 @@ def open_folder(name: str) -> Path | None:
 
 
 def check_private(path: Path) -> None:
-    """Raise PermissionError where somebody else owns a file or folder, or may write into it."""
+    """Raise PermissionError if another user owns a file or folder, or may write into it."""
     if os.name == "nt":  # the profile's folders are private, and modes say nothing
         return
     found = path.stat()
@@ -112,7 +113,7 @@ def check_private(path: Path) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file that readers see complete or not at all, whoever else writes it too."""
+    """Write a file that readers see complete or not at all, even with several writers."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -124,7 +125,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def describe_kept() -> str:
-    """Return where things are kept, and how much, in lines.
+    """Return the place and the size of the cache, in lines.
 
     Raises:
         OSError: it cannot be read, or others may write into it.
@@ -138,7 +139,7 @@ def describe_kept() -> str:
 
 
 def clear_kept() -> str:
-    """Delete what is kept, and say what that was; files that are not ours stay."""
+    """Delete the compiled libraries in the cache and report what they were; other files stay."""
     said, root = describe_kept(), cache_root()
     for file in [] if root is None else list_libraries(root):
         file.unlink(missing_ok=True)
@@ -146,7 +147,6 @@ def clear_kept() -> str:
 
 
 def list_libraries(root: Path) -> list[Path]:
-    """Return the files of compiled libraries."""
     folder = root / LIBRARIES
     if not folder.is_dir():
         return []

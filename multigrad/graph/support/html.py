@@ -1,7 +1,7 @@
 """The HTML that notebooks show: tables, texts and drawings, without a script or a request.
 
 Lines and words have the color of the text around them, and fills are half transparent, so that a
-page reads on light and on dark ground. Whatever is not ours is escaped here.
+page is readable on light and on dark ground. All text that is not ours is escaped here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+# Cells and letters beyond these would make a notebook slow.
 MOST_ROWS, MOST_LETTERS = 200, 20_000
 FONT = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;text-align:left"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px"
@@ -16,7 +17,7 @@ LINE = "1px solid rgba(128,128,128,.35)"
 
 
 def page(title: str, *parts: str) -> str:
-    """Return a page: a title, which is text, and parts, which are HTML."""
+    """Return a page from a title, which is text, and parts, which are HTML."""
     head = f'<div style="{MONO};font-size:13px;font-weight:600;margin:.2em 0">{clip(title)}</div>'
     body = "".join(part for part in parts if part)
     return (
@@ -35,7 +36,7 @@ def line(text: object) -> str:
 
 
 def quiet(text: object) -> str:
-    """Return a line of small words, which say more."""
+    """Return a line of small, pale words."""
     if not text:
         return ""
     return f'<div style="margin:.2em 0;opacity:.75;font-size:12px">{clip(text, 2000)}</div>'
@@ -47,8 +48,9 @@ def pre(text: object) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], bad: Iterable[int] = ()) -> str:
-    """Return a table; rows that are bad, by number, stand out. Cells that begin with a number, and
-    the heads above them, are on the right.
+    """Return a table, with the rows numbered in `bad` marked.
+
+    Columns of numbers, and their heads, are aligned to the right.
     """
     all_rows = [list(row) for row in rows]
     shown = all_rows[:MOST_ROWS]
@@ -84,7 +86,7 @@ def is_number(content: object) -> bool:
 
 
 def beside(*parts: str) -> str:
-    """Return parts beside each other, below each other where it is narrow."""
+    """Return parts side by side, or one below the other where it is narrow."""
     cells = "".join(f"<div>{part}</div>" for part in parts if part)
     return (
         f'<div style="display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start">{cells}</div>'

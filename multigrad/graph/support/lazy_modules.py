@@ -1,8 +1,8 @@
-"""How our modules are imported, and what they answer for their public names.
+"""Lazy modules: public names that load their file on first use, public names of rooms.
 
-These alone are listed, and one that is misspelled is an error that names the right one. A public
-module may have another name than that of its room: `multigrad.wrappers` is
-`multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
+Only public names are listed, and a misspelled one is an error that names the right one. A public
+module may have another name than its room: `multigrad.wrappers` is `multigrad.compat.wrappers`, one
+module, also in `import` statements and with `python -m`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ def namespace(
 
 
 def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
-    """Return `__getattr__` and `__dir__` of a package whose files load when a name of theirs is
-    first asked for: `names` by file.
+    """Return `__getattr__` and `__dir__` of a package whose files load on first use.
+
+    `names` has the public names in each file.
     """
     files = {name: file for file, known in names.items() for name in known}
 
     def load(name: str) -> Any:
         value = getattr(import_module(f"{package}.{files[name]}"), name)
+        # Later look-ups find the value in the module.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -58,30 +60,29 @@ def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, L
 
 
 def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
-    # Tools ask for names with underscores, by the dozen.
+    # Tools look up names with underscores by the dozen, and need no hint.
     hint = "" if name.startswith("_") else suggest(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
 def whole(name: str) -> ModuleType | None:
-    """Return a module whose import has ended; None: it has not begun, or another thread is still in
-    it, and the module lacks some of its names.
-    """
+    """Return a module that is imported completely, else None."""
     module = sys.modules.get(name)
+    # Another thread may still be importing it, so that names are missing.
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
 class _Finder(MetaPathFinder, InspectLoader):
-    """Finds a room by its public name, and what is within it likewise."""
+    """Finds a room by its public name, and the modules in it likewise."""
 
     def __init__(self, package: str, rooms: Mapping[str, str]) -> None:
         self.package, self.rooms = package, rooms
 
     def _room_of(self, fullname: str) -> str | None:
-        """Return the full name of the room; None: the name is not of a public module."""
         package, _, rest = fullname.partition(".")
         name, *inner = rest.split(".")
         room = self.rooms.get(name, name) if package == self.package else name
+        # None: the name is not of a public module.
         return None if room == name else ".".join((package, room, *inner))
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
@@ -94,6 +95,7 @@ class _Finder(MetaPathFinder, InspectLoader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        # The room's own module, so that both names give one object.
         module = import_module(spec.origin or "")
         spec.loader_state = module.__spec__
         return module
@@ -120,11 +122,13 @@ _pausing: list[bool] = []  # one for each who imports; the first: whether it was
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Let Python's garbage collector rest, and go on as before when the last has left; all that was
-    made meanwhile is as old as if the collector had kept it for long.
+    """Pause the garbage collector, until the last such block ends.
+
+    All that is made meanwhile is then as old as if the collector had kept it for long.
     """
     if gc.isenabled():
         gc.collect(1)  # now, as garbage of others would age, too
+    # Several threads may import at once; the last to leave restores what the first found.
     with _lock:
         _pausing.append(gc.isenabled())
         gc.disable()

@@ -1,8 +1,8 @@
-"""What rules and Functions are given: params, with their ranges; `over=` and `fused=`.
+"""Params and options of rules and Functions: names, ranges, `over=`, `fused=`.
 
-Params are given by name, as a dict that people may look at but change elsewhere. "noise.sigma"
-is the param sigma of the part noise, "noise[1].sigma" that of the second part of this name. A
-part's name may hold dots of its own, so the last dot is the one that counts.
+Params are given by name, as a dict that may be read, but is changed elsewhere. "noise.sigma" is the
+param sigma of the part noise, "noise[1].sigma" that of the second part of this name. A part's name
+may itself hold dots, so the last dot counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
 
 
 class FixedParams(dict[str, Any]):
-    """Params by name; changing one raises TypeError, as it would act on nothing."""
+    """Params by name; changing one raises TypeError, because it would have no effect."""
 
     __slots__ = ("_advice",)
 
@@ -43,12 +43,13 @@ class FixedParams(dict[str, Any]):
     update: Any = _refuse
     setdefault: Any = _refuse
 
+    # A copy or a pickle is a plain dict.
     def __reduce__(self) -> Any:
         return dict, (dict(self),)
 
 
 def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the params given to a rule as a dict of their own."""
+    """Return the params given to a rule, in a new dict."""
     if params is None:
         return {}
     if type(params) is dict and _WORDS.issuperset(map(type, params)):  # each `use` asks
@@ -63,7 +64,7 @@ def read_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 # --- of parts -----------------------------------------------------------------------------------
 def is_address(name: str) -> bool:
-    """Return whether a param is named with the part that it is of."""
+    """Return whether a param's name begins with the name of a part."""
     return "." in name
 
 
@@ -71,13 +72,14 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
     """Return the position of the part that an address names, and the param's own name.
 
     Args:
-        owner: what messages call what has the parts.
-        labels: the parts' names, equal ones among them.
+        owner: the owner of the parts, as messages name it.
+        labels: the parts' names, which may repeat.
     """
     label, _, param = address.rpartition(".")
     found = [i for i, each in enumerate(labels) if each == label]
     if len(found) == 1:
         return found[0], param
+    # "noise[1]": one of several parts of that name, unless a part is named so itself.
     indexed = _WITH_INDEX.fullmatch(label)
     if found:
         which = ", ".join(f"{label}[{i}].{param}" for i in range(len(found)))
@@ -117,9 +119,9 @@ NUMBERS: tuple[type, ...] = (float, int)
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which values a param takes: all that meet every condition.
+    """The values that a param takes: all that meet every condition.
 
-    Infinity is compared as any number is; "finite" keeps it out. NaN is in no range.
+    Infinity is compared as any number is; "finite" excludes it. NaN is in no range.
 
     Attributes:
         text: the conditions, as they are shown.
@@ -156,6 +158,7 @@ class Range:
             conditions.append((compare, number))
             low = max(low, number) if sign in (">", ">=") else low
             high = min(high, number) if sign in ("<", "<=") else high
+        # A part that is no condition has ended the loop.
         if not words or len(words) != len(parts) or len(words) > MOST_CONDITIONS:
             raise RuleValueError(f"{text!r:.80} is not a range; write {FORM}")
         return cls(" and ".join(words), low, high, tuple(conditions))
@@ -167,14 +170,12 @@ class Range:
 
     @property
     def inner(self) -> tuple[float, float]:
-        """Two numbers: what lies between is in the range, without a look at its conditions; NaN
-        where these say more than that.
-        """
+        """Two numbers; all between them is in the range. NaN if conditions say more than that."""
         says_more = self.others or any(compare is operator.ne for compare, _ in self.conditions)
         return (math.nan, math.nan) if says_more else (self.low, self.high)
 
     def holds(self, value: Any, others: Mapping[str, Any] = NOTHING) -> bool:
-        """Return whether a number is in the range; what is no number, or is not known, is."""
+        """Return whether a number is in the range; True if it is no number, or not known."""
         if type(value) is not float:
             value = as_number(value)
             if value is None:
@@ -224,7 +225,7 @@ def as_number(value: Any) -> Number | None:
 
 
 def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
-    """Return ranges by param from what was written."""
+    """Return the ranges of params, from texts or ranges by name."""
     if ranges is None:
         return {}
     if not isinstance(ranges, Mapping):
@@ -241,14 +242,14 @@ def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
 
 
 def both(one: Range | None, other: Range) -> Range:
-    """Return the range of what is in both."""
+    """Return the range of values that are in both."""
     if one is None or one.text == other.text:
         return other
     parts = (*one.text.split(" and "), *other.text.split(" and "))
     return Range.read(" and ".join(dict.fromkeys(parts)))
 
 
-# --- how a tensor in hand is a part of an array: `over=` and `axis_name=` -------------------------
+# --- how a local tensor is a part of an array: `over=` and `axis_name=` ---------------------------
 
 
 Names = tuple[str, ...]
@@ -258,11 +259,11 @@ WORDS = ("shard", "global")
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What a rule's reductions and draws are taken over.
+    """The shards over which a rule's reductions and draws are taken.
 
     Attributes:
-        split: for each axis of the array over which mesh axes or groups it is split: None, names,
-            or `EVERY` shard that there is.
+        split: for each axis of the array the mesh axes or groups over which it is split: None,
+            names, or `EVERY`, all shards.
         alone: each shard is an array of its own.
     """
 
@@ -328,6 +329,7 @@ def read_names(given: Any) -> Names:
         return (given,)
     if isinstance(given, tuple | list) and given:
         return tuple(name for each in given for name in read_names(each))
+    # A mesh of torch has one group for each of its axes.
     make = getattr(given, "get_group", None)
     group = given if make is None else make()
     name = getattr(group, "group_name", None)
@@ -350,8 +352,10 @@ SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": Fal
 
 
 class Layout(NamedTuple):
-    """How a tensor lies to the elements: `kind`, and `rank`: of one number or a column, its axes at
-    most; of one number for each row, how many axes are a row.
+    """The layout of a tensor in a kernel over elements.
+
+    `rank`: of one number or a column, its axes at most; of one number for each row, the axes of a
+    row.
     """
 
     kind: str = FULL
@@ -371,11 +375,11 @@ WHOLE = Layout()
 
 
 class CannotFuseError(Exception):
-    """Why there is no kernel, in a few words."""
+    """The reason why there is no kernel, in a few words."""
 
 
 def read_fused(fused: Any) -> Fused:
-    """Return an option as it was given."""
+    """Return an option `fused` as it was given, or raise RuleTypeError."""
     if fused == "auto" or isinstance(fused, bool):
         return fused
     raise RuleTypeError(f'fused is "auto", True or False, got {fused!r}')

@@ -1,8 +1,8 @@
-"""Types in public signatures, and what the rooms below `Rule` know of a rule.
+"""Types in public signatures, and the protocol of a written rule.
 
-`P` and `R` are a user's own function's parameters and result. A bare `Function` in
-an annotation means one of any parameters; a typing module of Python 3.11 knows no such defaults,
-and only checkers read them.
+`P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation
+means one of any parameters; the typing module of Python 3.11 has no such defaults, and only
+checkers read them. Rooms that may not import `Rule` use the protocol.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class WrittenRule(Protocol):
     @property
     def own_ranges(self) -> Mapping[str, Any]: ...  # which values its own params take
 
-    # The parts, names looked up now.
+    # The parts; names among them are looked up at the call.
     def _resolved_parts(self) -> tuple[Self, ...]: ...
 
     def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None: ...
 
-    # Apply it inside a capture, and as it is, on a framework's tensors.
+    # Apply it inside a capture; natively, to a framework's own tensors.
     def _run(self, trace: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any: ...
 
     def _run_native(self, ctx: Any, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any: ...

@@ -1,7 +1,7 @@
-"""What threads share: short locks that a fork finds free, and work that is done once.
+"""Short locks that a fork finds free, and work that one of several threads does for all.
 
-No lock is held while a user's code runs: it may start threads, fork, or come back here. Whoever
-asks first works; the others wait for the result, but never where the one who works may be waiting
+No lock is held while a user's code runs: it may start threads, fork, or come back here. The first
+thread that asks works and the others wait for the result, but never if that thread may be waiting
 for them.
 """
 
@@ -25,14 +25,15 @@ _MISSING: Any = object()
 
 # --- locks ----------------------------------------------------------------------------------------
 
+# All locks, in the order in which a fork takes them; modules make them once, at import.
 _locks: list[Any] = []
 
 
 def make_lock() -> Any:
-    """Return a lock for a few statements of our own; a forked child finds it free, what it guards
-    complete.
+    """Return a lock for a few statements of our own.
 
-    It is re-entrant, as the garbage collector may run a finalizer of the user's anywhere.
+    A forked child finds it free, and what it guards complete. It is re-entrant, because the garbage
+    collector may run a user's finalizer anywhere.
     """
     lock = threading.RLock()
     _locks.append(lock)
@@ -40,7 +41,7 @@ def make_lock() -> Any:
 
 
 def in_child(forget: Callable[[int], None]) -> None:
-    """Let a forked child forget what threads it lacks were doing: `forget(the thread it has)`."""
+    """Call `forget` in a forked child, with the id of the only thread that it has."""
     _forgets.append(forget)
 
 
@@ -60,12 +61,9 @@ def _release_all() -> None:
 
 
 def _await_imports() -> None:
-    """Wait until no other thread imports what we import, and let none begin: a child would wait for
-    it for ever.
-
-    Python's own lock, which is taken here, guards but the beginning of an import. Most of multigrad
-    is imported at its first use, so that other threads' first uses are where this happens.
-    """
+    # Until no other thread imports what we import, and none can begin: a child would wait for it
+    # forever. Python's lock, taken here, guards only the beginning of an import, and most of
+    # multigrad is imported at its first use, also by other threads.
     end = time.monotonic() + IMPORTING
     while True:
         _imp.acquire_lock()
@@ -76,7 +74,7 @@ def _await_imports() -> None:
 
 
 def _others_import() -> bool:
-    """Return whether another thread is importing something of ours."""
+    # CPython keeps the locks of unfinished imports in a private table.
     me = threading.get_ident()
     held: Any = getattr(_bootstrap, "_module_locks", {})  # weak references by module
     locks = [
@@ -91,7 +89,7 @@ def _others_import() -> bool:
 
 
 class _Job:
-    """What one thread works on, and others may wait for."""
+    """The work of one thread, for which others may wait."""
 
     __slots__ = ("done", "thread")
 
@@ -137,9 +135,7 @@ def build_once(
 
 
 def _wait_for(job: _Job) -> bool:
-    """Wait until a job is done; False: do it yourself, as its thread waits for this one or takes
-    too long.
-    """
+    # False: do it yourself, because its thread waits for this one or takes too long.
     me = threading.get_ident()
     outer = _waits.get(me)  # a finalizer may have come between
     _waits[me] = job  # first: of the threads in a circle, the last one to come here sees all of it
@@ -153,7 +149,7 @@ def _wait_for(job: _Job) -> bool:
 
 
 def _leads_to(job: _Job | None, thread: int) -> bool:
-    """Return whether a job's thread waits for a thread, by way of others too."""
+    # From a thread to the one that it waits for, until a circle or an end.
     seen: set[int] = set()
     while job is not None and job.thread not in seen:
         if job.thread == thread:
@@ -164,8 +160,8 @@ def _leads_to(job: _Job | None, thread: int) -> bool:
 
 
 def _forget_others() -> None:
-    """Let a forked child do itself what threads that it lacks were doing."""
     me = threading.get_ident()
+    # Other threads do not exist in the child, so their jobs never end.
     for place, job in list(_jobs.items()):
         if job.thread != me:
             del _jobs[place]

@@ -1,8 +1,7 @@
-"""Nested values by optree, as everything here uses it: its annotations know one type of leaf in a
-tree, ours hold any.
+"""Nested values by `optree`, typed for leaves of any type, in a namespace of our own.
 
-Classes that a framework's users have registered with that framework are known to us alone: they
-stand in a namespace of ours, beside what is registered for all.
+That namespace has the classes that users registered with a framework, in addition to the classes
+registered for all.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ optree: Any = SimpleNamespace(
     tree_unflatten=_optree.tree_unflatten,
     treespec_paths=_optree.treespec_paths,
 )
+# The classes in our namespace; one is registered once, and never removed.
 _learned: set[type] = set()
 _learning = make_lock()
 
@@ -32,27 +32,26 @@ def learn(
     take_apart: Callable[[Any], tuple[Any, Any]],
     put_together: Callable[[Any, Any], Any],
 ) -> None:
-    """Take objects of a class apart from now on: to their parts, and what puts others together."""
+    """Take objects of a class apart from now on, and put their parts together again."""
     with _learning:
         if cls not in _learned:
             _optree.register_pytree_node(cls, take_apart, put_together, namespace=NAMESPACE)
             _learned.add(cls)
 
 
-# What a class says that a capture has made of another: the other one.
+# The attribute by which a class that a capture made names the user's class.
 STANDS_FOR = "__multigrad_stands_for__"
 
 
 def with_own_classes(tree: Any) -> Any:
-    """Return a tree in which objects have the classes that were written, where stand-ins of these
-    have made them.
-    """
+    """Return a tree whose objects have the user's classes, not those that a capture made."""
     leaves, structure = optree.tree_flatten(tree, none_is_leaf=True)
     own = [vars(type(leaf)).get(STANDS_FOR) for leaf in leaves]
     if not any(own):
         return tree
     for i, (leaf, kind) in enumerate(zip(leaves, own, strict=True)):
         if kind is not None:
+            # Without `__init__`, whose effects are in the attributes.
             leaves[i] = object.__new__(kind)
             vars(leaves[i]).update(vars(leaf))
     return optree.tree_unflatten(structure, leaves)

@@ -1,7 +1,7 @@
 """Kernels in C: loops over the elements, in chunks or rows that threads share.
 
-What a reduction gives does not depend on how many threads there are: chunks are of one length, each
-is summed by a fixed number of lanes, and what they give in pairs; in double, whatever the dtype.
+The result of a reduction does not depend on the number of threads: chunks have one length, each is
+summed by a fixed number of lanes, and their sums in pairs; in double, whatever the dtype.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from ...graph.ir.op import Op
 from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype, indented
 from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
 
-# What reduces a chunk, and what joins two numbers.
+# The C function that reduces a chunk; macros with its name join two numbers.
 REDUCTIONS = {
     ops.SUM: "sum", ops.SUM_TO: "sum", ops.MEAN: "sum", ops.VAR: "squares", ops.STD: "squares",
     ops.MAX: "largest", ops.MIN: "smallest",
 }  # fmt: skip
 COUNTS = {ONE: "n", ROW: "columns", COLUMN: "rows"}  # of what a mean is taken
+# {0} is the total, {1} the count, {2} the correction.
 FINISHED = {
     ops.MEAN: "{0} / {1}",
     ops.VAR: "{0} / fmax({1} - {2!r}, 0.0)",
@@ -70,12 +71,14 @@ static void sum_rows(double *x, int64_t n, int64_t columns) {
     }
 }
 """
+# The index of an element in memory, by the kind of a layout.
 PLACES = {FULL: "first + i", ROW: "row", COLUMN: "start + i", ONE: "0"}
 
 
 def write(parts: Parts) -> str:
-    """Return a kernel: `name(pointers, numbers, n, columns, threads, shares)`, which
-    returns whether there was no memory for it. What it calls may read `shares`.
+    """Return `name(pointers, numbers, n, columns, threads, shares)`; it returns 1 without memory.
+
+    What it calls may read `shares`.
     """
     return _Kernel(parts).text()
 
@@ -89,7 +92,7 @@ class _Kernel:
         self.steps = [step for loop in parts.loops for step in loop]
         self.totals = [total for step in self.steps for total in step.totals]
         read = {value for step in self.steps for value in step.reads}
-        # What one step computes and another reads.
+        # Names, with C types, that one step computes and another reads.
         self.homes = {
             name: kind
             for step in self.steps
@@ -114,6 +117,7 @@ class _Kernel:
                 begin.append(f"ask_for_large_pages(r{j}, n * sizeof *r{j});")
         begin += [f"const double d{i} = numbers[{i}];" for i in range(parts.numbers)]
         begin += [f"const R s{i} = (R)d{i};" for i in range(parts.numbers)]
+        # `s` is the number in R, `c` the number rounded to the dtype in memory.
         rounds = "load(store(s{0}))" if parts.dtype in ("bfloat16", "float16") else "s{0}"
         begin += [f"const R c{i} = {rounds.format(i)};" for i in range(parts.numbers)]
         begin += self.chunks()
@@ -133,12 +137,12 @@ int32_t {parts.name}(
         return [total for total in self.totals if total.kind != ROW]
 
     def chunks(self) -> list[str]:
-        """Return how many there are, and the memory for what they give."""
+        """Return the number of chunks, and the memory for their totals."""
         of_columns = [total for total in self.totals if total.kind == COLUMN]
         if not self.parts.is_by_rows:
             found = ["const int64_t chunks = (n + CHUNK - 1) / CHUNK;"]
         else:
-            # Not many where each gives the sums of all columns.
+            # At most 256 chunks if each has the sums of all columns.
             found = [
                 "const int64_t rows = n / columns;",
                 "int64_t some = MIN(CHUNK / columns + 1, 64);",
@@ -150,6 +154,7 @@ int32_t {parts.name}(
         counts = f"({len(self.sums()) - len(of_columns)} + {len(of_columns)} * columns)"
         found.append(f"double *memory = malloc(chunks * {counts} * sizeof *memory);")
         found.append("if (!memory) return 1;")
+        # One block of memory, divided among the totals.
         place = "memory"
         for total in self.sums():
             name = f"{'q' if total.kind == COLUMN else 't'}{total.value[1:]}"
@@ -233,6 +238,7 @@ int32_t {parts.name}(
         for value in step.reads:
             if value not in self.inputs:
                 is_summed = any(t.value == value and t.kind == COLUMN for t in self.totals)
+                # Sums of columns are read for each element, other numbers before the loop.
                 (load if is_summed else before).append(self.computed(value))
                 continue
             i, each = self.inputs[value]
@@ -248,6 +254,7 @@ int32_t {parts.name}(
             if each.is_packed:
                 before.append(f"uint8_t k{j}[CHUNK];")
                 store.append(f"k{j}[i] = {each.value};")
+                # Zeros up to a multiple of 8, because whole bytes are packed.
                 after.append(f"for (int64_t i = m; i % 8; i++) k{j}[i] = 0;")
                 after.append(f"pack(r{j} + first / 8, k{j}, m);")
             else:
@@ -297,7 +304,7 @@ def in_stages(
 
     Args:
         load: gives names to inputs, which each loop reads again.
-        lines: give names to what is computed, each of what stands before it.
+        lines: give names to what is computed, each from names before it.
         store: write results.
         reduced: names of which the whole chunk is read after the loops: v7 at w7.
     """
@@ -324,6 +331,7 @@ def in_stages(
         if whole is None:
             loops[stage].append(line)
             continue
+        # A call for the whole chunk ends a loop; its results are known from the next loop on.
         known[name] += 1
         kept.add(name)
         loops[stage].append(f"const R {name} = {whole[2]};")
@@ -351,9 +359,9 @@ def in_stages(
     return text
 
 
-# What C keeps besides results is not looked at; and threads, which macOS's clang has not.
+# Nobody reads C's floating-point exceptions; and threads, which macOS's clang lacks.
 FLAGS = ("-fno-trapping-math", "-fopenmp")
-# By dtype: how it lies in memory, and how it is computed.
+# By dtype: its type in memory, and the type in which it is computed.
 STORED = {"float32": "float", "float64": "double", "bfloat16": "uint16_t", "float16": "_Float16"}
 TYPES = {"float32": "float", "float64": "double"}
 ROWS: dict[Op, str] = {
@@ -374,8 +382,9 @@ ROWS: dict[Op, str] = {
     ops.COPYSIGN: "COPYSIGN({}, {})",
     ops.REMAINDER: "remainder_of({}, {})",
     ops.WHERE: "{} ? {} : {}",
-    # NaN of either side comes through; of equals, which zeros of two signs are, the second. That is
-    # asked for NaN: the first may be such a choice itself, of which GCC then makes no vectors.
+    # NaN of either operand propagates; of equal ones, such as zeros of two signs, the second is
+    # taken, and it is also the one that is tested for NaN: the first may be such a choice itself,
+    # and then GCC does not vectorize.
     ops.MAXIMUM: "!({0} <= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.MINIMUM: "!({0} >= {1}) & ({1} == {1}) ? {0} : {1}",
     ops.CLIP: "CLIP({}, {}, {})",
@@ -446,7 +455,7 @@ static inline S store(R x) {
     return x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
 }
 """
-# With the divisor's sign, which C's has not.
+# With the sign of the divisor; that of C's fmod is the dividend's.
 REMAINDER = """
 static inline R remainder_of(R x, R divisor) {
     const R found = FMOD(x, divisor);

@@ -1,10 +1,9 @@
-"""Graphs as kernels: one function over the elements for all that a graph computes of them, whatever
-the language.
+"""Graphs as kernels: one function over the elements for all that a graph computes of them.
 
-For ops that are the same bits wherever they run (IEEE 754 arithmetic, comparisons, choices), so
-that a kernel does what the ops one by one do, with no memory in between, and for reductions, which
-are at least as exact. 16-bit floats are computed in float32 and rounded once. A mask that forward
-keeps for backward is packed to bits.
+Whatever the language. They are for ops with the same bits wherever they run (IEEE 754 arithmetic,
+comparisons, choices), so that a kernel does what the ops do one by one, without memory in between,
+and for reductions, which are at least as exact. 16-bit floats are computed in float32 and rounded
+once. A mask that forward keeps for backward is packed to bits.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from .passes import (
     in_sums,
 )
 
-# By dtype: in which it is computed.
+# By dtype: the dtype in which a kernel computes.
 COMPUTED = {
     "float32": "float32", "float64": "float64", "bfloat16": "float32", "float16": "float32",
 }  # fmt: skip
@@ -50,7 +49,7 @@ INFIX = {
         ops.GE: ">=", ops.EQ: "==", ops.NE: "!=", ops.AND: "&", ops.OR: "|", ops.XOR: "^",
     }.items()
 }  # fmt: skip
-# What a kernel does anyway.
+# Ops that need no code in a kernel.
 SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.BROADCAST_TO), "{0}")
 
 
@@ -58,11 +57,11 @@ class Place(NamedTuple):
     """A tensor that a kernel reads or writes.
 
     Attributes:
-        name: the input's; none of a result.
-        value: what it is called in the kernel.
+        name: the input's; "" for a result.
+        value: its name in the kernel.
         is_mask: whether it holds bools: one byte each,
         is_packed: or one bit each.
-        layout: how it lies to the elements.
+        layout: its layout relative to the elements.
         is_reduced: whether a reduction feeds it.
     """
 
@@ -76,16 +75,16 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Language:
-    """What kernels are written in.
+    """The language of kernels: expressions, statements, a template.
 
     Attributes:
         rows: expressions of operands, by op.
         template: a kernel's definition.
-        by_number: of a tensor and a number, which stands last, where frameworks take it otherwise.
-        line, mask_line: what gives an expression a name.
+        by_number: the same for a tensor and a number, as last operand, where that differs.
+        line, mask_line: the statement that names an expression.
         to_number: a mask as a number.
         rounded: a number rounded to the dtype, where that is of 16 bits.
-        reductions: what it has of `passes.REDUCTIONS`.
+        reductions: those of `passes.REDUCTIONS` that it has.
     """
 
     rows: Mapping[Op, str]
@@ -100,9 +99,10 @@ class Language:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
-    """What a kernel is made of: `loops` compute the results of the inputs, and of `numbers` numbers
-    s0, s1, ..., of which c0, c1, ... are rounded to the dtype, as a comparison with one is, and
-    d0, d1, ... are in double, as an exponent is.
+    """The content of a kernel: `loops` compute the results.
+
+    From the inputs, and from numbers s0, s1, ..., which are also c0, c1, ... rounded to the dtype,
+    for comparisons, and d0, d1, ... in double, for exponents.
     """
 
     name: str
@@ -121,7 +121,7 @@ class Parts:
 
     @property
     def repeats(self) -> bool:
-        """Whether a function, which costs time, is computed of each element more than once."""
+        """Whether a costly function is computed more than once for each element."""
         steps = [step for loop in self.loops for step in loop if step.space == FULL]
         calls = [line for step in steps for line in step.lines if "WHOLE(" in line]
         return len(calls) > len(set(calls))
@@ -138,8 +138,8 @@ class Kernel:
     Attributes:
         parts: what it is made of; the tensors are its arguments, inputs first.
         source: its definition.
-        numbers: what it takes of numbers.
-        sizes: those that are the size or a length of tensors, and how these lie.
+        numbers: the scalars that it takes.
+        sizes: those that are the size or a length of a tensor, with its layout.
         ranks: how many axes the elements must have, if that matters.
         row_axes: how many of them, at the end, are a row.
     """
@@ -165,9 +165,7 @@ class Kernel:
         own: Mapping[Op, Callable[..., Any]],
         shape: tuple[int, ...],
     ) -> list[float]:
-        """Return the numbers for values of the params, and for elements of this shape; `own`: a
-        backend's ops on numbers.
-        """
+        """Return the numbers for these params and this shape; `own`: a backend's ops on numbers."""
         known: dict[Node, Any] = {}
         for node, layout in self.sizes.items():
             lengths = layout.shape(shape)
@@ -192,7 +190,7 @@ class Kernel:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise CannotFuseError where there are no kernels for a dtype."""
+    """Raise CannotFuseError if there are no kernels for a dtype."""
     if dtype not in COMPUTED:
         raise CannotFuseError(f"dtype {dtype}")
 
@@ -211,13 +209,14 @@ def write_kernel(
     Args:
         dtype: what T stands for.
         packed: the names of masks among the inputs that are packed to bits.
-        packs: the positions of masks among the outputs that are to be.
-        layouts: how the inputs lie to the elements; all have their shape if it is not given.
+        packs: the positions of masks among the outputs that are to be packed.
+        layouts: the layouts of the inputs; by default all have the shape of the elements.
 
     Raises:
-        CannotFuseError: it has an op, a dtype or a shape that this is not for.
+        CannotFuseError: no kernel computes one of its ops, dtypes or shapes.
     """
     check_dtype(dtype)
+    # In terms of ops that kernels have.
     graph = rebuild(rebuild(graph, limit_in_turn), in_sums)
     given = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
     found = Layouts(graph, dict.fromkeys(given, WHOLE) if layouts is None else layouts)
@@ -251,7 +250,7 @@ def write_kernel(
 
 
 def limit_in_turn(node: Node) -> Node:
-    """Return a clip between tensors as two limits, by which their NaN comes through too."""
+    """Return a clip between tensors as two limits, through which their NaN propagates too."""
     if node.op is not ops.CLIP or all(each.type.kind == "scalar" for each in node.operands[1:]):
         return node
     x, low, high = node.operands
@@ -302,6 +301,7 @@ class _Writer:
         operands = node.operands
         is_numbers = [operand.type.kind == "scalar" for operand in operands]
         compares = is_mask(node)
+        # A comparison takes a number rounded to the dtype, a power takes it in double: see Parts.
         kind = "c" if compares else "d" if node.op is ops.POW else "s"
         words = [self.word(operand, kind) for operand in operands]
         if node.op is ops.CAST:
@@ -339,9 +339,8 @@ class _Writer:
         return word if is_wide else self.language.rounded.format(word)
 
     def compared(self, operand: Node, word: str) -> str:
-        """Return the code of a compared tensor, rounded if of 16 bits: backward may recompute in
-        float32 what forward kept in 16 bits, such as the maximum of a row.
-        """
+        """Return the code of a tensor in a comparison, rounded if it has 16 bits."""
+        # Backward may recompute in float32 what forward kept in 16 bits, as the maximum of a row.
         is_wide = operand.type.dtype not in (T, self.dtype) or self.dtype in COMPUTED.values()
         if is_wide or operand.op is ops.INPUT:
             return word

@@ -1,9 +1,9 @@
-"""Reductions in kernels: in which pass over the elements, and for what of them, a value is known.
+"""Reductions in kernels: the pass over the elements after which each value is known.
 
 Tensors have the shape of the elements, one number for each row, one for each place in a row, or one
-in all. A pass reads the elements and sums up; what needs the sums comes between two passes, or in
-the next one, which computes from the inputs again what it needs. A row's own sums take no further
-pass over memory: the row is read again while it is near.
+in all. A pass reads the elements and sums up; what needs the sums is computed between two passes,
+or in the next one, again from the inputs. A row's own sums take no further pass over memory: the
+row is read again while it is in a cache.
 """
 
 from __future__ import annotations
@@ -22,24 +22,21 @@ SIZES = (ops.SIZE, ops.DIM)
 
 
 class Total(NamedTuple):
-    """A reduction of `value`, which is computed for each element, to a value of this name;
-    `correction`: what a variance takes from the count.
-    """
+    """A reduction of `value`, which is computed for each element, to a value of this name."""
 
     value: str
     op: Op
     kind: str
+    # What a variance subtracts from the count.
     correction: float = 0
 
     def finished(self, text: str, rows: Mapping[Op, str], counts: Mapping[str, str]) -> str:
-        """Return the code that turns a sum into the result, such as a mean, before rounding: from
-        the language's rows by op, the counts by the kind of axis and the correction.
-        """
+        """Return the code of the result, such as a mean, from the code of a sum."""
         return rows.get(self.op, "{0}").format(text, counts[self.kind], self.correction)
 
 
 class Step(NamedTuple):
-    """What is computed in one loop, over the elements of a chunk, or for what `space` says.
+    """The content of one loop, over the elements of a chunk or over what `space` says.
 
     Attributes:
         space: FULL, ROW, COLUMN or ONE.
@@ -65,13 +62,12 @@ def make(op: Op, *operands: Node, **attrs: object) -> Node:
 
 
 def in_sums(node: Node) -> Node:
-    """Return norms and the softmax family by sums and what is largest, deviations of what is
-    centered.
-    """
+    """Return norms, the softmax family and deviations in terms of sums and maxima."""
     if node.op not in MADE_OF and node.op not in SQUARED:
         return node
     x, attrs = node.operands[0], dict(node.attrs)
     over = {"axis": attrs["axis"], "keepdims": attrs.get("keepdims", True)}
+    # Centered first, because the squares of large numbers would cancel.
     if node.op in SQUARED:
         centered = make(ops.SUB, x, make(ops.MEAN, x, **{**over, "keepdims": True}))
         return make(node.op, centered, **over, correction=attrs["correction"])
@@ -108,19 +104,18 @@ MADE_OF: Mapping[Op, Callable[..., Node]] = {
 
 
 class Layouts:
-    """How the tensors of a graph lie to the elements.
+    """The layouts of the tensors of a graph, relative to the elements.
 
     Attributes:
         of: the layout of each.
         passes: after how many passes over the elements each is known.
         turns: after how many turns over a row each is known, of what is computed for elements or
             for rows.
-        ranks: how many axes the elements have, where what is reduced over says so.
+        ranks: how many axes the elements have, where a reduction tells.
         row_axes: how many of them, at the end, are a row.
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
-        """Find them."""
         self.inputs = inputs
         self.of: dict[Node, Layout] = {}
         self.passes: dict[Node, int] = {}
@@ -152,11 +147,11 @@ class Layouts:
         ]
 
     def reduces(self, node: Node) -> bool:
-        """Return whether a node is a reduction; of one number it is that number."""
+        """Return whether a node reduces; the reduction of one number is that number."""
         return node.op in REDUCTIONS and self.of[node].kind != self.of[node.operands[0]].kind
 
     def is_given(self, node: Node) -> bool:
-        """Return whether a loop reads it, if it is not the one that reduces to it."""
+        """Return whether loops read a value without computing it: an input, or a reduction."""
         return node.op is ops.INPUT or self.reduces(node)
 
     def find(self, node: Node) -> Layout:
@@ -170,6 +165,7 @@ class Layouts:
         if node.op.shape_only:
             return found[node.op.shape_only[0]]
         kinds = {layout.kind for layout in found}
+        # A row and a column broadcast to all elements.
         if FULL in kinds or kinds >= {ROW, COLUMN}:
             return WHOLE
         kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
@@ -184,17 +180,19 @@ class Layouts:
             return Layout(ONE, x.rank if keepdims else 0)
         axes = [axis] if isinstance(axis, int) else sorted(axis or ())
         if axes and axes == [*range(axes[0], axes[-1] + 1)]:
+            # The last axes; if they are counted from the front, their numbers tell the rank.
             if keepdims and x.kind in (FULL, ROW) and (axes[0] > 0 or axes[-1] == -1):
                 self.ranks.update([axes[-1] + 1] if axes[0] > 0 else [])
                 return Layout(ROW, len(axes))
             is_sum = node.op in (ops.SUM, ops.MEAN)
+            # All axes but the last.
             if is_sum and x.kind == FULL and not keepdims and (axes[0] == 0 or axes[-1] == -2):
                 self.ranks.add(len(axes) + 1)
                 return Layout(COLUMN, 1)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
     def sized(self, node: Node) -> Layout:
-        """Return how tensors lie of which a number is the size, or a length."""
+        """Return the layout of the tensor of which a number is the size, or a length."""
         layout = self.of[node.operands[0]]
         if node.op is ops.DIM:
             rank = 0 if layout.kind == COLUMN else min(self.ranks, default=0)
@@ -215,7 +213,7 @@ class Arrangement:
         self.reductions = [node for node in layouts.of if layouts.reduces(node)]
 
     def loops(self) -> tuple[Loop, ...]:
-        """Return the loops, in turn.
+        """Return the loops, in order.
 
         Raises:
             CannotFuseError: elements need the sums of columns.

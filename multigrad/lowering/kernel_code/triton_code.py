@@ -1,11 +1,10 @@
 """Kernels in Triton, for GPUs: launches, whose programs share the elements or the rows.
 
-The source is a module's text. It has nothing of what people or files name: tensors are a0, r0, ...,
-and numbers are arguments, float64 as they are. It needs `enable_fp_fusion=False`.
-
-What programs give of a sum over all lies in memory until the next launch, each program of which
-adds these numbers up; a last launch writes what only depends on such sums. A sum of columns is
-added up by a launch over the columns. Of a row one program reads block after block.
+The source is a module's text, without names that people or files have: tensors are a0, r0, ..., and
+numbers are float64 arguments. It needs `enable_fp_fusion=False`. The programs' parts of a sum over
+all lie in memory until the next launch, each program of which adds them up; a last launch writes
+what depends on such sums only. A sum of columns is added up by a launch over the columns. One
+program reads a row, block after block.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype,
 from .passes import COLUMN, FULL, ONE, REDUCTIONS, ROW, SQUARED, Loop, Step, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
-# As torch does it on GPUs: NaN of either side comes through, and 0 is above -0.
+# As in torch on GPUs: NaN of either operand propagates, and 0 is larger than -0.
 NAN = "propagate_nan=tl.PropagateNan.ALL"
 LIMITS = {
     ops.MAXIMUM: f"tl.maximum({{}}, {{}}, {NAN})",
@@ -35,13 +34,13 @@ FUNCTIONS = {
 # `/` and `tl.sqrt` of float32 are approximate on a GPU; those of float64 are not.
 QUOTIENTS = {"float32": "tl.math.div_rn({}, {})", "float64": "{} / {}"}
 ROOTS = {"float32": "tl.math.sqrt_rn({})", "float64": "tl.sqrt({})"}
-# By what is computed: from here on there are no fractions; and the place of the sign.
+# By dtype: the number from which on there are no fractions, and the number of bits.
 WHOLE = {"float32": 2.0**23, "float64": 2.0**52}
 BITS = {"float32": 32, "float64": 64}
 
 
 def copysign(computed: str) -> str:
-    """Return the sign of one number on another, by their bits."""
+    """Return the code that gives one number the sign of another, by their bits."""
     bits = BITS[computed]
     magnitude = f"({{}}.to(tl.uint{bits}, bitcast=True) << 1 >> 1)"
     sign = f"({{}}.to(tl.uint{bits}, bitcast=True) >> {bits - 1} << {bits - 1})"
@@ -49,7 +48,7 @@ def copysign(computed: str) -> str:
 
 
 def rows(computed: str) -> dict[Op, str]:
-    """Return the expressions of ops, by what is computed in."""
+    """Return the expressions of ops in kernels that compute in this dtype."""
     number = f"tl.{computed}"
     quotient, root, whole = QUOTIENTS[computed], ROOTS[computed], WHOLE[computed]
     sign = f"({{0}} > 0).to({number}) - ({{0}} < 0).to({number})"
@@ -59,7 +58,7 @@ def rows(computed: str) -> dict[Op, str]:
     turned = f"({found} != 0) & (({{1}} < 0) != ({found} < 0))"
     remainder = f"tl.where({turned}, {found} + {{1}}, {found})"
     one_and_exp = "(1.0 + libdevice.exp(-{0}))"
-    # Adding it leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
+    # Adding `whole` leaves no bit for fractions. Triton's own floor and ceil (3.7) lose subnormals.
     near = signed.format(f"((tl.abs({{0}}) + {whole}) - {whole})", "{0}")
     near = f"tl.where(tl.abs({{0}}) < {whole}, {near}, {{0}})"
     floor = f"({near} - ({near} > {{0}}).to({number}))"
@@ -99,12 +98,11 @@ def rows(computed: str) -> dict[Op, str]:
 
 
 def power_by_number(computed: str) -> str:
-    """Return a power as torch computes it on GPUs of an exponent that is a number: some it takes
-    for themselves, of which it rounds 2, -2 and 3 to the dtype first.
-    """
+    """Return the power with a number as exponent, as torch computes it on GPUs."""
     quotient, root = QUOTIENTS[computed], ROOTS[computed]
     exponent = f"{{1}}.to(tl.{computed})"
     found = f"libdevice.pow({{0}}, {exponent})"
+    # Some exponents are special cases, of which torch rounds 2, -2 and 3 to the dtype first.
     for number, power in (
         (f"{exponent} == 3", "{0} * {0} * {0}"),
         (f"{exponent} == 2", "{0} * {0}"),
@@ -147,10 +145,10 @@ FINISHED = {
     ops.VAR: f"({{0}}) / {FREEDOM}",
     ops.STD: f"tl.sqrt(({{0}}) / {FREEDOM})",
 }
-# What is no part of the result, and what joins two blocks.
+# The number that changes no result, and the function that joins two blocks.
 NEUTRAL = {ops.MAX: 'float("-inf")', ops.MIN: 'float("inf")'}
 JOIN = {ops.MAX: "max", ops.MIN: "min"}
-# By layout: where a number lies, and whether there is one.
+# By layout: the index of a number, and the mask of those that exist.
 PLACES = {FULL: "i", ROW: "row", COLUMN: "j"}
 MASKS = {FULL: "inside", ROW: "among", COLUMN: "near", ONE: "program == 0"}
 
@@ -198,14 +196,13 @@ def is_plain(parts: Parts) -> bool:
 
 
 def arguments_of(parts: Parts) -> list[str]:
-    """Return the arguments of each launch: the tensors, memory for parts of sums, numbers, sizes,
-    and what a program takes: `ROWS` rows at once, of which one block has all columns if `SHORT`.
-    """
+    """Return the arguments of each launch: tensors, memory for parts of sums, numbers, sizes."""
     found = [f"a{i}" for i in range(len(parts.inputs))]
     found += [f"r{j}" for j in range(len(parts.results))]
     found += ["memory"] if given(parts, ONE) or given(parts, COLUMN) else []
     found += [f"n{i}: tl.float64" for i in range(parts.numbers)]
     found += ["n"] if is_plain(parts) else ["n", "columns", "programs"]
+    # A program takes `ROWS` rows at once, and if `SHORT`, one block has all columns.
     constants = ["BLOCK", "ROWS", "SHORT"] if parts.is_by_rows else ["BLOCK"]
     return [*found, *[f"{each}: tl.constexpr" for each in constants]]
 
@@ -262,13 +259,13 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         read = f"tl.load({place}, mask=part < programs, other={neutral})"
         value = total.value
         begin = [f"part = tl.arange(0, {MOST})", f"e{value} = {read}"]
-        # Squares are summed.
+        # The parts are sums of squares, which are only added.
         joins = total._replace(op=ops.SUM) if total.op in SQUARED else total
         begin += self.begin(total, str(MOST), "tl.float64") + self.add(joins, "part < programs")
         return [*begin, f"{value} = {self.finished(total, self.end(total))}"]
 
     def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
-        """Return a block that is to be joined, and whether there is NaN, which no maximum tells."""
+        """Return accumulators: of a block, and of its NaN, which a maximum would lose."""
         size = size or ("ROWS, BLOCK" if self.parts.is_by_rows else "BLOCK")
         if total.op not in NEUTRAL:
             return [f"t{total.value} = tl.zeros(({size},), tl.float64)"]
@@ -359,6 +356,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         ]
         for total in step.totals:
             add = self.add(total)
+            # If one block has all columns, they are summed in registers, else in memory.
             if total.kind == COLUMN:
                 more = f"tl.load({self.of_columns(total, 'program')}, mask=near) + e{total.value}"
                 add = ["if SHORT:", *[f"    {line}" for line in add]]
@@ -369,7 +367,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [*begin, *loop, *values]
 
     def of_columns(self, total: Total, program: str) -> str:
-        """Return where a program gives its part of a sum of columns."""
+        """Return the address of a program's part of a sum of columns."""
         before = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
         return f"memory + {before} + {program} * columns + j"
 
@@ -421,6 +419,7 @@ def numbers(parts: Parts) -> list[str]:
 def loaded(i: int, place: Place, number: str) -> str:
     kind = place.layout.kind
     if place.is_packed:
+        # The order of numpy.packbits: the first element is the highest bit.
         return f"((tl.load(a{i} + (i >> 3), mask=inside) >> (7 - (i & 7))) & 1) != 0"
     value = (
         f"tl.load(a{i})" if kind == ONE else f"tl.load(a{i} + {PLACES[kind]}, mask={MASKS[kind]})"

@@ -1,1 +1,1 @@
-"""NumPy as a backend like any other: the meaning of every rule."""
+"""NumPy as a backend like any other; it defines the numbers of every rule."""

@@ -1,7 +1,7 @@
-"""NumPy: the reference backend, and the meaning of a rule.
+"""The NumPy backend, the reference for all others.
 
-Scalars are cast to the input's dtype before they meet it (`weak`), since NumPy would promote
-bfloat16. Floating-point warnings are silent: inf and NaN are results here as in every framework.
+Scalars are cast to the input's dtype before they meet it (`weak`), because NumPy would promote
+bfloat16. Floating-point warnings are off: inf and NaN are results here as in every framework.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, 
 from .kernels import FAST, by_blocks
 
 Array = Any
-# What SciPy's kernels do differently, which this backend calls.
+# Differences of SciPy's functions, which this backend calls.
 MEASURED = "NumPy 2.4 and SciPy 1.17"
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
@@ -103,7 +103,7 @@ def push({tangents}, {values}{emitted.arguments}):
 
 
 def _render_prepare(emitted: Emitted) -> tuple[str, str]:
-    """Return the source of what makes constants of the params, and their names in a call."""
+    # Constants are computed from the params once, and passed to each call.
     prepared = emitted.fast.prepared
     words = {} if prepared is None else dict(prepared.names)
     for name in emitted.params:  # they are given beside

@@ -1,4 +1,4 @@
-"""NumPy's code in a file of its own: a function, whose attribute `vjp` gives the pullback too."""
+"""NumPy's ejected code: a function in a file of its own, whose attribute `vjp` has the pullback."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _converted(
     given: tuple[Type | None, ...],
     names: tuple[str, ...],
 ) -> list[str]:
-    """Return results as arrays of their types; T is the dtype of the first float given."""
+    # T is the dtype of the first float input.
     like = find_like(given)
     own = "" if like is None else f", {names[like]}.dtype"
     return [
@@ -98,34 +98,34 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_operand(value: Any) -> Any:
-    """NumPy's scalars as arrays without dimensions, others as they are."""
+    """Return NumPy's scalars as arrays without dimensions, others unchanged."""
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def as_cotangent(cotangent: Array | None, output: Array) -> Array:
-    """A cotangent as an array of its output's dtype; None is zero."""
+    """Return a cotangent as an array of its output's dtype; None is zero."""
     return np.zeros_like(output) if cotangent is None else np.asarray(cotangent, output.dtype)
 
 
 def array(like: Array, *, dtype: Any, value: Array) -> Array:
-    """A constant array in a dtype."""
+    """Return a constant array in a dtype."""
     return value.astype(dtype)
 
 
 def read_key(key: Any) -> Any:
-    """The two words of a key."""
+    """Return the two words of a key."""
     return random.key_pair(key)
 
 
 def fold_in(key: Any, n: int) -> Any:
-    """The n-th key of a key."""
+    """Return the n-th key that is derived from a key."""
     first, second = key
     add, rotate_xor, as_word = keys.add_ints, keys.rotate_xor_ints, keys.mask_int
     return random.threefry_rounds((first, second), (0, n), add, rotate_xor, as_word)
 
 
 def lay_out(key: Any, shape: tuple[int, ...]) -> Any:
-    """The key, and a draw cut into blocks: (start, stop, the first counter)."""
+    """Return the key, and a draw cut into blocks: (start, stop, the first counter)."""
     return key, draws.whole_blocks(shape)
 
 

@@ -1,4 +1,4 @@
-"""A Function on NumPy, and the numbers that its code has prepared."""
+"""Functions lowered to NumPy: forward, `vjp`, `jvp`, and the constants that they prepare."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def quiet(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_operand(value: Any) -> Any:
-    """Return NumPy's scalars as arrays without dimensions, and others as they are."""
+    """Return NumPy's scalars as arrays without dimensions, and others unchanged."""
     return asarray(value) if isinstance(value, generic) else value
 
 
@@ -56,13 +56,13 @@ Convert: TypeAlias = Callable[[Any, Sequence[Array]], Any]
 
 
 class Callables(NamedTuple):
-    """The functions of emitted code, and what makes arrays of their results.
+    """The functions of emitted code, and converters of their results to arrays.
 
     Attributes:
-        forward: None where it gives its input back.
-        keep: None where nothing is kept.
-        backward: takes the cotangents, and what is held for it.
-        prepare: None where no number is prepared.
+        forward: None if it returns its input.
+        keep: None if nothing is kept.
+        backward: takes the cotangents, residuals, params, shapes and constants.
+        prepare: None if no number is prepared.
         large: forward and backward for arrays of `MANY` elements and more.
         outputs: `outputs(results, inputs)`.
         gradients: `gradients(results, cotangents)`.
@@ -120,7 +120,7 @@ class ReferenceFunction:
         return f"<NumPy function {self.name}>"
 
     def _split(self, args: tuple[Any, ...]) -> tuple[tuple[Array, ...], tuple[Any, ...]]:
-        """Return the inputs as arrays, and the params with their defaults."""
+        # Params that are left out have their defaults, and a missing key is drawn.
         count, values = self._count, self.defaults
         inputs = (asarray(args[0]),) if count == 1 else tuple(map(asarray, args[:count]))
         if len(args) > count:
@@ -240,16 +240,16 @@ def as_arrays(types: Sequence[Type | None], given: Sequence[Type | None], single
     return convert
 
 
-# Numbers that nobody changes in place; a tuple of them is known by itself.
+# Immutable numbers: a tuple of them may be remembered as it is.
 NUMBERS = frozenset({float, int, bool})
 FLOATS = frozenset({float})
 
 
 class Constants:
-    """What a Function's numbers were prepared to at the call before, as arrays without dimensions.
+    """The constants that a Function's numbers gave at the last call, as 0-d arrays.
 
-    `known` is the numbers and the dtype they were prepared for, and what they gave: one tuple, so
-    that threads see all of it or none.
+    `known` is the numbers, the dtype and the constants: one tuple, so that threads see all of it or
+    none.
     """
 
     __slots__ = ("known", "like", "prepare")
@@ -260,12 +260,13 @@ class Constants:
         self.known: tuple[Any, ...] = (None, None, ())
 
     def of(self, inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:
-        """Return the constants of numbers."""
+        """Return the constants of these numbers, for the dtype of the inputs."""
         dtype = inputs[self.like].dtype
         numbers, known, prepared = self.known
         if dtype is known and (values is numbers or is_same(values, numbers)):
             return prepared
         prepared = self.prepare(lambda value: np.asarray(dtype.type(value)), *values)
+        # Arrays may be changed in place, so they are prepared at each call.
         if NUMBERS.issuperset(map(type, values)):
             self.known = values, dtype, prepared
         return prepared

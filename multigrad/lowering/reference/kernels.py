@@ -1,7 +1,7 @@
-"""NumPy's fast rows: ops over fresh temporaries, selection by bits, blocks that stay in the cache.
+"""NumPy's fast rows: ops over fresh temporaries, selection by bits, blocks that stay in a cache.
 
-Times are of float32 arrays on one CPU, NumPy 2.4; `tools/bench` measures them again. Every row
-gives the bits of the plain code.
+Times are of float32 arrays on one CPU, NumPy 2.4; `tools/bench` measures them again. A row gives
+the bits of the plain code unless it has `rounds=True`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,9 @@ INTEGERS = {2: np.int16, 4: np.int32, 8: np.int64}  # by itemsize
 
 
 def over(ufunc: np.ufunc, position: int) -> Callable[..., Array]:
-    """Return a ufunc that writes over the operand at `position`, which comes first.
+    """Return a kernel by which a ufunc writes over its operand at `position`, passed first."""
 
-    NumPy's operations on 0-d arrays give scalars, which cannot be written to.
-    """
-
+    # NumPy's operations on 0-d arrays give scalars, which have no memory to write to.
     def write_over_one(x: Array) -> Array:
         return ufunc(x, out=x) if isinstance(x, ndarray) else ufunc(x)
 
@@ -67,7 +65,7 @@ def _rows() -> dict[Op, tuple[Callable[..., Array] | None, ...]]:
     return rows
 
 
-# Ops to which a number comes as an array without dimensions.
+# Ops whose numbers are prepared as arrays without dimensions.
 MEETING = (
     ops.ADD, ops.SUB, ops.MUL, ops.DIV, ops.MAXIMUM, ops.MINIMUM,
     ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE,
@@ -82,22 +80,23 @@ CHOOSE = kernel("numpy.choose", "mask a b", chosen)
 
 
 def select(mask: Array, x: Array) -> Array:
-    """x where the mask holds, else 0: the bits of x, or none of them."""
+    """Return x where the mask holds, else 0: all bits of x, or none of them."""
     if np.ndim(x) == 0 or np.shape(mask) != x.shape:
         return np.where(mask, x, x.dtype.type(0))
     return np.multiply(mask, x.view(INTEGERS[x.dtype.itemsize])).view(x.dtype)
 
 
 def choose_number(mask: Array, like: Array, a: Any, b: Any) -> Array:
-    """One number where the mask holds, else another."""
+    """Return one number where the mask holds, else another."""
     dtype = like.dtype
     integer = INTEGERS[dtype.itemsize]
+    # By bits: those in which the numbers differ are flipped where the mask holds.
     second = dtype.type(b).view(integer)
     return (np.multiply(mask, dtype.type(a).view(integer) ^ second) ^ second).view(dtype)
 
 
 def choose(mask: Array, a: Any, b: Any) -> Array:
-    """a where the mask holds, else b: b, with the bits changed in which a differs there."""
+    """Return a where the mask holds, else b."""
     x = a if type(b) in NUMBERS else b
     dtype = x.dtype
     a = dtype.type(a) if type(a) in NUMBERS else a
@@ -107,6 +106,7 @@ def choose(mask: Array, a: Any, b: Any) -> Array:
         return np.where(mask, a, b)
     integer = INTEGERS[dtype.itemsize]
     second = b.view(integer)
+    # The bits in which a and b differ are flipped in b, where the mask holds.
     bits = np.bitwise_xor(a.view(integer), second)
     np.multiply(bits, mask, out=bits)
     return np.bitwise_xor(bits, second, out=bits).view(dtype)
@@ -134,13 +134,13 @@ LIMITED = 4096  # elements from which one np.clip, which is vectorized, wins ove
 
 
 def clip(x: Array, low: Any, high: Any, out: Array | None = None) -> Array:
-    """min(max(x, low), high), the sign of a zero included."""
+    """Return min(max(x, low), high), with the sign of a zero."""
     dtype = x.dtype
     low, high = dtype.type(low), dtype.type(high)
     if x.size < LIMITED or dtype not in NATIVE or is_minus_zero(low) or is_minus_zero(high):
         return np.minimum(np.maximum(x, low, out=out), high, out=out)
     result = np.clip(x, low, high, out=out)
-    # np.clip leaves -0 between 0 and 1 as it is.
+    # np.clip leaves -0 unchanged where a bound is 0.
     return result if low and high else np.add(result, dtype.type(0), out=result)
 
 
@@ -189,10 +189,7 @@ NATIVE = frozenset(map(np.dtype, ("float32", "float64")))
 
 
 def norm(x: Array) -> Array:
-    """The Euclidean norm of all elements by dot products of rows, whose sums are added in float64.
-
-    One dot product of 1e6 float32 numbers is off by 13 eps, of 1e7 by 380; this by less than 1.
-    """
+    """Return the Euclidean norm of all elements by dot products of rows, added in float64."""
     x = x if type(x) is ndarray else np.asarray(x)
     dtype = x.dtype
     if x.size < ROW and dtype in NATIVE and x.flags.c_contiguous:  # the same, nothing to add to it
@@ -200,6 +197,7 @@ def norm(x: Array) -> Array:
         return sqrt(flat.dot(flat))
     if dtype.kind != "f" or dtype.itemsize < 4 or not x.flags.c_contiguous:
         return plain_norm(x, **WHOLE)
+    # One dot product of 1e6 float32 numbers is off by 13 eps, of 1e7 by 380; this by less than 1.
     flat = x.reshape(-1)
     whole = flat.size // ROW * ROW
     rows, rest = flat[:whole].reshape(-1, ROW), flat[whole:]
@@ -208,7 +206,8 @@ def norm(x: Array) -> Array:
 
 
 def norm_number(x: Array) -> Any:
-    """The norm for Python to compute with; in 16 bits what is made of it rounds after each op."""
+    """Return the norm for Python to compute with."""
+    # In 16 bits every op on it rounds, which Python's floats would not.
     return norm(x) if x.dtype.itemsize < 4 else float(norm(x))
 
 
@@ -228,10 +227,9 @@ def divided(x: Array, number: Array, divisor: Array) -> Array:
 
 
 def divided_into(divisor: Array, x: Array, number: Array) -> Array:
-    """x * (number / divisor) for a divisor of at least 1; in 16 bits x / divisor alone could be too
-    small.
-    """
+    """Return x * (number / divisor) for a divisor of at least 1."""
     out = divisor if isinstance(divisor, np.ndarray) else None
+    # In 16 bits x / divisor alone could underflow.
     if divisor.dtype.itemsize >= 4 and SMALL < number < BIG:
         quotient = np.divide(x, divisor, out=out)
         return quotient if number == 1 else np.multiply(quotient, number, out=out)
@@ -246,11 +244,12 @@ def divide_gradient(node: Node) -> Node | None:
 
 
 def by_blocks(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Run an elementwise function of `MANY` elements and more block by block, where it can."""
+    """Return an elementwise function that runs block by block, where memory allows it."""
 
     @functools.wraps(function)
     def call(x: Array, *args: Any) -> Array:
         whole = [a for a in (x, *args) if isinstance(a, np.ndarray) and a.ndim]
+        # Flat slices match only for arrays of one shape that lie in order.
         if not all(a.shape == x.shape and a.flags.c_contiguous for a in whole):
             return function(x, *args)
         result = np.empty_like(x)

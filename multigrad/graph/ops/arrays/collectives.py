@@ -1,7 +1,7 @@
-"""Ops over the shards of an array: what devices tell each other, and which part of it each has.
+"""Ops over the shards of an array: sums, gathers and permutations between devices.
 
-In NumPy an array has one shard. `names` are mesh axes or groups, None for every shard that there
-is; of `of` only the placement is read. Each shard has a result of its own, and a cotangent of it.
+In NumPy an array has one shard. `names` are mesh axes or groups; None means all shards. Of the
+operand `of` only the placement is read. Each shard has its own result and its own cotangent.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ Names = tuple[str, ...] | None
 
 
 def over_shards(name: str, args: str, vjp: Any, doc: str, /, **more: Any) -> Op:
-    """Declare an op whose result has the type of its first operand, and mostly is that."""
+    """Declare an op over shards; by default its result has the type of x, and is x in NumPy."""
     more = {"result": kept, "coerce": "raw", "composed": True, "numpy": alone(name), **more}
     return op(name, args, vjp=vjp, doc=doc, **more)
 
 
 def alone(name: str) -> Callable[..., Any]:
-    """Return the meaning of an op of this name where there is one shard, which gets x itself."""
+    """Return the NumPy function of an op of this name: with one shard, it returns x itself."""
 
     def call(x: Any, *others: Any, **attrs: Any) -> Any:
         if "axis" in attrs:
+            # An axis that x lacks is refused here as it is on several shards.
             of_one_shard(np.shape(x), **attrs)
         return x
 
@@ -42,12 +43,12 @@ def alone(name: str) -> Callable[..., Any]:
 
 
 def all_sum_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
-    """Every shard's result depends on this x."""
+    # Every shard's result depends on this x, so the cotangents of all shards add up.
     return xp.all_sum(ct, names, of=of), None
 
 
 def all_max_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> Cotangents:
-    """Ties share the cotangent equally, as in max."""
+    # Ties share the cotangent equally, as in max.
     chosen = xp.equal(x, y) * 1.0
     number = xp.all_sum(chosen, names, of=of)
     return chosen * (xp.all_sum(ct, names, of=of) / number), None
@@ -56,18 +57,19 @@ def all_max_vjp(xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names) -> C
 def all_norm_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, ord: float
 ) -> Cotangents:
-    """Of norms, which are not negative; zero where the whole norm is zero."""
     whole = xp.all_sum(ct, names, of=of)
+    # The norms x are not negative; where the whole norm y is zero, so is the gradient.
     share = x / xp.where(xp.equal(y, 0), 1.0, y)
     return whole * (xp.sign(share) if ord == 1 else xp.pow(share, ord - 1)), None
 
 
 def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, ...]:
-    """Return x's own shape.
+    """Return the shape of x.
 
     Raises:
         AxisError: it has no such axis.
     """
+    # `concat` is the second axis of all_to_all.
     for name in ("axis", "concat"):
         if name in attrs:
             places(attrs[name], len(x))
@@ -77,14 +79,14 @@ def of_one_shard(x: tuple[int, ...], *others: Any, **attrs: Any) -> tuple[int, .
 def all_gather_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
 ) -> Cotangents:
-    """Every shard's result holds this x."""
+    # Every shard's result holds this x: it gets its part of the sum of all cotangents.
     return xp.reduce_scatter(ct, names, axis, of=of), None
 
 
 def reduce_scatter_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, axis: int
 ) -> Cotangents:
-    """Each part of x goes to another shard's result."""
+    # Each part of x is in the result of another shard.
     return xp.all_gather(ct, names, axis, of=of), None
 
 
@@ -102,13 +104,13 @@ def ppermute(x: Array, of: Array, *, names: Names, pairs: tuple[tuple[int, int],
 def ppermute_vjp(
     xp: Any, ct: Any, y: Any, x: Any, of: Any, *, names: Names, pairs: Any
 ) -> Cotangents:
-    """The way back; what nobody received from has no gradient."""
+    # The pairs reversed; an x that no shard received gets a gradient of zeros.
     back = tuple((target, source) for source, target in pairs)
     return xp.ppermute(ct, back, names, of=of), None
 
 
 def check_pairs(pairs: tuple[tuple[int, int], ...], number: int) -> None:
-    """Refuse a permutation that names a shard that is not there."""
+    """Raise RuleValueError if a pair names a shard that does not exist."""
     last = max([0, *[shard for pair in pairs for shard in pair]])
     if last >= number:
         there = "1 shard" if number == 1 else f"{number} shards"
@@ -123,6 +125,7 @@ def all_dim(x: Array, *, axis: int, names: Names) -> int:
     return np.shape(x)[axis]
 
 
+# For all ops that communicate: of operand 1, `of`, only the placement is read.
 TALKS = {"shape_only": (1,), "collective": True, "names": GROUP_NAMES}
 ALL_SUM = over_shards(
     "all_sum",
@@ -139,6 +142,7 @@ ALL_MAX = over_shards(
     "The largest over the shards of `of`, element by element.",
     **TALKS,
 )
+# For ops that change the length of an axis, unless there is one shard.
 RESIZES = {**TALKS, "result": reshaped, "shape_of": of_one_shard, "degree": linear}
 ALL_GATHER = over_shards(
     "all_gather",

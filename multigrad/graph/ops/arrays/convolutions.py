@@ -1,9 +1,8 @@
-"""Windows that slide over the last axes, and sums of products with them.
+"""Sliding windows over the last axes, and convolutions: sums of products with them.
 
 Layouts are PyTorch's: x is (batch, channels, *lengths), the kernels are (out channels, channels of
-a group, *sizes). No border is added: that is `pad`. A kernel is not flipped, so this is what
-networks call a convolution (a cross-correlation). 16-bit values accumulate in float32 and round
-once.
+a group, *sizes). The op `pad` adds borders. A kernel is not flipped, so this is what networks call
+a convolution (a cross-correlation). 16-bit values accumulate in float32 and round once.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Ints = tuple[int, ...]
 
 
 def spans(lengths: Ints, sizes: Ints, strides: Ints, dilations: Ints) -> list[int]:
-    """Return how many windows each axis holds."""
+    """Return the number of windows along each axis."""
     counts = []
     for length, size, stride, dilation in zip(lengths, sizes, strides, dilations, strict=True):
         room = length - dilation * (size - 1) - 1
@@ -39,6 +38,7 @@ def spans(lengths: Ints, sizes: Ints, strides: Ints, dilations: Ints) -> list[in
 def windows(x: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     n = len(sizes)
     spans(x.shape[-n:], sizes, strides, dilations)
+    # Dense windows of the dilated extent; the slices below apply strides and dilations to the view.
     reach = tuple(d * (k - 1) + 1 for k, d in zip(sizes, dilations, strict=True))
     views = np.lib.stride_tricks.sliding_window_view(x, reach, tuple(range(-n, 0)))
     steps = [slice(None, None, step) for step in (*strides, *dilations)]
@@ -57,6 +57,7 @@ def unwindows_shape(x: Ints, like: Ints, **attrs: Any) -> Ints:
 def unwindows(x: Array, like: Array, *, sizes: Ints, strides: Ints, dilations: Ints) -> Array:
     n = len(sizes)
     counts = spans(like.shape[-n:], sizes, strides, dilations)
+    # One kernel position at a time, because windows overlap; in float32 for 16-bit values.
     sums = np.zeros(like.shape, wider(x).dtype)
     for place in np.ndindex(*sizes):
         cuts = [
@@ -103,6 +104,7 @@ def conv(x: Array, w: Array, *, strides: Ints, dilations: Ints, groups: int) -> 
     n = len(strides)
     out, inner = letters(n)
     kernels = wider(w).reshape(groups, -1, *w.shape[1:])
+    # N: batch, G: groups, C: channels of a group, O: kernels of a group.
     sums = np.einsum(f"NGC{out}{inner},GOC{inner}->NGO{out}", seen, kernels, optimize=True)
     return sums.reshape(len(x), len(w), *sums.shape[3:]).astype(x.dtype)
 
@@ -125,7 +127,7 @@ def conv_vjp(xp: Any, ct: Any, y: Any, x: Any, w: Any, **attrs: Any) -> Cotangen
 
 
 def conv_left(cotangent: Array, w: Array, like: Array, **attrs: Any) -> Array:
-    """The cotangent of x, where `like` is shaped as x: also a transposed convolution."""
+    """Return the cotangent of x, shaped as `like`; also a transposed convolution."""
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
     given = wider(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
@@ -143,7 +145,7 @@ def conv_left_vjp(
 
 
 def conv_right(x: Array, cotangent: Array, like: Array, **attrs: Any) -> Array:
-    """The cotangent of the kernels, where `like` is shaped as they are."""
+    """Return the cotangent of the kernels, shaped as `like`."""
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
     seen = grouped_windows(x, like.shape, attrs["strides"], attrs["dilations"], groups)
@@ -177,6 +179,7 @@ def check_groups(x: Ints, kernels: Ints, groups: int) -> None:
 
 
 def letters(n: int) -> tuple[str, str]:
+    # Names of axes for einsum: positions in the output, then in the kernel.
     return string.ascii_lowercase[:n], string.ascii_lowercase[n : 2 * n]
 
 

@@ -1,4 +1,4 @@
-"""Random draws: pure, the key is an operand."""
+"""Random draws as pure functions of a key, which is an operand."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def normal_like(key: Any, x: Array) -> Array:
 
 
 def uniform_wide(key: Any, x: Array) -> Array:
-    """Uniforms in float32 for 16-bit dtypes, so that a function of them rounds once."""
+    # 16-bit dtypes draw in float32, so that a function of the uniforms rounds once.
     return random.uniform(key, np.shape(x), np.float32 if is_16_bit(x) else x.dtype)
 
 
 def bernoulli_like(key: Any, x: Array, p: Any) -> Array:
+    # p rounds to x's dtype first, as in `bernoulli` below.
     return (uniform_like(key, x) < np.asarray(p).astype(x.dtype)).astype(x.dtype)
 
 
@@ -49,10 +50,12 @@ def exponential_like(key: Any, x: Array) -> Array:
 
 def gumbel_like(key: Any, x: Array) -> Array:
     uniform = uniform_wide(key, x)
+    # A uniform may be 0, whose logarithm is infinite.
     positive = np.maximum(uniform, np.finfo(uniform.dtype).tiny)
     return (-np.log(-np.log(positive))).astype(x.dtype)
 
 
+# The next four are `made_of`: backends lower these forms and need no kernels for them.
 def bernoulli(xp: Any, key: Any, x: Any, p: Any) -> Any:
     return xp.astype(xp.rand_like(key, x) < xp.full_like(x, p, dtype=None), dtype=x.dtype)
 

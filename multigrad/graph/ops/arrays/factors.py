@@ -1,14 +1,14 @@
-"""Factors of matrices that are several: LU, singular values, eigenvalues, QR.
+"""Matrix factorizations: LU, singular values, eigenvalues of symmetric matrices, QR.
 
-An op has one result. Where factors belong together, as vectors whose signs do, they lie in one
-tensor, one below the other: `xg.xp` takes them apart. Signs of singular vectors, of eigenvectors
-and of the columns of q are what the backend's library gives; so is the order of vectors that belong
-to equal values, and the pivot among equal numbers. 16-bit values are computed in float32 and
-rounded once. A matrix that is not finite: NumPy and PyTorch raise for its values, else it is NaN.
+An op has one result, so factors that belong together, as vectors whose signs do, are packed into
+one tensor, one below the other; `xg.xp` takes them apart. The backend's library decides the signs
+of singular vectors, eigenvectors and columns of q, the order of vectors of equal values, and the
+pivot among equal numbers. 16-bit values are computed in float32 and rounded once. If a matrix is
+not finite, NumPy and PyTorch raise for singular values and eigenvalues; other results are NaN.
 
-Values are ops of their own: they have a gradient where two are equal, which vectors have not. There
-that of vectors is NaN or an infinity, also of what depends on no choice of them: of u f(w) u^T the
-slope of f is needed, and a cotangent has only its values.
+Values are also ops of their own, because they have a gradient where two are equal and vectors do
+not. There the gradient of vectors is NaN or infinite, even for u f(w) u^T, which does not depend on
+the choice of vectors: it needs the slope of f, and a cotangent holds only values.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from .linalg import mark_infinities, of_matrices
 
 
 def columns_of(xp: Any, x: Any) -> Any:
-    """Ones on the diagonal of a matrix that turns as many rows as x has columns into its rows."""
+    """Return ones on the diagonal and zeros elsewhere, in the shape of x's transpose."""
     return xp.tril(xp.triu(xp.ones_like(xp.matrix_transpose(x))))
 
 
 def eye_like(xp: Any, x: Any) -> Any:
-    """Ones on the diagonal."""
+    """Return ones on the diagonal and zeros elsewhere, in the shape of x."""
     return xp.tril(xp.triu(xp.ones_like(x)))
 
 
 def rows_below(xp: Any, packed: Any, start: Any, like: Any) -> Any:
-    """As many rows as `like` has."""
+    """Return as many rows of `packed` as `like` has, from row `start` on."""
     return xp.part(packed, xp.getitem(like, (..., slice(None, 1))), start, axis=-2)
 
 
@@ -53,20 +53,19 @@ def factored(x: Array) -> tuple[Array, Array]:
     packed, pivots = np.array(x), np.zeros((*batch, min(rows, columns)), np.int64)
     (getrf,) = lapack.get_lapack_funcs(("getrf",), dtype=x.dtype)
     for at in np.ndindex(*batch) if x.size else ():
+        # The third result, `info`, is ignored: a zero on the diagonal of u is no error.
         packed[at], pivots[at], _ = getrf(x[at])
     return packed, pivots
 
 
 @widened
 def lu(x: Array) -> Array:
-    """A zero on the diagonal of u is no error."""
     return factored(x)[0]
 
 
 def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Of l, made square by the columns of an identity, and u, by its rows: Seeger et al.,
-    Auto-differentiating linear algebra, 2017, for the square case.
-    """
+    # Seeger et al., Auto-differentiating linear algebra, 2017, for the square case: columns of an
+    # identity make l square, rows of it make u square.
     short = columns_of(xp, x)
     below = xp.tril(y, -1)
     left = xp.matmul(below, short)
@@ -80,6 +79,7 @@ def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     turned = xp.triangular_solve(
         right, xp.matrix_transpose(half), lower=False, transposed=False, unit=False
     )
+    # Each row of the gradient goes back to where x had it before the exchanges.
     rows = xp.lu_permutation(xp.lu_pivots(x), x)
     places = xp.broadcast_to(xp.expand_dims(rows, -1), x)
     return (xp.untake_along(xp.matrix_transpose(turned), places, x, axis=-2),)
@@ -93,6 +93,7 @@ def lu_permutation(indices: Array, like: Array) -> Array:
     rows = np.shape(like)[-2]
     places = np.broadcast_to(np.arange(rows), (*indices.shape[:-1], rows)).copy()
     for at in np.ndindex(*indices.shape[:-1]):
+        # Pivots are exchanges of rows, applied in order.
         for i, pivot in enumerate(indices[at]):
             places[at][[i, pivot]] = places[at][[pivot, i]]
     return places
@@ -147,9 +148,9 @@ LU_PERMUTATION = of_matrices(
 
 @widened
 def svd(x: Array) -> Array:
-    """Raise LinAlgError where there are none."""
     if not x.size:
         return np.zeros(svd_shape(x.shape), x.dtype)
+    # Raises LinAlgError where LAPACK does not converge.
     u, s, vh = np.linalg.svd(mark_infinities(x), full_matrices=False)
     return np.concatenate((s[..., None, :], u, np.swapaxes(vh, -1, -2)), -2)
 
@@ -159,16 +160,15 @@ def svd_shape(x: Shape) -> Shape:
 
 
 def svd_parts(xp: Any, packed: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Return the values in a row, and both vectors in columns."""
+    """Return the values as a row, and both sets of vectors as columns."""
     left = rows_below(xp, packed, 1, x)
     right = rows_below(xp, packed, xp.dim(x, -2) + 1, xp.matrix_transpose(x))
     return xp.getitem(packed, (..., slice(0, 1), slice(None))), left, right
 
 
 def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Townsend, Differentiating the singular value decomposition, 2016; the quotients by a
-    difference of squares are taken apart. On their diagonals is nothing, over one.
-    """
+    # Townsend, Differentiating the singular value decomposition, 2016. The quotients by a
+    # difference of squares are split in two; `eye` makes their diagonals 0 / 1.
     (s, u, v), (of_s, of_u, of_v) = svd_parts(xp, y, x), svd_parts(xp, ct, x)
     column = xp.matrix_transpose(s)
     left, right = (xp.matmul(xp.matrix_transpose(a), b) for a, b in ((u, of_u), (v, of_v)))
@@ -184,9 +184,8 @@ def svd_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def outside(xp: Any, cotangent: Any, vectors: Any, inner: Any, *, s: Any, exists: Any) -> Any:
-    """What of a cotangent lies outside of what the vectors span, over the values, where anything
-    does.
-    """
+    """Return the part of a cotangent outside the span of the vectors, divided by the values."""
+    # Without more rows (or columns) than values there is no such part, not even from rounding.
     rest = (cotangent - xp.matmul(vectors, inner)) / xp.where(exists, s, 1.0)
     return xp.where(exists, rest, xp.zeros_like(cotangent))
 
@@ -211,7 +210,7 @@ def svdvals(x: Array) -> Array:
 
 
 def svdvals_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Giles 2008, section 3.2; of those that are zero a subgradient."""
+    # Giles 2008, section 3.2; a subgradient where a value is zero.
     _, u, v = svd_parts(xp, xp.packed_svd(x), x)
     return (xp.matmul(u * xp.expand_dims(ct, -2), xp.matrix_transpose(v)),)
 
@@ -230,9 +229,9 @@ SVDVALS = of_matrices(
 
 @widened
 def eigh(x: Array, *, lower: bool) -> Array:
-    """Raise LinAlgError where there are none."""
     if not x.size:
         return np.zeros(eigh_shape(x.shape), x.dtype)
+    # Raises LinAlgError where LAPACK does not converge.
     w, v = np.linalg.eigh(x, "L" if lower else "U")
     return np.concatenate((w[..., None, :], v), -2)
 
@@ -248,9 +247,8 @@ def eigh_parts(xp: Any, packed: Any) -> tuple[Any, Any]:
 
 
 def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
-    """Of a symmetric x, and itself symmetric: Giles, An extended collection of matrix derivative
-    results, 2008, section 3.1.
-    """
+    # Giles, An extended collection of matrix derivative results, 2008, section 3.1: x is symmetric,
+    # and so is its gradient.
     (w, v), (of_w, of_v) = eigh_parts(xp, y), eigh_parts(xp, ct)
     turned = xp.matrix_transpose(v)
     product = xp.matmul(turned, of_v)
@@ -282,7 +280,7 @@ def eigvalsh(x: Array, *, lower: bool) -> Array:
 
 
 def eigvalsh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
-    """Giles 2008, section 3.1; as that of the vectors, symmetric."""
+    # Giles 2008, section 3.1; symmetric, as the gradient of eigh.
     _, v = eigh_parts(xp, xp.packed_eigh(x, lower=lower))
     return (xp.matmul(v * xp.expand_dims(ct, -2), xp.matrix_transpose(v)),)
 
@@ -316,7 +314,7 @@ def qr_shape(x: Shape) -> Shape:
 
 
 def qr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Seeger et al. 2017, equation 7; of a wide matrix the first columns decide."""
+    # Seeger et al. 2017, equation 7; of a wide matrix the first columns decide.
     turned = xp.matrix_transpose(y)
     r = xp.triu(xp.matmul(turned, x))
     first = xp.part(r, xp.matrix_transpose(r), 0, axis=-1)

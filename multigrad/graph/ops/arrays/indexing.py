@@ -1,6 +1,6 @@
-"""Ops that cut, repeat, join and pad; each with the op that undoes it, which its VJP needs.
+"""Indexing, take, tile, repeat, pad, concatenate and stack, each with the op of its VJP.
 
-All attributes are static. `as_index` and `as_pairs` read them for the backends too.
+All attributes are static; backends too read them by `as_index` and `as_pairs`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .shapes import rearrangement, shaped
 
 
 def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare the VJP of a rearrangement: its second operand gives the shape."""
+    """Declare the op that undoes a rearrangement; its second operand gives the shape."""
     return shaped(name, numpy, vjp, doc, in_vjps=True, **more)
 
 
@@ -32,7 +32,7 @@ def undoing(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
 
 
 def as_index(index: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the Python index that an attribute stands for."""
+    """Return the Python index that an attribute represents."""
     return tuple(
         [
             slice(*item) if isinstance(item, tuple) else Ellipsis if item == "..." else item
@@ -54,6 +54,7 @@ def setitem(x: Array, like: Array, *, index: tuple[Any, ...]) -> Array:
 def indexed_shape(
     x: tuple[int, ...], like: tuple[int, ...], *, index: tuple[Any, ...]
 ) -> tuple[int, ...]:
+    # A view that allocates nothing: only its shape is used.
     part = np.broadcast_to(0, like)[as_index(index)]
     return result_shapes.put(x, np.shape(part), like)
 
@@ -81,6 +82,7 @@ def taken(node: Node, sizes: Sequence[int]) -> int:
 @widened
 def untake(x: Array, like: Array, *, indices: tuple[int, ...], axis: int) -> Array:
     full = np.zeros(np.moveaxis(like, axis, 0).shape, x.dtype)
+    # Adds at repeated indices too, where an assignment keeps only the last value.
     np.add.at(full, np.array(indices, np.intp), np.moveaxis(x, axis, 0))
     return np.moveaxis(full, 0, axis)
 
@@ -149,7 +151,7 @@ def unpart(x: Array, like: Array, start: int, *, axis: int) -> Array:
 
 
 def along(x: Array, start: int, length: int, axis: int) -> tuple[slice, ...]:
-    """Return the index of a stretch along one axis."""
+    """Return the index of `length` elements along one axis."""
     return (*(slice(None),) * (axis % x.ndim), slice(start, start + length))
 
 
@@ -204,7 +206,7 @@ def sum_of_tiles(xp: Any, x: Any, like: Any, *, repetitions: tuple[int, ...]) ->
 
 
 def tile_shape(shape: Any, repetitions: tuple[int, ...]) -> list[Any]:
-    """Return copies and lengths in turn: the shape in which tiles are apart."""
+    """Return the shape in which numbers of copies and lengths alternate."""
     ndim = max(len(shape), len(repetitions))
     copies = (*(1,) * (ndim - len(repetitions)), *repetitions)
     lengths = (*(1,) * (ndim - len(shape)), *shape)
@@ -268,7 +270,7 @@ UNREPEAT = undoing(
 
 
 def as_pairs(widths: tuple[Any, ...], ndim: int) -> list[tuple[int, int]]:
-    """Return a (before, after) pair for every axis; the last ones are given."""
+    """Return a (before, after) pair for every axis, from those of the last axes."""
     if len(widths) > ndim:
         raise ValueError(f"pad got widths of {len(widths)} axes for a tensor of {ndim}")
     return [(0, 0)] * (ndim - len(widths)) + [tuple(pair) for pair in widths]
@@ -284,6 +286,7 @@ def padded_shape(x: tuple[int, ...], *, widths: Any, fill: float) -> tuple[int, 
 
 
 def pad_vjp(xp: Any, ct: Any, y: Any, x: Any, *, widths: Any, fill: float) -> Cotangents:
+    # An end of None, because a slice to -0 is empty.
     inside = tuple((before, -after if after else None, None) for before, after in widths)
     return (xp.getitem(ct, as_index(("...", *inside))),)
 

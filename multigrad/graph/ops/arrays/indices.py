@@ -1,10 +1,10 @@
-"""Places as values: where extremes and orders are, what stands at places, what is put there.
+"""Ops on computed indices: argmax and argsort, reading and adding along an axis.
 
-Indices are int64 and count from 0. The name of an op says what one does that is negative or too
-large. Of most it is the user's error, which NumPy, PyTorch and TensorFlow's CPU kernels raise; JAX
-gives NaN for what stands there, and drops what is put there. With `_inside` zero stands there, and
-what is put there is dropped; with `_nearest` the first or the last one is taken, and, as in JAX, no
-gradient goes back there. So an op and its VJP agree at the edge of their domain.
+Indices are int64 and count from 0. The name of an op says what happens with one that is negative or
+too large. In most ops it is the user's error, which NumPy, PyTorch and TensorFlow's CPU kernels
+raise; JAX reads NaN and drops writes. An op with `_inside` reads zero and drops writes; one with
+`_nearest` reads the first or last element and, as in JAX, sends no gradient back. So an op and its
+VJP agree at the edge of their domain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .ordering import lifted, order
 
 
 def place(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    """Declare an op of numbers whose results are places."""
+    """Declare an op of numbers that returns indices."""
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, **more)
 
 
@@ -65,13 +65,13 @@ ARGSORT = place(
 
 
 def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op whose operand `indices` holds places along an axis of another one."""
+    """Declare an op whose operand `indices` holds positions along an axis of another operand."""
     more = {"degree": in_first, "axis": AXIS, "in_vjps": True, **more}
     return op(name, args, coerce="indices", numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
 def inside(indices: Any, length: int) -> Array:
-    """Return indices that lie within a length."""
+    """Return indices as an array, or raise PlaceError if one is not below the length."""
     indices = np.asarray(indices)
     if indices.size and (indices.min() < 0 or indices.max() >= length):
         worst = indices.min() if indices.min() < 0 else indices.max()
@@ -81,7 +81,7 @@ def inside(indices: Any, length: int) -> Array:
 
 @lifted
 def take_along(x: Array, indices: Array, *, axis: int) -> Array:
-    """Along the other axes both are equally long: NumPy's own broadcasts, torch's cuts."""
+    # Other axes must have equal lengths: NumPy's function broadcasts them, torch's cuts them.
     check_axes(x.shape, indices.shape, axis)
     return np.take_along_axis(x, inside(indices, x.shape[axis]), axis)
 
@@ -112,6 +112,7 @@ def untake_along(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     check_axes(np.shape(like), indices.shape, axis)
     values = wider(x)
     sums = np.zeros(np.shape(like), values.dtype)
+    # Open grids for all axes; the one of `axis` is replaced by the indices.
     rows = list(np.indices(indices.shape, sparse=True))
     rows[axis] = inside(indices, sums.shape[axis])
     np.add.at(sums, tuple(rows), values)
@@ -132,9 +133,10 @@ def untake_at(x: Array, indices: Array, like: Array, *, axis: int) -> Array:
     return np.moveaxis(sums, 0, axis).astype(x.dtype)
 
 
-# Of places that may lie outside, by ops on places that may not.
+# Ops whose indices may be out of range, made of ops whose indices may not.
 def length_along(xp: Any, x: Any, axis: int) -> Any:
     length = xp.dim(x, axis=axis)
+    # Indices are int64, and also what they are compared with.
     return length if isinstance(length, int) else xp.astype(length, dtype="int64")
 
 
@@ -144,7 +146,7 @@ def are_inside(xp: Any, indices: Any, x: Any, axis: int) -> Any:
 
 
 def zeros_outside(xp: Any, mask: Any, x: Any, axis: int | None = None) -> Any:
-    """Return x where a mask holds, else zeros; with an axis it is the mask of slices of x there."""
+    """Return x where a mask holds, else zeros; with an axis, the mask is of slices along it."""
     if axis is not None:
         mask = mask[(..., *(None,) * (len(x.shape) - axis - len(mask.shape)))]
     return xp.where(mask, x, xp.full_like(x, 0, dtype=None))
@@ -152,6 +154,7 @@ def zeros_outside(xp: Any, mask: Any, x: Any, axis: int | None = None) -> Any:
 
 def no_slices(xp: Any, x: Any, indices: Any, axis: int) -> Any:
     """Return zeros for slices along an axis without elements."""
+    # The sum of no elements: a zero of x's dtype, on its device.
     zero = xp.astype(xp.sum(x, axis=None, keepdims=False), dtype=x.dtype)
     return xp.broadcast_to(zero, shape=(*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]))
 
@@ -184,9 +187,9 @@ def take_nearest(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
 
 
 def take_clipped(x: Array, indices: Array, *, axis: int) -> Array:
-    """`take_nearest` of NumPy, whose lengths may lie outside of what narrow indices can be."""
     if not x.shape[axis]:
         return np.zeros(taken_at(x.shape, np.shape(indices), axis=axis), x.dtype)
+    # Not by `take_nearest`: a length may exceed what a narrow dtype of indices can hold.
     return np.take(x, indices, axis=axis, mode="clip")
 
 
@@ -197,6 +200,7 @@ def last_put(indices: Array, like: Array, *, axis: int) -> Array:
     rows = list(np.indices(indices.shape, sparse=True))
     places = rows[axis]
     rows[axis] = inside(indices, last.shape[axis])
+    # Of positions with the same index the last one wins.
     np.maximum.at(last, tuple(rows), np.broadcast_to(places, indices.shape))
     return last
 
@@ -220,6 +224,7 @@ UNTAKE_ALONG = at_places(
     shape_of=put_along,
     shape_only=(2,),
 )
+# Attributes of the ops that add slices back, and of those that read slices.
 BACK = {"result": placed, "shape_of": put_at, "shape_only": (2,)}
 AT = {"result": selected, "shape_of": taken_at, "copies": multiplied}
 TAKE_AT = at_places(

@@ -1,8 +1,8 @@
-"""Linear algebra of matrices in the last two axes, batches before them.
+"""Linear algebra of matrices in the last two axes, with batches in the axes before.
 
 16-bit values are computed in float32 and rounded once; most libraries' own functions refuse them. A
-matrix that has no factor or inverse is the user's error: NumPy and PyTorch raise, TensorFlow raises
-but for a factor, which is NaN, JAX and what XLA compiles give NaN or an infinity.
+matrix without a factor or an inverse is the user's error: NumPy and PyTorch raise; TensorFlow
+raises, except for a factor, which is NaN; JAX and code compiled by XLA give NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from ..table import Cotangents, op, zero
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op of matrices, which mostly gives another shape."""
+    """Declare an op of matrices; by default the result has a shape of its own."""
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **more})
 
 
 def in_right(node: Any, degrees: list[Degree]) -> Degree:
-    """Linear in the right sides, the matrix constant."""
+    """Return the degree of a solution: linear in the right sides if the matrix is constant."""
     return LINEAR if degrees == [CONSTANT, LINEAR] else None
 
 
 def each(function: Callable[..., Array], *arrays: Array) -> Array:
-    """Apply a function of matrices to each of a batch, whose axes broadcast."""
+    """Apply a function of matrices to each of a batch; the batches broadcast."""
     batch = np.broadcast_shapes(*(a.shape[:-2] for a in arrays))
     flat = [np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in arrays]
     results = np.empty((*batch, *np.shape(arrays[-1])[-2:]), arrays[-1].dtype)
@@ -41,9 +41,9 @@ def each(function: Callable[..., Array], *arrays: Array) -> Array:
     return results
 
 
-# --- shapes: their meanings do not take any matrix ------------------------------------------------
+# --- shapes, apart from the NumPy functions, which refuse some matrices ---------------------------
 def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
-    """That of the right sides, their batch broadcast."""
+    """Return the shape of the right sides, with both batches broadcast."""
     if len(b) < 2 or square(a)[-1] != b[-2]:
         raise ValueError(f"a system of the shapes {a} and {b}")
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *b[-2:])
@@ -57,9 +57,8 @@ def turned(x: Shape, **attrs: Any) -> Shape:
 
 
 def cholesky_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Of a symmetric x, and itself symmetric: Murray, Differentiation of the Cholesky
-    decomposition, 2016, equation 10; Smith 1995.
-    """
+    # Murray, Differentiation of the Cholesky decomposition, 2016, equation 10; Smith 1995. x is
+    # symmetric, and so is its gradient.
     product = xp.matmul(xp.matrix_transpose(y), ct)
     halved = 0.5 * (xp.tril(product) + xp.tril(product, -1))
     left = xp.triangular_solve(y, halved, lower=True, transposed=True, unit=False)
@@ -85,7 +84,6 @@ TRIANGLE = {"lower": flag(True), "transposed": flag(False), "unit": flag(False)}
 
 @widened
 def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit: bool) -> Array:
-    """A zero on the diagonal divides, as in BLAS; TensorFlow raises."""
     from scipy.linalg import blas
 
     (trsm,) = blas.get_blas_funcs(("trsm",), dtype=b.dtype)
@@ -93,6 +91,7 @@ def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit:
     def solve_one(a: Array, b: Array) -> Array:
         if not b.size:
             return b
+        # A zero on the diagonal divides, as in BLAS; TensorFlow raises.
         return trsm(1.0, a, b, lower=lower, trans_a=transposed, diag=unit)
 
     return each(solve_one, a, b)
@@ -101,12 +100,11 @@ def triangular_solve(a: Array, b: Array, *, lower: bool, transposed: bool, unit:
 def triangular_solve_vjp(
     xp: Any, ct: Any, y: Any, a: Any, b: Any, *, lower: bool, transposed: bool, unit: bool
 ) -> Cotangents:
-    """Giles, An extended collection of matrix derivative results, 2008, section 2.2.3; in the
-    triangle that is read.
-    """
+    # Giles, An extended collection of matrix derivative results, 2008, section 2.2.3.
     of_b = xp.triangular_solve(a, ct, lower=lower, transposed=not transposed, unit=unit)
     left, right = (y, of_b) if transposed else (of_b, y)
     of_a = -xp.matmul(left, xp.matrix_transpose(right))
+    # Only what is read has a gradient: one triangle, without its diagonal if that is ones.
     return (xp.tril(of_a, -unit) if lower else xp.triu(of_a, int(unit))), of_b
 
 
@@ -134,13 +132,13 @@ def solve(a: Array, b: Array) -> Array:
 
 
 def solve_wide(a: Array, b: Array) -> Array:
-    # NumPy takes right sides of one axis less for vectors where its version is 1.
+    # NumPy 1 takes right sides with fewer axes than the matrices for vectors.
     axes = max(a.ndim, b.ndim)
     return np.linalg.solve(*(m.reshape((1,) * (axes - m.ndim) + m.shape) for m in (a, b)))
 
 
 def solve_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
-    """Giles 2008, section 2.2.3."""
+    # Giles 2008, section 2.2.3.
     of_b = xp.solve_matrices(xp.matrix_transpose(a), ct)
     return -xp.matmul(of_b, xp.matrix_transpose(y)), of_b
 
@@ -160,7 +158,7 @@ SOLVE = of_matrices(
 
 
 def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Giles 2008, section 2.2.3."""
+    # Giles 2008, section 2.2.3.
     turned = xp.matrix_transpose(y)
     return (-xp.matmul(xp.matmul(turned, ct), turned),)
 
@@ -177,16 +175,16 @@ INV = of_matrices(
 
 
 def mark_infinities(x: Array) -> Array:
-    """NaN where a number is infinite: LAPACK raises for NaN, and may never end for an infinity."""
+    """Return x with NaN for infinities, for which LAPACK may never end; for NaN it raises."""
     return np.where(np.isfinite(x), x, np.nan)
 
 
 @widened
 def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
-    """What is below the cutoff times the largest singular value counts as zero."""
     if not x.size:
         return np.swapaxes(x, -1, -2)
     u, s, v = np.linalg.svd(mark_infinities(x), full_matrices=False)
+    # Singular values up to the cutoff times the largest one count as zero.
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(np.finfo(x.dtype).eps))
     large = s > np.asarray(cutoff, x.dtype) * np.max(s, axis=-1, keepdims=True)
     inverse = np.divide(1, s, out=np.zeros_like(s), where=large)
@@ -194,7 +192,7 @@ def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
 
 
 def pinv_vjp(xp: Any, ct: Any, y: Any, x: Any, *, rtol: float, epsilons: float) -> Cotangents:
-    """Where the rank stays the same: Golub and Pereyra 1973, equation 4.12."""
+    # Golub and Pereyra 1973, equation 4.12, where the rank stays the same.
     turned, other = xp.matrix_transpose(y), xp.matrix_transpose(ct)
     inner = -xp.matmul(xp.matmul(turned, ct), turned)
     right = xp.matmul(xp.matmul(other, y), turned)
@@ -216,6 +214,7 @@ PINV = of_matrices(
 
 
 # --- functions of matrices ------------------------------------------------------------------------
+# Coefficients of the approximant of degree 13, from the constant on.
 PADE = (
     64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0,
     129060195264000.0, 10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0,
@@ -226,21 +225,20 @@ PADE_REACHES = 5.371920351148152  # norms for which the approximant is exact to 
 
 @widened
 def expm(x: Array) -> Array:
-    """Scale and square: Higham, The scaling and squaring method, 2005, algorithm 2.3.
-
-    SciPy's own (1.17) is off by up to 24 eps a row times the condition.
-    """
+    # Higham, The scaling and squaring method, 2005, algorithm 2.3. SciPy's own (1.17) is off by up
+    # to 24 eps a row times the condition.
     norm = np.max(np.sum(np.abs(x), -2), -1, initial=0.0)
     _, squarings = np.frexp(np.where(np.isfinite(norm), norm, 0.0) / PADE_REACHES)
     squarings = np.maximum(squarings, 0)[..., None, None]
     y = pade(np.ldexp(x, -squarings).astype(x.dtype))
     for i in range(np.max(squarings, initial=0)):
+        # Matrices of one batch take different numbers of squarings.
         y = np.where(squarings > i, y @ y, y)
     return y
 
 
 def pade(x: Array) -> Array:
-    """The approximant of degree 13."""
+    """Return the Padé approximant of degree 13 of the exponential."""
     eye, x2 = np.eye(x.shape[-1], dtype=x.dtype), x @ x
     x4, b = x2 @ x2, [x.dtype.type(each) for each in PADE]
     x6 = x4 @ x2
@@ -252,11 +250,9 @@ def pade(x: Array) -> Array:
 
 
 def expm_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """The Fréchet derivative at the transpose, the upper right block of the exponential of a matrix
-    of blocks: Higham, Functions of Matrices, 2008, equation 3.16.
-
-    It is linear in the cotangent, which is scaled to 1: a large one would take more squarings.
-    """
+    # The Fréchet derivative at the transpose is the upper right block of the exponential of a
+    # matrix of blocks: Higham, Functions of Matrices, 2008, equation 3.16. It is linear in the
+    # cotangent, which is scaled to 1: a large one would take more squarings.
     size = xp.sum(xp.abs(ct), axis=(-2, -1), keepdims=True)
     usual = xp.logical_and(xp.isfinite(size), xp.greater(size, 0))
     size = xp.stop_gradient(xp.where(usual, size, 1.0))
@@ -282,7 +278,7 @@ EXPM = of_matrices(
 
 
 def spread(xp: Any, x: Any) -> Any:
-    """A number for each matrix, along both its axes."""
+    """Return a number for each matrix with two axes of length 1 appended."""
     return xp.expand_dims(xp.expand_dims(x, -1), -1)
 
 
@@ -292,7 +288,7 @@ def det(x: Array) -> Array:
 
 
 def det_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Giles 2008, section 2.2.4; of a singular matrix it is not known."""
+    # Giles 2008, section 2.2.4; not known for a singular matrix.
     return (spread(xp, ct * y) * xp.matrix_transpose(xp.inv(x)),)
 
 
@@ -302,7 +298,7 @@ def logabsdet(x: Array) -> Array:
 
 
 def logabsdet_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Giles 2008, section 2.2.4."""
+    # Giles 2008, section 2.2.4.
     return (spread(xp, ct) * xp.matrix_transpose(xp.inv(x)),)
 
 

@@ -1,11 +1,11 @@
-"""Loops that values end, and loops over the first axis of tensors, as `jax.lax.scan` has them.
+"""Loops in graphs: `while_loop`, which values end, and `scan` over the first axis of tensors.
 
-A turn maps the carry, tensors that keep their dtypes and shapes, to the next one; what the body
-and the condition read besides is the same at every turn. How often values let a loop turn is known
-at run time only: there is no derivative in reverse mode, which would have to keep every turn. Over
-rows there is a turn for each, which also gives a row of each result; so reverse mode knows what it
-keeps: `multigrad/trace/derived/scans.py`. At the end stands what a graph is made of besides ops on
-arrays: inputs, constants, calls of functions with own gradients.
+They follow `jax.lax`. A turn maps the carry, tensors that keep their dtypes and shapes, to the next
+carry; all else that the body and the condition read is the same at every turn. The number of turns
+of a while loop is known only at run time, so it has no derivative in reverse mode, which would have
+to keep every turn. A scan turns once for each row and also stacks a row of each result, so reverse
+mode knows what to keep: `multigrad/trace/derived/scans.py`. The last section has the other nodes of
+a graph: inputs, constants, calls of functions with their own gradients.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OF_A_LOOP = (
 
 # --- its type -------------------------------------------------------------------------------------
 def carried(*types: Type, condition: Region, body: Region, position: int) -> Type:
-    """The type of a tensor that is carried.
+    """Return the type of one carried tensor.
 
     Raises:
         TypeError: the regions do not take these values, or a turn changes a dtype or a shape.
@@ -63,13 +63,13 @@ def carried(*types: Type, condition: Region, body: Region, position: int) -> Typ
 
 
 def fits(given: Type, expected: Type) -> bool:
-    """Return whether a region that expects a type takes a value of another."""
+    """Return whether a region that expects one type takes a value of the other."""
     alike = (given.kind, given.dtype) == (expected.kind, expected.dtype)
     return alike and expected.shape in (given.shape, UNKNOWN)
 
 
 def keeps(new: Type, before: Type) -> bool:
-    """Return whether a turn keeps a type; a shape that is not told is checked when it runs."""
+    """Return whether a turn keeps a type; an unknown shape is checked at run time."""
     return fits(new, before) or fits(before, new)
 
 
@@ -82,12 +82,14 @@ class Endless(Exception):
     """A loop has turned more often than it may."""
 
 
+# None: no limit. A limit holds in the context of `turning_at_most` only, which the proof uses for
+# loops on made-up numbers.
 _most_turns: ContextVar[int | None] = ContextVar("multigrad_most_turns", default=None)
 
 
 @contextmanager
 def turning_at_most(turns: int) -> Iterator[None]:
-    """Let loops raise `Endless` after so many turns."""
+    """Make loops in this context raise `Endless` after so many turns."""
     token = _most_turns.set(turns)
     try:
         yield
@@ -98,7 +100,7 @@ def turning_at_most(turns: int) -> Iterator[None]:
 def run_while(
     carry: tuple[Array, ...], constants: tuple[Array, ...], condition: Function, body: Function
 ) -> tuple[Array, ...]:
-    """Turn while the condition holds; NaN in a comparison ends it, as it is not true.
+    """Turn while the condition holds; a comparison with NaN is false, and ends the loop.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
@@ -116,14 +118,14 @@ def run_while(
 
 
 def as_narrow(old: Any, new: Any) -> Any:
-    """Return a number of NumPy 1 in the dtype that it had: one of Python's widens it there."""
+    """Return a NumPy 1 scalar in its old dtype: arithmetic with Python numbers widens it there."""
     if not isinstance(new, np.ndarray | np.generic) or new.shape != () or old.shape != ():
         return new
     return new.astype(old.dtype) if new.dtype.kind == old.dtype.kind else new
 
 
 def limited(body: Function) -> Function:
-    """Return the body of a loop, which raises `Endless` where its turns are limited."""
+    """Return the body of a loop, wrapped to raise `Endless` if there is a limit."""
     most = _most_turns.get()
     if most is None:
         return body
@@ -153,6 +155,7 @@ def turn_by(
     meaning: Callable[[Region], Function], values: Sequence[Array], condition: Region, body: Region
 ) -> tuple[Array, ...]:
     """Return the final carried values of a loop; `meaning` makes a function of a region."""
+    # The first values are carried; the rest are constants.
     held, values = len(body.graph.outputs), tuple(values)
     test, turn = meaning(condition), meaning(body)
     return run_while(values[:held], values[held:], lambda *v: test(*v)[0], turn)
@@ -164,6 +167,7 @@ def meaning_of(region: Region) -> Function:
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
         done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
+        # Inputs of the rule's dtype T tell what T means; float32 where there are none.
         tells = [value for node, value in done.items() if node.type.dtype == T]
         for node in graph.nodes:
             if node.op.name == "const":
@@ -183,7 +187,7 @@ def meaning_of(region: Region) -> Function:
 
 
 def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) -> Cotangents:
-    """Reverse mode needs every turn.
+    """Refuse the derivative: reverse mode would need every turn.
 
     Raises:
         TraceError: always.
@@ -203,7 +207,7 @@ WHILE_LOOP = op(
 def scanned(
     *types: Type, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Type:
-    """The type of what is carried, after the last turn, or of rows stacked.
+    """Return the type of a carried tensor after the last turn, or of stacked rows.
 
     Raises:
         TypeError: the region does not take these values, or a turn changes a dtype or a shape.
@@ -239,7 +243,7 @@ def turn_rows(
     reverse: bool,
     stack: Callable[[list[Array]], Array],
 ) -> tuple[Array, ...]:
-    """Return the carry after a turn for each row, and what the turns gave, stacked.
+    """Return the carry after the last row, then the results of all turns, stacked.
 
     Args:
         rows: of each tensor that is scanned, its rows, at least one.
@@ -262,7 +266,7 @@ def turn_rows(
 
 
 def check_kept(carry: Sequence[Array], found: Sequence[Array]) -> None:
-    """Raise TypeError where a turn changes a dtype or a shape of what is carried."""
+    """Raise TypeError if a turn changes the dtype or shape of a carried value."""
     for i, old in enumerate(carry):
         new = found[i]
         if old.dtype != new.dtype or old.shape != new.shape:
@@ -296,6 +300,7 @@ def scanning(
         if length_of(rows):
             own = [unstack(x) for x in rows]
             return turn_rows(carry, own, constants, body, reverse=reverse, stack=stack)
+        # No rows: the body runs once on zeros, only for the shapes of the results.
         found = body(*carry, *(zeros(x, tuple(x.shape[1:])) for x in rows), *constants)
         return (*carry, *(zeros(y, (0, *y.shape)) for y in found[len(carry) :]))
 
@@ -306,7 +311,7 @@ run_scan = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dty
 
 
 def length_of(rows: Sequence[Any]) -> int:
-    """Return how many turns there are."""
+    """Return the number of turns of a scan."""
     lengths = {x.shape[0] for x in rows if len(x.shape)}
     if len(lengths) != 1 or any(not len(x.shape) for x in rows):
         told = ", ".join(str(tuple(x.shape)) for x in rows)
@@ -328,16 +333,16 @@ def scan_by(
     reverse: bool,
     recompute: bool = False,
 ) -> tuple[Array, ...]:
-    """Return all that a scan gives, given what makes a function of a region."""
+    """Return all results of a scan; `meaning` makes a function of a region."""
     values, first = tuple(values), carried + rows
     return run_scan(values[:carried], values[carried:first], values[first:], meaning(body), reverse)
 
 
-# --- what else is known of it ---------------------------------------------------------------------
+# --- its shape, its degree, and nodes that share a scan -------------------------------------------
 def shape_of_scan(
     *shapes: Shape, body: Region, carried: int, rows: int, position: int, **attrs: bool
 ) -> Shape:
-    """That of what is carried, or of a row behind the length; the turn runs once, on nothing."""
+    """Return a carried tensor's shape, or the length and a row's shape; the body runs on zeros."""
     if position < carried:
         return shapes[position]
     first = carried + rows
@@ -353,16 +358,19 @@ def _nothing(type_: Type, shape: Shape) -> Any:
     if type_.kind != "tensor":
         return np.float32(1)
     dtype = as_numpy_dtype("float32" if type_.dtype == T else type_.dtype)
+    # A view of one zero takes no memory for a large shape.
     return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
-    """How a result depends on what the operands depend on, through all turns."""
+    """Return the degree of a result in what the operands depend on, through all turns."""
     graph, carried = node.attr("body").graph, node.attr("carried")
     own = [
+        # A carry that begins with zeros is linear in anything.
         LINEAR if i < carried and is_zero(operand) else degree
         for i, (operand, degree) in enumerate(zip(node.operands, degrees, strict=True))
     ]
+    # Until nothing changes; a carried degree can only become None, and stays that.
     for _ in range(2 * carried + 1):
         found = spread(graph, dict(zip(graph.inputs, own, strict=True)))
         after = [LINEAR if is_zero(output) else found[output] for output in graph.outputs]
@@ -374,24 +382,23 @@ def degree_of_scan(node: Node, degrees: list[Degree]) -> Degree:
 
 
 def _both(first: Degree, other: Degree) -> Degree:
-    """The degree of what is the one or the other."""
     return first if first == other else None
 
 
 def key_of(node: Node) -> tuple[Any, ...]:
-    """Return a key that the nodes of one scan share, each of which is another of its results."""
+    """Return a key that all nodes of one scan share; each is another of its results."""
     return node.operands, tuple(pair for pair in node.attrs if pair[0] != "position")
 
 
 def _but_for_results(node: Node) -> tuple[Any, ...]:
-    """Return a key shared by scans that may differ only in the results of their iterations."""
     return node.operands, tuple(p for p in node.attrs if p[0] not in ("position", "body"))
 
 
 def joined(nodes: Sequence[Node]) -> Mapping[Node, Node]:
-    """Return for nodes of scans that begin as another does, which gives more, the same of that."""
+    """Map scan nodes to nodes of a wider scan, one that begins with the same results."""
     widest: dict[tuple[Any, ...], Node] = {}
     for node in nodes:
+        # Scans over the same operands, whose bodies may differ in their results.
         alike = _but_for_results(node)
         known = widest.get(alike)
         if known is None or _begins(node, known):
@@ -406,7 +413,6 @@ def joined(nodes: Sequence[Node]) -> Mapping[Node, Node]:
 
 
 def _begins(long: Node, short: Node) -> bool:
-    """Return whether a scan gives, first, all that another of the same operands does."""
     a, b = long.attr("body").graph, short.attr("body").graph
     return a.inputs == b.inputs and a.outputs[: len(b.outputs)] == b.outputs
 
@@ -419,7 +425,7 @@ SCAN = op(
     "scanned, then of what stays the same.",
 )  # fmt: skip
 
-# --- what a graph is made of besides --------------------------------------------------------------
+# --- the other nodes of a graph -------------------------------------------------------------------
 
 
 def array(like: Array, *, dtype: Any, value: Any) -> Array:
@@ -435,7 +441,7 @@ def output_vjp(xp: Any, ct: Any, y: Any, value: Any, *, position: int) -> Cotang
 
 
 def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
-    """Declare what no backend computes."""
+    """Declare an op that no backend computes."""
     return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **more)
 
 

@@ -1,8 +1,8 @@
-"""Cumulative ops, sorting, masks of the largest.
+"""Cumulative ops, sorting, and masks of the largest elements.
 
-What would be an index elsewhere is a mask or a permutation here, so that every value keeps its
-input's shape. Sorting is stable, -0 equals 0, NaN is larger than every number; a scalar counts as
-one element along any axis.
+What other libraries return as indices is a mask or a permuted array here, so that every value keeps
+its input's shape. Sorting is stable, -0 equals 0, NaN is larger than every number; a scalar counts
+as one element along any axis.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..table import Cotangents, moved_by, op, zero
 
 
 def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Take scalars as arrays of one element, whichever axis is asked for."""
+    """Return a function that takes scalars as arrays of one element, along any axis."""
 
     @functools.wraps(function)
     def call(*arrays: Any, axis: Axis, **attrs: Any) -> Array:
@@ -45,13 +45,13 @@ def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
 
 
 def in_order(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare what a VJP of this family needs: linear in values that others put in order."""
+    """Declare an op that a VJP needs, linear in values that another operand orders."""
     more = {"result": reordered, "axis": AXIS, **more, "in_vjps": True, "degree": in_first}
     return op(name, args, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, **more)
 
 
 def from_either_end(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return a cumulative function of NumPy's as an op that may begin at the end."""
+    """Return the op of a cumulative NumPy function that can also begin at the end."""
 
     def call(x: Array, *, axis: int, reverse: bool) -> Array:
         if reverse:
@@ -67,10 +67,8 @@ def cumsum_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) ->
 
 
 def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
-    """Right at zeros too: the first one's share is summed over products that leave it out.
-
-    Of two zeros in one product the second derivative is lost, as in `prod`.
-    """
+    # Right at zeros too: the share of the first zero is a sum over products without it. With two
+    # zeros in one product the second derivative is lost, as in `prod`.
     is_zero = xp.equal(x, 0)
     first = xp.logical_and(is_zero, xp.equal(xp.cumsum(is_zero * 1.0, axis=axis), 1))
     without = xp.cumprod(xp.where(first, 1.0, x), axis=axis)
@@ -80,13 +78,13 @@ def cumprod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
 
 
 def cumulative_extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int) -> Cotangents:
-    """Each result comes from the latest element that is equal to it."""
+    # Each result comes from the latest element that is equal to it.
     records = xp.logical_or(xp.equal(x, y), xp.isnan(x))
     return (xp.unhold(ct, records, axis=axis),)
 
 
 def logcumsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bool) -> Cotangents:
-    """Zero where everything so far is -inf."""
+    # Zero where everything so far is -inf: without this x - y would be NaN.
     finite = xp.where(xp.equal(y, -math.inf), 0.0, y)
     return (xp.exp(x - finite) * xp.discounted_sum(ct, y, axis=axis, reverse=not reverse),)
 
@@ -94,9 +92,10 @@ def logcumsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: int, reverse: bo
 @widened
 @lifted
 def discounted_sum(values: Array, y: Array, *, axis: int, reverse: bool) -> Array:
-    """A neighbor of equal y, infinite too, counts in full; rounding lets none count for more."""
     values, y = (np.moveaxis(each, axis, 0) for each in (values, y))
     values, y = (values[::-1], y[::-1]) if reverse else (values, y)
+    # A neighbor of equal y counts in full, an infinite one too; min(., 0) because rounding must not
+    # let one count for more.
     share = np.where(y[1:] == y[:-1], y.dtype.type(0), np.minimum(y[1:] - y[:-1], 0))
     sums = np.array(values)
     for i, each in enumerate(np.exp(share), 1):
@@ -107,13 +106,13 @@ def discounted_sum(values: Array, y: Array, *, axis: int, reverse: bool) -> Arra
 def discounted_sum_vjp(
     xp: Any, ct: Any, result: Any, values: Any, y: Any, *, axis: int, reverse: bool
 ) -> Cotangents:
-    """Linear in the values, whose share is the transpose: y falls where it rose."""
+    # Linear in the values; its transpose goes the other way, with y negated.
     share = xp.discounted_sum(ct, -y, axis=axis, reverse=not reverse)
     return share, ct * result - values * share
 
 
 def last_true(mask: Array, axis: int) -> Array:
-    """Return, along the last axis, the index of the latest True, -1 before the first."""
+    """Return the index of the latest True so far, -1 before the first; the axis is moved last."""
     mask = np.moveaxis(mask, axis, -1)
     places = np.where(mask, np.arange(mask.shape[-1]), -1)
     return np.maximum.accumulate(places, axis=-1)
@@ -121,6 +120,7 @@ def last_true(mask: Array, axis: int) -> Array:
 
 @lifted
 def hold(x: Array, mask: Array, *, axis: int) -> Array:
+    # Index -1, before the first True, reads element 0 and is then replaced by zero.
     latest = last_true(mask, axis)
     values = np.take_along_axis(np.moveaxis(x, axis, -1), np.maximum(latest, 0), -1)
     return np.moveaxis(np.where(latest < 0, x.dtype.type(0), values), -1, axis)
@@ -133,6 +133,7 @@ def unhold(x: Array, mask: Array, *, axis: int) -> Array:
     sums = np.zeros_like(np.moveaxis(x, axis, -1), order="C")
     *rows, _ = np.indices(latest.shape, sparse=True)
     values = np.where(latest < 0, x.dtype.type(0), np.moveaxis(x, axis, -1))
+    # np.add.at, because many places share the latest True.
     np.add.at(sums, (*rows, np.maximum(latest, 0)), values)
     return np.moveaxis(sums, -1, axis)
 
@@ -206,7 +207,7 @@ UNHOLD = in_order(
 
 
 def rearranged(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
-    """Declare an op that puts values into, or out of, the order of x."""
+    """Declare an op that brings values into the order of x, or back."""
     return in_order(name, "values x", numpy, vjp, doc, descending=flag(False))
 
 
@@ -221,7 +222,7 @@ def order(x: Array, axis: int, descending: bool) -> Array:
 
 
 def ranks(x: Array, axis: int, descending: bool) -> Array:
-    """Return the place of each element in sorted x."""
+    """Return the position of each element in sorted x, which inverts the permutation."""
     return np.argsort(order(x, axis, descending), axis=axis)
 
 
@@ -275,7 +276,7 @@ def argmin_mask(x: Array, *, axis: int | None) -> Array:
 
 
 def first_only(x: Array, axis: int | None, find: Callable[..., Array]) -> Array:
-    """Mark the one element that `find` gives the index of."""
+    """Return a mask that is True only at the index that `find` returns."""
     if x.size == 0:
         return np.zeros(x.shape, bool)
     if axis is None:

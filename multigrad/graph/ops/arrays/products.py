@@ -1,4 +1,4 @@
-"""Products of matrices and sums of products; 16-bit values accumulate in float32 and round once."""
+"""Matrix products and einsum; 16-bit values accumulate in float32 and round once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .shapes import sum_to
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """A vector is a row at the left, a column at the right."""
+    # A vector is a row on the left, a column on the right.
     return np.matmul(wider(a), wider(b)).astype(a.dtype)
 
 
@@ -36,9 +36,10 @@ def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
 
 
 def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
-    """The cotangent of a, where `like` is shaped as a."""
+    """Return the cotangent of a, shaped as `like`."""
     rows = as_matrix(wider(cotangent), like, b)
     columns = wider(b) if b.ndim > 1 else wider(b)[:, None]
+    # Batch axes that broadcast are summed at the end, in float32 for 16-bit values.
     result = rows @ np.swapaxes(columns, -1, -2)
     result = result if like.ndim > 1 else result[..., 0, :]
     return sum_to(result, like).astype(cotangent.dtype)
@@ -56,7 +57,7 @@ def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
 
 
 def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
-    """The cotangent of b, where `like` is shaped as b."""
+    """Return the cotangent of b, shaped as `like`."""
     columns = as_matrix(wider(cotangent), a, like)
     rows = wider(a) if a.ndim > 1 else wider(a)[None]
     result = np.swapaxes(rows, -1, -2) @ columns
@@ -74,7 +75,7 @@ def matrix_shape(product: Shape, a: Shape, b: Shape) -> Shape:
 
 
 def as_matrix(product: Array, a: Array, b: Array) -> Array:
-    """Give the product of a and b back the axes that a vector among them took away."""
+    """Return the product of a and b with an axis for each vector among them."""
     product = product[..., None] if b.ndim == 1 else product
     return product[..., None, :] if a.ndim == 1 else product
 
@@ -123,9 +124,9 @@ def einsum(*arrays: Array, subscripts: str) -> Array:
 
 
 def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotangents:
-    """One einsum each; ones stand where a letter belongs to that operand alone."""
     terms, _, result = subscripts.partition("->")
     names = terms.split(",")
+    # One einsum for each operand; ones replace it where a letter is its own alone.
     shares = []
     for i, name in enumerate(names):
         others = [*arrays[:i], *arrays[i + 1 :]]

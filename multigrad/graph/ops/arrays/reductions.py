@@ -18,18 +18,18 @@ from ..table import Composed, Cotangents, op, zero
 
 
 def reduction(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare a reduction over `axis` (int, tuple or None for all)."""
+    """Declare a reduction over `axis`: an int, a tuple, or None for all axes."""
     more = {"axis": AXES, **more, "keepdims": flag(False)}
     return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=reduced, **more)
 
 
 def over(x: Array, axis: Axis) -> Axis:
-    """Return the axes to reduce over: none of a scalar, whichever are asked for, as in torch."""
+    """Return the axes to reduce over; as in torch, a scalar has none, whatever is given."""
     return () if x.ndim == 0 else axis
 
 
 def count(x: Array, axis: Axis) -> int:
-    """Return how many elements each result of a reduction combines."""
+    """Return the number of elements that each result of a reduction combines."""
     axis = over(x, axis)
     if axis is None:
         return x.size
@@ -41,13 +41,13 @@ def spread(xp: Any, value: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """Broadcast a reduction's result or cotangent back over x."""
     if axis is not None and not keepdims:
         axes = axis if isinstance(axis, tuple) else (axis,)
+        # In this order each insertion leaves the axes still to come where they are.
         for position in sorted(axes, key=lambda i: (i < 0, i if i >= 0 else -i)):
             value = xp.expand_dims(value, axis=position)
     return xp.broadcast_to(value, x)
 
 
 def _count(xp: Any, x: Any, axis: Any) -> Any:
-    """The number of elements that one result combines, a symbolic integer."""
     if axis is None:
         return xp.size(x)
     total: Any = 1
@@ -100,8 +100,8 @@ def min_(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 def extreme_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    """Ties share the cotangent equally."""
     chosen = xp.equal(x, spread(xp, y, x, axis, keepdims)) * 1.0
+    # Ties share the cotangent equally.
     number = xp.sum(chosen, axis=axis, keepdims=keepdims)
     return (chosen * spread(xp, ct / number, x, axis, keepdims),)
 
@@ -112,7 +112,7 @@ def prod(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 def prod_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    """The product of the others; of two zeros in one product the second derivative is lost."""
+    # The product of the others; with two zeros in one the second derivative is lost.
     is_zero = xp.equal(x, 0)
     filled = xp.where(is_zero, 1.0, x)
     zeros = xp.count_nonzero(is_zero, axis=axis, keepdims=keepdims)
@@ -146,12 +146,12 @@ COUNT_NONZERO = reduction(
 
 @widened
 def norm(x: Array, *, axis: Axis, keepdims: bool, ord: float) -> Array:
-    """The root of the sum of powers, which overflow as every framework's do."""
     axis, size = over(x, axis), np.abs(x)
     if ord == np.inf:
         return np.max(size, axis=axis, keepdims=keepdims, initial=0)
     if ord == 1:
         return np.sum(size, axis=axis, keepdims=keepdims)
+    # Powers may overflow, as in every framework.
     if ord == 2:
         return np.sqrt(np.sum(np.square(x), axis=axis, keepdims=keepdims))
     number = x.dtype.type
@@ -161,7 +161,7 @@ def norm(x: Array, *, axis: Axis, keepdims: bool, ord: float) -> Array:
 def root_of_powers(xp: Any, x: Any, *, axis: Axis, keepdims: bool, ord: float) -> Any:
     if ord == math.inf:
         reduce = xp.sum if 0 in tuple(x.shape) else xp.max
-        # Where nothing is there, some frameworks know only later.
+        # Some frameworks know only at run time that there are no elements; 0.0 is their maximum.
         return xp.maximum(reduce(xp.abs(x), axis=axis, keepdims=keepdims), 0.0)
     if ord == 1:
         return xp.sum(xp.abs(x), axis=axis, keepdims=keepdims)
@@ -173,12 +173,12 @@ def root_of_powers(xp: Any, x: Any, *, axis: Axis, keepdims: bool, ord: float) -
 def norm_vjp(
     xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, ord: float
 ) -> Cotangents:
-    """Zero where the norm is zero; ties share the largest of order inf."""
     if ord == math.inf:
         ct = xp.sign(x) * extreme_vjp(xp, ct, y, xp.abs(x), axis=axis, keepdims=keepdims)[0]
         return (ct,)
     if ord == 1:
         return (xp.sign(x) * spread(xp, ct, x, axis, keepdims),)
+    # Zero where the norm is zero; for order inf, ties share the cotangent.
     safe = xp.where(xp.equal(y, 0), 1.0, y)
     if ord == 2:
         return (x * spread(xp, ct / safe, x, axis, keepdims),)
@@ -191,9 +191,11 @@ def norm_vjp(
 def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
     centered = x - xp.mean(x, axis=axis, keepdims=True)
     total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
+    # The number of a scalar is 1, also with an axis.
     every = tuple(range(x.ndim))
     number = _count(xp, x, every if axis is None or not every else axis)
     if not hasattr(number, "dtype"):
+        # Not negative: with more correction than elements the result is inf or NaN, as in torch.
         return total / max(number - correction, 0)
     return total / xp.maximum(xp.astype(number, dtype=x.dtype) - correction, 0.0)
 
@@ -213,7 +215,7 @@ def root_of_var(xp: Any, x: Any, **attrs: Any) -> Any:
 def std_vjp(
     xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool, correction: float
 ) -> Cotangents:
-    """Zero where the deviation is zero, as torch has it."""
+    # Zero where the deviation is zero, as in torch.
     inner = ct * 0.5 / xp.where(xp.equal(y, 0), 1.0, y)
     return var_vjp(xp, inner, y, x, axis=axis, keepdims=keepdims, correction=correction)
 
@@ -250,8 +252,8 @@ STD = reduction(
 
 @widened
 def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
-    """Shifted by the largest, so that nothing overflows; -inf where there is nothing."""
     axis = over(x, axis)
+    # Shifted by the largest, so that nothing overflows; -inf if there are no elements.
     largest = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     shift = np.where(np.isfinite(largest), largest, x.dtype.type(0))
     total = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
@@ -259,7 +261,7 @@ def logsumexp(x: Array, *, axis: Axis, keepdims: bool) -> Array:
 
 
 def logsumexp_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axis: Any, keepdims: bool) -> Cotangents:
-    """Zero where everything is -inf."""
+    # Zero where everything is -inf; softmax would be NaN there.
     share = xp.softmax(x, axis=axis)
     nothing = spread(xp, xp.equal(y, -math.inf) * 1.0, x, axis, keepdims)
     share = xp.where(xp.equal(nothing, 1), 0.0, share)

@@ -1,7 +1,7 @@
-"""Ops of shapes: broadcasting and what undoes it, lengths, other shapes, other orders of axes.
+"""Ops of shapes: broadcasting and its inverse, lengths, reshapes, orders of axes, triangles.
 
-All attributes are static. A row and the rows of its VJP are closed: differentiating never needs the
-rank, so one capture serves all ranks.
+All attributes are static. A row and the rows of its VJP are closed under differentiation, which
+never needs the rank: one capture serves all ranks.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def rearrangement(
 
 
 def shaped(name: str, numpy: Any, vjp: Any, doc: str, operands: str = "x like", **more: Any) -> Op:
-    """Declare an op of which the second operand gives the result's shape."""
+    """Declare an op whose second operand gives the result's shape."""
     more = {"result": shaped_like_second, "degree": linear, **more}
     return op(name, operands, coerce="raw", numpy=numpy, vjp=vjp, doc=doc, shape_only=(1,), **more)
 
 
 def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    """Declare a length, an integer known at run time."""
+    """Declare an op that returns a length, an integer known at run time."""
     more |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **more)
 
@@ -48,11 +48,12 @@ def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
 
 @widened
 def sum_to(x: Array, like: Array) -> Array:
-    """Sum x over the axes along which `like` was broadcast."""
+    # Python numbers have no shape: they count as scalars.
     if x.shape == getattr(like, "shape", ()):
         return x
     shape = summed_to(x.shape, np.shape(like))
     lead = x.ndim - len(shape)
+    # The leading axes that `like` lacks, and those where its length is 1 but x's is not.
     axes = (*range(lead), *(lead + i for i, n in enumerate(shape) if n == 1 != x.shape[lead + i]))
     return np.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 
@@ -168,6 +169,7 @@ EXPAND_DIMS = rearrangement(
 def permute_dims_vjp(xp: Any, ct: Any, y: Any, x: Any, *, axes: Any) -> Cotangents:
     if axes is None:
         return (xp.permute_dims(ct, None),)
+    # The inverse permutation.
     places = [axis % len(axes) for axis in axes]
     return (xp.permute_dims(ct, tuple(places.index(i) for i in range(len(axes)))),)
 
@@ -177,6 +179,7 @@ def moveaxis_vjp(xp: Any, ct: Any, y: Any, x: Any, *, source: Any, destination: 
 
 
 def flip(x: Array, *, axis: Any) -> Array:
+    # NumPy refuses axis 0 of a scalar; torch takes it.
     return np.flip(x, None if np.ndim(x) == 0 else axis)
 
 
@@ -248,7 +251,6 @@ def triu(x: Array, *, offset: int) -> Array:
 
 
 def _below(x: Array, offset: int) -> Array:
-    """The mask of the elements on and below a diagonal."""
     rows, columns = x.shape[-2:]
     return np.arange(columns) - np.arange(rows)[:, None] <= offset
 

@@ -1,7 +1,7 @@
-"""Fourier transforms of complex numbers, whose real and imaginary parts lie in a last axis of two.
+"""Fourier transforms; real and imaginary parts lie in a last axis of length two.
 
-Graphs are of real numbers: a complex one is two of them, its cotangent is that of each. The
-transform of both is linear, and its transpose is the transform that goes the other way. `xg.xp` has
+Graphs have real numbers only: a complex number is two of them, and so is its cotangent. The
+transform is linear in both, and its transpose is the transform in the other direction. `xg.xp` has
 the parts as two tensors. 16-bit values are computed in float32 and rounded once.
 """
 
@@ -21,7 +21,7 @@ from ..table import Cotangents, op
 
 
 def are_spectral(value: object) -> bool:
-    """Whether these are axes, counted from the end, before the parts."""
+    """Return whether a value holds axes, counted from the end, before the axis of parts."""
     if not are_integers(value) or not value:
         return False
     return max(value) < -1 and len(set(value)) == len(value)
@@ -31,7 +31,7 @@ def are_spectral(value: object) -> bool:
 def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
     places = tuple(axis + 1 for axis in axes)  # of the complex numbers
     whole = x[..., 0] + 1j * x[..., 1]
-    # Of 1j an infinity makes NaN.
+    # Assigned, because 1j times an infinity has a real part of NaN.
     whole.real, whole.imag = x[..., 0], x[..., 1]
     if inverse:
         found = np.fft.ifftn(whole, axes=places, norm="forward")
@@ -43,12 +43,12 @@ def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
 def fft_vjp(
     xp: Any, ct: Any, y: Any, x: Any, *, axes: tuple[int, ...], inverse: bool
 ) -> Cotangents:
-    """The transpose of what both parts are multiplied by: its conjugate in complex numbers."""
+    # The transpose of the real matrix is the conjugate transform.
     return (xp.packed_fft(ct, axes=axes, inverse=not inverse),)
 
 
 def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
-    """The operand's own."""
+    """Return the operand's shape, or raise ValueError if it has no such transform."""
     if not x or x[-1] != 2 or -min(axes) > len(x) or not all(x[axis] for axis in axes):
         raise ValueError(f"no Fourier transform of shape {x}, with the parts last, over {axes}")
     return x

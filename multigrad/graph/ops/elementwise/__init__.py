@@ -1,1 +1,1 @@
-"""Ops that compute element by element."""
+"""Ops that compute element by element: arithmetic, functions, activations, logic, selection."""

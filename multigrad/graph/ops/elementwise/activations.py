@@ -1,4 +1,4 @@
-"""Activations: what networks apply to each element, some of them with numbers that shape it."""
+"""Activation functions of networks, some of them with parameters."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ def sigmoid(x: Array) -> Array:
 
 
 def sigmoid_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    # By y, not x: the residual is the result, and nothing overflows.
     return (ct * (y * (1.0 - y)),)
 
 
@@ -105,7 +106,7 @@ def leaky_relu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, slope: float) -> Cotange
     return (ct * xp.where(xp.greater(x, 0), 1.0, slope),)
 
 
-# Where x is above 0 what is not chosen must not overflow: its gradient would be 0 * inf.
+# For x above 0 the branch not chosen must not overflow: its gradient would be 0 * inf.
 def elu(xp: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, x, alpha * xp.expm1(xp.minimum(x, 0.0)))
 
@@ -136,11 +137,12 @@ def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
     if approximate:
         inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
         return 0.5 * x * (1.0 + xp.tanh(inner))
+    # erfc, because 1 + erf(x) cancels far below zero.
     return 0.5 * x * xp.erfc(-math.sqrt(0.5) * x)
 
 
 def gelu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, approximate: bool) -> Cotangents:
-    """Phi(x) + x phi(x), or the derivative of the tanh form (Hendrycks and Gimpel, 2016)."""
+    # Phi(x) + x phi(x), or the derivative of the tanh form (Hendrycks and Gimpel, 2016).
     if approximate:
         scale = math.sqrt(2 / math.pi)
         x = xp.clip(x, -10.0, 10.0)  # t is 1 there in every dtype, and the cube must not overflow
@@ -167,16 +169,17 @@ GELU = composite(gelu, gelu_vjp, "x Phi(x); approximate: the tanh form.", approx
 
 
 def squareplus(xp: Any, x: Any, *, b: float) -> Any:
-    # The square is not formed, and below zero the two terms would cancel. Each is halved where it
-    # is made, as XLA sums before it halves, beyond the range.
+    # The square is not formed, and below zero the two terms would cancel. Each term is halved on
+    # its own: XLA adds first and halves then, which overflows.
     half = 0.5 * x
     root = xp.hypot(half, 0.5 * b**0.5)
-    # Below zero half of the smallest normal number may be taken for zero, and 0 / 0 for b = 0.
+    # Below zero half of the smallest normal number may be flushed to zero: 0 / 0 for b = 0.
     return xp.where(x >= 0, half + root, 0.5 * b / (xp.abs(x) + 2.0 * root))
 
 
 def squareplus_vjp(xp: Any, ct: Any, y: Any, x: Any, *, b: float) -> Cotangents:
     slope = y / xp.hypot(x, math.sqrt(b))
+    # y / hypot is inf / inf at infinity.
     return (ct * xp.where(xp.equal(x, math.inf), 1.0, slope),)
 
 
@@ -215,6 +218,7 @@ def tanh_shrink_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def soft_shrink(xp: Any, x: Any, *, lambd: float) -> Any:
+    # With a negative lambd nothing is inside, and all move by its absolute value.
     inside = (x >= -lambd) & (x <= lambd)
     return xp.where(inside, 0.0, xp.where(x > 0, x - abs(lambd), x + abs(lambd)))
 
@@ -264,7 +268,7 @@ def hard_silu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def heaviside(x: Array) -> Array:
-    """1 above zero, else 0; NaN gives 0, as `(x > 0)` does."""
+    # Not np.heaviside: NaN gives 0, as `(x > 0)` does.
     return (x > zero_like(x)).astype(x.dtype)
 
 

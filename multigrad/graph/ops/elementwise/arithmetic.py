@@ -1,4 +1,4 @@
-"""Ops of arithmetic: sums, products, powers, rounding, remainders."""
+"""Arithmetic: sums, products, powers, signs, rounding, remainders, distances."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from ..results import elementwise
 from ..table import Cotangents, Number, composite, function, op, zero
 from . import logic
 
-# What libraries say of bools where these are numbers' alone.
+# The hint for bools, where an op is for numbers only.
 OF_NUMBERS = Refused("Cast to a float dtype first")
 
 
 def binary(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an elementwise op of two operands, which stays among integers where it can."""
+    """Declare an elementwise op of two operands; `integer` lets it keep integers."""
     return op(name, "a b", numpy=numpy, vjp=vjp, doc=doc, result=elementwise, **more)
 
 
 def infix(symbol: str, name: str, numpy: Any, vjp: Any, on_numbers: Any, **more: Any) -> Op:
-    """Declare an operator of Python's that stays among integers."""
+    """Declare one of Python's operators, which returns integers for integers."""
     doc = f"a {symbol} b." if numpy.nin == 2 else f"{symbol}x."
     more |= {"xp": numpy.__name__, "symbol": symbol, "on_numbers": on_numbers}
     more |= {"result": elementwise, "integer": True, "plain": True}
@@ -56,7 +56,7 @@ def neg_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def divide(a: Number, b: Number) -> Number:
-    """On Python numbers, where division by zero is no error."""
+    # Python raises for a division by zero; IEEE 754 gives NaN or a signed infinity.
     if b != 0:
         return a / b
     if a == 0 or math.isnan(a):
@@ -65,12 +65,12 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def rounded(a: Number) -> Number:
-    """On Python numbers, in code that compilers read."""
+    # Python's round gives an int, which has no -0, and raises for what is not finite.
     return math.copysign(float(round(a)), a) if math.isfinite(a) else a
 
 
 def square_root(a: Number) -> Number:
-    """On Python numbers, in code that compilers read."""
+    # math.sqrt raises below zero.
     return math.sqrt(a) if a >= 0 else math.nan
 
 
@@ -103,6 +103,7 @@ NEG = infix("-", "neg", np.negative, neg_vjp, operator.neg, degree=linear, on_bo
 
 
 def pow_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    # The slope in b is taken as 0 where a <= 0, and the slope in a as 0 where b == 0.
     safe = xp.where(xp.greater(a, 0), a, 1.0)
     by_a = xp.where(xp.equal(b, 0), 0.0, b * xp.pow(a, b - 1))
     return ct * by_a, ct * xp.where(xp.greater(a, 0), y * xp.log(safe), 0.0)
@@ -116,6 +117,7 @@ def sqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * 0.5 / y,)
 
 
+# By y and x, because y ** 3 overflows earlier.
 def rsqrt_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     return (ct * -0.5 * y / x,)
 
@@ -142,7 +144,8 @@ def reciprocal(xp: Any, x: Any) -> Any:
 
 @widened
 def cube_root(x: Array) -> Array:
-    """NumPy's, and a step of Newton's: without AVX-512 it is the C library's, off by 1.5 eps."""
+    # np.cbrt and a step of Newton's method: without AVX-512 it is the C library's cbrt, which is
+    # off by 1.5 eps.
     y = np.cbrt(x)
     with np.errstate(all="ignore"):
         refined = y - (y - x / (y * y)) / 3
@@ -194,7 +197,7 @@ CBRT = function("cbrt", cube_root, cbrt_vjp, "The cube root.", domain=ABOVE_ZERO
 
 
 def to_chosen(xp: Any, ct: Any, a: Any, b: Any, is_first: Any) -> Cotangents:
-    """Return the cotangents of two of which one is the result; equal ones share."""
+    """Return the cotangents of two operands of which one is the result; equal ones share."""
     share = xp.where(xp.equal(a, b), 0.5, xp.where(is_first, 1.0, 0.0))
     return ct * share, ct * (1.0 - share)
 
@@ -220,6 +223,7 @@ def abs_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def copysign_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    # The slope is the product of both signs; by sign bits, because sign(0) is 0.
     return ct * xp.where(xp.logical_xor(xp.signbit(a), xp.signbit(b)), -1.0, 1.0), None
 
 
@@ -245,7 +249,6 @@ def copysign(xp: Any, a: Any, b: Any) -> Any:
 
 
 def sign(x: Array) -> Array:
-    """-1, 0 or 1; NaN stays NaN."""
     return np.sign(x)
 
 
@@ -301,6 +304,7 @@ COPYSIGN = binary(
 
 
 def nextafter_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    # The distance to the next number is constant between powers of two.
     return ct, None
 
 
@@ -320,11 +324,12 @@ def remainder_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
 
 
 def fmod_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
+    # round, because (a - y) / b is an integer but for rounding.
     return ct, -ct * xp.round((a - y) / b)
 
 
 def floor_divide(a: Number, b: Number) -> Number:
-    """On Python numbers, in integers where both are: a length halved stays a length."""
+    # In integers where both are: half of a length stays a length.
     return a // b if b != 0 else divide(a, b)
 
 
@@ -400,6 +405,7 @@ def hypot(xp: Any, a: Any, b: Any) -> Any:
     large, small = xp.maximum(first, second), xp.minimum(first, second)
     ratio = small / xp.where(large > 0, large, 1.0)
     length = large * xp.sqrt(1.0 + ratio * ratio)
+    # The ratio of two infinities is NaN.
     return xp.where(xp.isinf(a) | xp.isinf(b), math.inf, length)
 
 

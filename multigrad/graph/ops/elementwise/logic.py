@@ -1,4 +1,4 @@
-"""Comparisons, logic, questions about numbers, bits of integers: none has a derivative."""
+"""Comparisons, logic, tests of numbers, bits of integers: ops without a derivative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..table import Number, op, zero
 
 
 def comparison(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
-    """Declare an elementwise comparison; comparisons with NaN are False, but `ne`."""
+    """Declare an elementwise comparison; with NaN it is False, except for `ne`."""
     more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
     return op(name, "a b", numpy=numpy, vjp=zero, doc=doc, result=compared, integer=True, **more)
 
@@ -56,7 +56,7 @@ NOT = logical("not", "~", np.logical_not, operator.not_, "Negation.")
 
 
 def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
-    """Declare an elementwise mask of numbers."""
+    """Declare an elementwise test of numbers."""
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=compared, on_numbers=on_numbers)
 
 
@@ -69,17 +69,19 @@ SIGNBIT = question("signbit", np.signbit, "The sign bit is set: x is below zero,
 
 
 def bitwise(name: str, numpy: Any, on_numbers: Any, doc: str, **more: Any) -> Op:
-    """Declare an elementwise op on int32; one with a symbol of Python's is another on bools."""
+    """Declare an elementwise op on int32; a Python symbol among them has another op for bools."""
     more = {"on_numbers": on_numbers, "composed": "symbol" in more, **more}
     args = "x" if numpy.nin == 1 else "a b"
     return op(name, args, coerce="int", numpy=numpy, vjp=zero, doc=doc, result=elementwise, **more)
 
 
 def left_shift(a: int, b: int) -> int:
+    # Python's integers shift by any amount; C leaves 32 and more undefined.
     return a << b if 0 <= b < 32 else 0
 
 
 def right_shift(a: int, b: int) -> int:
+    # A shift by 31 already leaves only the sign.
     return a >> (b if 0 <= b < 32 else 31)
 
 

@@ -1,4 +1,4 @@
-"""Ops that choose, limit, convert or fill."""
+"""Ops that select, limit, convert or fill: clip, where, nan_to_num, cast, full_like."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .arithmetic import maximum, minimum
 
 
 def clip(x: Array, min: Array, max: Array) -> Array:
-    """NaN in x, min or max gives NaN; where min > max the result is max."""
+    # In this order NaN propagates, and max wins where min > max.
     return np.minimum(np.maximum(x, min), max)
 
 
 def clip_vjp(xp: Any, ct: Any, y: Any, x: Any, low: Any, high: Any) -> Cotangents:
-    """The bounds belong to the inside, and where they cross all goes to the upper, as in torch."""
+    # The bounds count as inside; where they cross, the upper one gets all, as in torch.
     inside = xp.greater_equal(x, low) & xp.less_equal(x, high)
     below = xp.less(x, low) & xp.less(low, high)
     above = xp.greater(x, high) | xp.less(high, low)
@@ -39,13 +39,12 @@ def where_vjp(xp: Any, ct: Any, y: Any, condition: Any, a: Any, b: Any) -> Cotan
 
 
 def where(condition: Number, a: Number, b: Number) -> Number:
-    """On Python numbers."""
     return a if condition else b
 
 
 def nan_to_num(x: Array, *, nan: float, posinf: float | None, neginf: float | None) -> Array:
     x = np.asarray(x)
-    # In 16 bits NumPy's own has no bfloat16, and the largest float32 would be an infinity again.
+    # np.nan_to_num has no bfloat16, and in 16 bits the largest float32 is an infinity again.
     largest = np.nextafter(x.dtype.type(np.inf), x.dtype.type(0))
     above = largest if posinf is None else x.dtype.type(posinf)
     below = -largest if neginf is None else x.dtype.type(neginf)
@@ -108,7 +107,7 @@ def cast(x: Array, *, dtype: Any) -> Array:
 
 
 def to_integers(x: Array, dtype: Any) -> Array:
-    """Truncated, within the range of the dtype, 0 for NaN: NumPy leaves these to the processor."""
+    """Return integers, truncated and saturated, 0 for NaN: NumPy leaves these to the processor."""
     whole, range_ = np.nan_to_num(np.trunc(x.astype(np.float64)), nan=0.0), np.iinfo(dtype)
     return np.clip(whole, range_.min, range_.max).astype(dtype)
 

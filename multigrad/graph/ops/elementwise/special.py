@@ -42,7 +42,7 @@ def ndtri_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """phi(x) / Phi(x): in the left tail, where the quotient cancels, by Laplace's fraction."""
+    # phi(x) / Phi(x); in the left tail, where the quotient cancels, by Laplace's fraction.
     tail = inverse_mills(xp.maximum(-x, MILLS_FROM))
     near = xp.maximum(x, -MILLS_FROM)
     quotient = xp.exp(-0.5 * near * near - xp.log_ndtr(near)) * (1 / ROOT_TAU)
@@ -54,6 +54,7 @@ def ndtr(xp: Any, x: Any) -> Any:
 
 
 def log_ndtr(xp: Any, x: Any) -> Any:
+    # Three ranges, each by a form that does not cancel there.
     middle = xp.log(0.5 * xp.erfc(-math.sqrt(0.5) * xp.clip(x, -MILLS_FROM, 1.0)))
     right = xp.log1p(-0.5 * xp.erfc(math.sqrt(0.5) * xp.maximum(x, 1.0)))
     mills = inverse_mills(xp.maximum(-x, MILLS_FROM))
@@ -62,8 +63,9 @@ def log_ndtr(xp: Any, x: Any) -> Any:
 
 
 def inverse_mills(t: Any) -> Any:
-    """phi(t) / Phi(-t) from MILLS_FROM up, where 14 levels of the fraction reach float64."""
+    """Return phi(t) / Phi(-t) from MILLS_FROM on, by Laplace's continued fraction."""
     fraction = t
+    # 14 levels reach float64 from MILLS_FROM on.
     for k in range(14, 0, -1):
         fraction = t + k / fraction
     return fraction
@@ -116,8 +118,10 @@ def digamma(x: Array) -> Array:
 
 
 def reflected(xp: Any, digamma: Any, x: Any) -> Any:
-    """Psi, below zero by reflection: a framework's own loses every digit near its poles in float64
-    (torch 2.13, jax 0.10, tensorflow 2.21). Derivatives meet no branch that is not taken.
+    """Return psi, by reflection below zero.
+
+    A framework's own loses every digit near its poles in float64 (torch 2.13, jax 0.10,
+    tensorflow 2.21).
 
     Args:
         xp: the framework's own functions.
@@ -126,13 +130,14 @@ def reflected(xp: Any, digamma: Any, x: Any) -> Any:
     """
     is_below = x < 0
     is_inside = is_below & (x != xp.floor(x))
+    # A branch that is not taken gets harmless numbers, because derivatives go through it too.
     right = digamma(xp.where(is_below, 1.0 - x, x))
     left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
     return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
 
 
 def from_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
-    """The derivatives of psi by a framework's Hurwitz zeta function; see `reflected`."""
+    """Return the n-th derivative of psi by a framework's Hurwitz zeta; see `reflected`."""
     sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
     is_inside = (x > 0) & (x < math.inf)
     values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
@@ -141,7 +146,7 @@ def from_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
 
 
 def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """Trigamma; below zero by reflection: (pi / sin(pi x))^2 - trigamma(1 - x)."""
+    # Trigamma; below zero by reflection: (pi / sin(pi x))^2 - trigamma(1 - x).
     below = xp.less(x, 0)
     trigamma = xp.polygamma(1, xp.where(below, 1.0 - x, x))
     apart = xp.where(below, x - xp.round(x), 0.5)  # from the nearest pole, exactly
@@ -151,10 +156,9 @@ def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 @widened
 def polygamma(x: Array, *, n: int) -> Array:
-    """(-1)^(n + 1) n! zeta(n + 1, x)."""
     from scipy.special import gamma, zeta
 
-    # SciPy's loop takes a step per unit up to zero.
+    # (-1)^(n + 1) n! zeta(n + 1, x). Below zero SciPy's loop would take a step per unit.
     values = gamma(n + 1.0) * zeta(n + 1, np.where(x > 0, x, 1))
     beyond = np.where(x == 0, np.inf, np.nan)
     return ((-1) ** (n + 1) * np.where(x > 0, values, beyond)).astype(x.dtype)
@@ -186,7 +190,7 @@ def i0e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero."""
+    # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero.
     size = xp.abs(x)
     close = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
     slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(close, 1.0, x)
@@ -197,7 +201,7 @@ I0E = function("i0e", from_scipy("i0e"), i0e_vjp, "exp(-|x|) I0(x), the Bessel f
 I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
 # --- sinc --------------------------------------------------------------------------------------
-# Below this the quotient cancels; its series converges there to float64 in so many terms.
+# Below SINC_NEAR the quotient cancels; there so many terms of its series reach float64.
 SINC_NEAR, SINC_TERMS = 0.3, 9
 
 
@@ -208,7 +212,7 @@ def sinc(xp: Any, x: Any) -> Any:
 
 
 def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    """(cos(pi x) - sinc(x)) / x, near zero by its series."""
+    # (cos(pi x) - sinc(x)) / x, near zero by its series.
     close = xp.less(xp.abs(x), SINC_NEAR)
     near = xp.where(close, x, 0.0)
     square, series = near * near, 0.0

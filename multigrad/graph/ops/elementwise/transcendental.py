@@ -47,18 +47,20 @@ def logaddexp_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
 
 
 def logaddexp(xp: Any, a: Any, b: Any) -> Any:
+    # Equal operands have no gap, two infinities neither, whose difference is NaN.
     gap = xp.where(xp.equal(a, b), 0.0, -xp.abs(a - b))
     return xp.maximum(a, b) + xp.log1p(xp.exp(gap))
 
 
 def xlogy(xp: Any, a: Any, b: Any) -> Any:
+    # 0 log(0) is 0, but NaN propagates.
     none = xp.equal(a, 0) & ~xp.isnan(b)
     return xp.where(none, 0.0, a * xp.log(xp.where(none, 1.0, b)))
 
 
 def xlogy_vjp(xp: Any, ct: Any, y: Any, a: Any, b: Any) -> Cotangents:
     none = xp.equal(a, 0)
-    # A cotangent that is zero stays so where the logarithm is none.
+    # A zero cotangent stays zero where the logarithm is not defined.
     by_a = xp.xlogy(ct, xp.where(none & xp.less_equal(b, 0), 1.0, b))
     return by_a, ct * xp.where(none, 0.0, a / xp.where(none, 1.0, b))
 
@@ -118,6 +120,7 @@ def tan_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def asin_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    # By factors: 1 - x * x loses digits near 1.
     return (ct * xp.rsqrt((1.0 - x) * (1.0 + x)),)
 
 
@@ -170,10 +173,12 @@ def tanh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def asinh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    # x * x may overflow.
     return (ct / xp.hypot(x, 1.0),)
 
 
 def acosh_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
+    # Two roots: x * x - 1 loses digits near 1 and overflows far from it.
     return (ct / (xp.sqrt(x - 1.0) * xp.sqrt(x + 1.0)),)
 
 
