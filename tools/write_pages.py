@@ -1,4 +1,5 @@
-"""Write the tables of the documentation from what they describe; needs every backend.
+"""Write the tables of the documentation from what they describe; a page that describes a framework
+that is not installed stays as it is, and is named.
 
 python tools/write_pages.py
 python tools/write_pages.py --backend mlx
@@ -28,8 +29,8 @@ def main() -> None:
         return
     from pages.docs import write_docs, write_readme
 
-    for path in write_docs(options.out):
-        print(path)
+    for path, missing in write_docs(options.out):
+        print(f"left {path}: {missing}" if missing else path)
     if options.out == DOCS:
         print(write_readme(DOCS.parent / "README.md"))
 

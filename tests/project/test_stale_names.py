@@ -65,7 +65,7 @@ def stale_dotted(text: str, names: set[str]) -> Iterator[str]:
     for name in DOTTED_NAME.findall(text):
         head, *rest = name.split(".")
         if head in ("multigrad", "xg"):
-            exists = hasattr(xg, rest[0]) or rest[0] in MODULES
+            exists = rest[0] in (*dir(xg), "keras", *MODULES)
         elif head in ROOMS or rest[-1][0].isupper():
             exists = head in MODULES
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from . import (
     audits,
     conventions,
     estimator_docs,
+    first_call,
     gains,
     same_curves,
     same_names,
@@ -42,16 +43,16 @@ BACKENDS = ("numpy", "torch", "jax", "tensorflow")
 NOTICE = "<!-- Written by `tools/write_pages.py`; change what it is written from. -->"
 
 
-def write_docs(folder: Path) -> list[Path]:
-    """Write every page into a folder and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
+def write_docs(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Write the pages into a folder; yield the path of each, and why it is left as it is."""
     for name, render in PAGES.items():
-        path = folder / name
+        path, missing = folder / name, ""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(render(), encoding="utf-8")
-        paths.append(path)
-    return paths
+        try:
+            path.write_text(render(), encoding="utf-8")
+        except ImportError as error:  # a framework is not installed
+            missing = str(error)
+        yield path, missing
 
 
 def write_readme(path: Path) -> Path:
@@ -517,6 +518,10 @@ def render_conventions() -> str:
     )
 
 
+def render_first_call() -> str:
+    return page("One first call, file by file", first_call.render_first_call())
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "conventions.md": render_conventions,
     "ops.md": render_ops,
@@ -531,4 +536,5 @@ PAGES: dict[str, Callable[[], str]] = {
     "audit.md": render_audit,
     "laws.md": render_laws,
     "reference/command.md": render_command,
+    "first_call.md": render_first_call,
 }

@@ -1,4 +1,4 @@
-"""What code refers to outside of itself: functions that a graph cannot hold, as they give another
+"""What code refers to outside itself: functions that a graph cannot hold, as they give another
 thing each time or act on the world, and tensors by a name of the module, of the function around, or
 as a default: small ones are constants of a graph, whose values are looked at anew at each call.
 """

@@ -1,5 +1,5 @@
-"""What a capture must leave as it was: generators, the user's objects, and no symbol outside of the
-graph.
+"""What a capture must leave as it was: generators and the user's objects; and that no symbol is
+left outside the graph.
 
 A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
 happen once, on a symbol. Neither can be seen in the graph, so it is looked for around the capture,

@@ -1,4 +1,4 @@
-"""Running originals, and what their graphs were lowered to beside them: on which framework, in
+"""Running originals, and the code to which their graphs were lowered: on which framework, in
 isolation, from arrays to arrays.
 
 Each run of user code for a proof begins in `run_samples`.

@@ -1,5 +1,5 @@
-"""Torch's fast rows that take several ops at once: one kernel, or a number in Python, in the place
-of two to five.
+"""Torch's fast rows that take several ops at once: one kernel, or a number in Python, instead of
+two to five.
 
 Some round less often than the ops, so their bits are not always those of the plain code, to a few
 units in the last place. They are used only where no edge value could tell, and in float32 and

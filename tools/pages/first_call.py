@@ -1,0 +1,106 @@
+"""The page of one first call, file by file: what runs when an activation first meets a tensor.
+
+`python -m pages.first_call` makes the call in a process of its own, where nothing is captured yet,
+and prints the files in the order in which they are entered.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import multigrad as xg
+
+ROOT = Path(__file__).parents[2]
+INTRODUCTION = """\
+After `act = xg.activation("Heaviside", "triangular")`, a first `act(x)` on a torch tensor enters
+the {} files below, here in the order in which it enters them, each once, by room, with the first
+sentence of its docstring. [Architecture](architecture.md) follows the same call in six steps.
+
+A second call enters only {}.
+"""
+# Each part of the call, by the file that begins it.
+PARTS = {
+    "rules/in_force/activation.py": "The rule in force, and its Function",
+    "functions/function.py": "The call of the Function",
+    "lowering/forwards.py": "The graph of the activation",
+    "capture/copies/capture.py": "Capture of the rule",
+    "functions/proof/compare.py": "Proof, for which the graph is also lowered to NumPy",
+    "functions/calls/recipe.py": "Lowering to torch",
+    "multigrad_torch/attach/render.py": "Attachment to torch's autograd",
+}
+
+
+def trace_calls() -> dict[str, list[str]]:
+    """Return the files that a first and a second call enter."""
+    import torch
+
+    x = torch.linspace(-2.0, 2.0, 5, requires_grad=True)
+    act = xg.activation("Heaviside", "triangular")
+    return {"first": trace(lambda: act(x)), "second": trace(lambda: act(x))}
+
+
+def trace(step: Callable[[], Any]) -> list[str]:
+    """Return the files of ours whose functions a step enters; what an import runs is left out."""
+    names: dict[str, None] = {}
+    imports: list[FrameType] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "return" and frame in imports:
+            imports.clear()
+        elif event == "call" and not imports and frame.f_code.co_name == "<module>":
+            imports.append(frame)
+        elif event == "call" and not imports and path.is_relative_to(ROOT):
+            names[path.relative_to(ROOT).as_posix()] = None
+
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(None)
+    return [name.partition("/")[2] for name in names if not name.startswith("tools/")]
+
+
+def trace_apart() -> dict[str, list[str]]:
+    """Return what `trace_calls` does in a process that has captured nothing."""
+    path = os.pathsep.join(str(ROOT / each) for each in ("", "backends", "tools"))
+    own = {"PYTHONPATH": path, "MULTIGRAD_CACHE": "off", "MULTIGRAD_PROVE": "1"}
+    command = [sys.executable, "-m", "pages.first_call"]
+    return json.loads(subprocess.check_output(command, env=os.environ | own, text=True))
+
+
+def describe(name: str) -> str:
+    folder = "backends" if name.startswith("multigrad_") else "multigrad"
+    docstring = ast.get_docstring(ast.parse((ROOT / folder / name).read_text())) or ""
+    sentence = " ".join(docstring.split("\n\n")[0].split()).partition(". ")[0]
+    return f"    - `{name.partition('/')[2]}`: {sentence.rstrip('.:;')}."
+
+
+def render_first_call() -> str:
+    """Return the text of the page, below its title."""
+    calls = trace_apart()
+    lines, room, parts = [], "", iter(PARTS.items())
+    begins, title = next(parts)
+    for name in calls["first"]:
+        if name == begins:
+            lines += ["", f"## {title}", ""]
+            room, (begins, title) = "", next(parts, ("", ""))
+        if name.partition("/")[0] != room:
+            room = name.partition("/")[0]
+            lines.append(f"- **{room}**")
+        lines.append(describe(name))
+    assert not begins, f"no part of the first call begins with {begins}: see PARTS"
+    again = ", ".join(f"`{name}`" for name in calls["second"])
+    return "\n".join([INTRODUCTION.format(len(calls["first"]), again), *lines[1:]])
+
+
+if __name__ == "__main__":
+    print(json.dumps(trace_calls()))
