@@ -1,4 +1,4 @@
-"""The door of a backend's author, who need import nothing else of multigrad.
+"""The public module for a backend's author, who need import nothing else of multigrad.
 
 `Backend` and its groups say what a framework offers; `ops` are the rows of the op table; the rest
 is what the functions in the groups are given, or return. `docs/backends.md` walks through one.
@@ -145,8 +145,8 @@ __all__ = [
     "zeros",
 ]
 
-# What stands in rooms above this one is reached by name, when an author asks: no room imports it
-# from here.
+# Modules of rooms above this one, imported by name when an author asks for them, because this room
+# may not import them.
 ABOVE = {
     "compilers": "multigrad.rules.in_force.compiler_api",
     "dialects": "multigrad.capture.dialects.dialect_api",

@@ -65,7 +65,7 @@ class Group:
     """(key) -> the text under it, or None where there is none yet; it does not wait long."""
 
     drop: Callable[[str], None]
-    """(key): nobody looks for it any more."""
+    """(key): its text is no longer needed."""
 
     timeout: Callable[[], float]
     """How many seconds the framework itself waits for a rank that does not come."""
@@ -74,7 +74,7 @@ class Group:
     """Whether a rank may wait here for the others; not where they run one after another."""
 
     lane: str = ""
-    """Which of the threads of this process that each rank has; "" for the main one."""
+    """The name of this thread among those that every rank has; "" for the main one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,12 +85,13 @@ class Ranks:
     """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
 
 
+# `Any`, because the contract names no framework's classes.
 Tensor: TypeAlias = Any
 Key: TypeAlias = Any
 Source: TypeAlias = str
 Function: TypeAlias = Callable[..., Any]
 Vjp: TypeAlias = Callable[[Function, Any], tuple[Any, Function]]
-# How an object is taken apart, and put together: of what is beside its parts, and parts.
+# How an object is taken apart, into the rest and its parts, and made from such a rest and parts.
 Parts: TypeAlias = tuple[Callable[[Any], tuple[Any, Any]], Callable[[Any, Any], Any]]
 # `run(*tensors) -> (outputs, pull, undifferentiable)`, where `pull(*cotangents)` gives a gradient
 # or None for each tensor, and `undifferentiable` are the positions of outputs without a gradient.
@@ -98,10 +99,11 @@ Run: TypeAlias = Callable[..., tuple[tuple[Tensor, ...], Function, tuple[int, ..
 
 
 def never(value: Any) -> bool:
-    """Return that a value is known now."""
+    """Return False: every value is known now."""
     return False
 
 
+# The three groups that each backend must have.
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensors:
     """Which tensors belong to the framework, and how values get in and out of them."""
@@ -119,7 +121,7 @@ class Tensors:
     """A NumPy array as a tensor of the same dtype, on the framework's default device."""
 
     constant: Callable[[Any, Sequence[Tensor]], Tensor] | None = None
-    """(array, tensors) -> what a NumPy array is beside these; None: what `from_numpy` makes."""
+    """(array, tensors) -> a NumPy array as a constant next to these; None: by `from_numpy`."""
 
     is_traced: Callable[[Any], bool] = never
     """Whether a value is known at run time only."""
@@ -128,7 +130,7 @@ class Tensors:
     """(scalar, dtype) -> the scalar in that dtype, where a tensor would be promoted by it."""
 
     numbers_widen: bool = False
-    """Whether a NumPy number beside tensors has the dtype that it says, as an array has."""
+    """Whether a NumPy number keeps its dtype next to tensors, as an array does."""
 
     weak_literals: bool = False
     """Whether `weak` is needed for literals too; -0.0 always goes through it."""
@@ -152,10 +154,10 @@ class Tensors:
     """Why a tensor cannot be written to ("it is read-only"); "" if it can. Without it each can."""
 
     keep: Callable[[Tensor, bool], Callable[[], str] | None] | None = None
-    """(tensor, whether to copy it) -> what puts it back and says what had changed, or None."""
+    """(tensor, whether to copy it) -> what restores it and says what had changed, or None."""
 
     device_type: Callable[[Tensor], str] | None = None
-    """Where a tensor lies, as its code asks ("cpu", "cuda"); without it that is told "cpu"."""
+    """The type of a tensor's device, as code asks for it ("cpu", "cuda"); without it "cpu"."""
 
     is_strided: Callable[[Tensor], bool] | None = None
     """Whether a tensor holds all its elements; without it each does."""
@@ -178,7 +180,7 @@ class Kernels:
     """By op: operands by position, attributes by name. One with a symbol may be left out."""
 
     unsupported: Mapping[Op, str | Mapping[str, str]]
-    """What is missing, with the reason; for an op that stands in `rows` but lacks some dtypes, the
+    """What is missing, with the reason; for an op that is in `rows` but lacks some dtypes, the
     reasons by dtype ({"float16": "no CPU kernel"})."""
 
     while_loop: Function | None = None
@@ -222,7 +224,7 @@ class Autodiff:
     """(object, lowering) -> `f(*inputs, *values)`."""
 
     attach: Callable[[Run, tuple[Tensor, ...], str], tuple[Tensor, ...]]
-    """(run, tensors, name) -> what a whole function gives that runs as it is, applied at once."""
+    """(run, tensors, name) -> the outputs of a function that runs as written, applied at once."""
 
     bind: Callable[[Any, Tensor, tuple[Any, ...]], Callable[[Tensor], Tensor]] | None = None
     """(object, x, values) -> `f(tin)` for tensors like x, faster than `call`."""
@@ -237,8 +239,8 @@ class Autodiff:
     """(message) -> the identity on tensors, any derivative of which raises GradientError."""
 
     refuse_gradient: Callable[[str], Callable[[Any], Any]] | None = None
-    """(message) -> the identity on a number, which raises GradientError where a tensor in its place
-    asks for a gradient; without it none is refused."""
+    """(message) -> the identity on a number, which raises GradientError for a tensor that asks for
+    a gradient; without it none is refused."""
 
     transform: Callable[[], frozenset[str] | None] | None = None
     """The kinds of `Trace.omissions` that show in the transform around a call; None: in none."""
@@ -248,16 +250,16 @@ class Autodiff:
 
     note_use: Callable[[Tensor, Sequence[Tensor]], Callable[[], bool] | None] | None = None
     """(tensor, outputs) -> whether one derivative may pass through the call that took and gave
-    these, and through one that is given the tensor now; None: none passes. Or nobody knows."""
+    these, and also through a call that takes the tensor now; None: it may not, or is not known."""
 
     namespace: Mapping[str, Any] = field(default_factory=dict)
     """Names that `render` uses."""
 
     wrap: Callable[[Function], Function] | None = None
-    """Goes around emitted functions that no native object holds."""
+    """Wraps emitted functions that no native object holds."""
 
     around_bare: Callable[[Function, bool], Function] | None = None
-    """Goes around emitted bare rules; given whether they work element by element."""
+    """Wraps emitted bare rules; it is told whether they work element by element."""
 
     many: Callable[[Any, Function, bool], Function | None] | None = None
     """(graph of a bare rule, emit, in_place) -> `f(gradients, values)` for a list of tensors; None
@@ -297,6 +299,7 @@ class Autodiff:
     to trace it once costs less than a run. Raises what tracing raises."""
 
 
+# From here on each group may be left out, and so may each of its fields with a default.
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
     """Where keys of random draws come from; the defaults are the core's Threefry."""
@@ -345,10 +348,10 @@ class Compiler:
     """Keeps a compiler that reads Python code out of a function."""
 
     read_activation: tuple[Reader, ...] = ()
-    """Who acts in the place of an activation's call on its tensors, in order of precedence."""
+    """Readers that replace an activation's call on its tensors, in order of precedence."""
 
     read_function: tuple[Reader, ...] = ()
-    """Who acts in the place of a Function's call."""
+    """Readers that replace a Function's call."""
 
     begin_again: Callable[[], None] | None = None
     """The backend was loaded for a call: a compiler that reads it begins once more."""
@@ -411,7 +414,7 @@ class Interop:
     """(lent, own) -> a tensor of what was lent, in place if it can be; `own`: in its own memory."""
 
     outside: Callable[[Function], Function] | None = None
-    """Goes around emitted functions that run outside of the framework's autodiff, for another's."""
+    """Wraps emitted functions that run outside the framework's autodiff, for another framework."""
 
     bridge: Callable[[Guest, tuple[Tensor, ...]], tuple[Tensor, ...]] | None = None
     """(foreign, tensors) -> the outputs of what runs in another framework, with its gradient in
@@ -487,10 +490,10 @@ class Ejection:
     """Names that `render` uses besides those of `Autodiff.namespace`."""
 
     words: tuple[str, ...] = ()
-    """What `render` calls things within functions: no param can be called so."""
+    """Names that `render` uses within functions: no param can have one of them."""
 
     forms: Mapping[Any, Any] = field(default_factory=dict)
-    """What a file holds in the place of the backend's own functions that need multigrad."""
+    """What a file holds instead of the backend's own functions that need multigrad."""
 
     operator: Callable[[str], Callable[[Emitted], Source]] | None = None
     """(name) -> what renders an operator that programs call by this name; None: they call none."""
@@ -502,7 +505,7 @@ class Exports:
 
     programs: Mapping[str, Function] = field(default_factory=dict)
     """By the suffix of the file (".pt2"), (model, path, inputs, dynamic_shapes, strict) -> the
-    program that was written, and the operators that it calls, documents of which stand in it."""
+    program that was written, and the operators that it calls, whose documents it holds."""
 
     functions: Mapping[str, Function] = field(default_factory=dict)
     """The same for a Function, (graphs, path, tensors, numbers, dynamic_shapes) -> two paths."""
@@ -549,7 +552,7 @@ class Modes:
     """(function) -> the same as one program of the compiler's, which says why it is none."""
 
     once: Vjp | None = None
-    """An `Autodiff.vjp` whose pullback is called once, where that is not as well with its own."""
+    """An `Autodiff.vjp` with a pullback for one call; None: `Autodiff.vjp` serves for that."""
 
     autocast: Vjp | None = None
     """An `Autodiff.vjp` where the framework itself chooses bfloat16 in `run`, and not in the

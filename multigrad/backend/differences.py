@@ -1,7 +1,7 @@
-"""What a framework's own kernels do differently: rows that a backend declares.
+"""Differences between a framework's own kernels and the formulas, as a backend declares them.
 
-The conformance suite holds each row of `Differences.kept` to its figure, and fails where one is no
-longer needed. `mended` are kernels that the backend's rows replace or correct.
+The conformance suite compares each row of `Differences.kept` with its figure, and fails if one is
+no longer needed. The other rows are kernels that the backend's rows replace or correct.
 `docs/differences.md` is written from both.
 """
 
@@ -71,20 +71,16 @@ class Mended:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All differences that a backend declares.
+    """All differences that a backend declares."""
 
-    Attributes:
-        kept: the differences that its rows leave.
-        mended: kernels that its rows replace or correct.
-        measured: the framework and the version that the figures are of.
-    """
-
+    # Those that the backend's rows leave.
     kept: tuple[Difference, ...] = ()
+    # Kernels that its rows replace or correct.
     mended: tuple[Mended, ...] = ()
+    # The framework and the version that the figures are of.
     measured: str = ""
 
 
-# relu, clip and their like are limits too: to settle it would take one more pass over memory.
 SIGNS_OF_VECTORS = Difference(
     "svd, eigh, qr",
     "matrices",
@@ -96,9 +92,8 @@ SIGNS_OF_VECTORS = Difference(
 
 
 def zeros(what: str) -> Difference:
-    """Return the row of ops whose kernels give a zero the other sign than the array API standard,
-    or than most frameworks where that says nothing.
-    """
+    """Return the row of ops with zeros of another sign than in the array API standard."""
+    # Or than in most frameworks, where the standard says nothing.
     return Difference(
         what,
         "zero",
@@ -108,6 +103,7 @@ def zeros(what: str) -> Difference:
     )
 
 
+# relu, clip and their like are limits too: to settle it would take one more pass over memory.
 SIGN_OF_ZERO = Difference(
     "maximum, minimum, fmax, fmin, cummax, cummin, clip, relu, relu6, soft_shrink",
     "zero",

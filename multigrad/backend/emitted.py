@@ -1,4 +1,4 @@
-"""A Function made ready for one backend: straight-line code, and what `render` needs besides."""
+"""Functions prepared for one backend: straight-line code, and what `render` needs besides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Body:
 
     @property
     def result(self) -> str:
-        """The only result, or all of them as a tuple's inside."""
+        """The results, separated by commas: the only one, or the elements of a tuple."""
         return ", ".join(self.results)
 
     def indented(self, spaces: int) -> str:
@@ -53,6 +53,7 @@ class Prepared:
 
     def name(self, node: Node, text: str, wraps: bool, fresh: Callable[[str], str]) -> str:
         """Return the name of a static scalar as a number, or (`wraps`) as a tensor."""
+        # A param itself needs no new name.
         if node.op is ops.INPUT and not wraps:
             return self.names.setdefault(text, text)
         known = self._known.get((node, wraps))
@@ -303,7 +304,7 @@ def find_like(types: Sequence[Type | None]) -> int | None:
 
 
 def _literal(value: Any) -> str:
-    """The source of a default; inf and nan have no literal in Python."""
+    # inf and nan have no literal in Python.
     is_odd = isinstance(value, float) and not math.isfinite(value)
     return f"float({str(value)!r})" if is_odd else repr(value)
 

@@ -1,11 +1,11 @@
-"""Fast kernels: rows that a backend declares beside its ops, for code without derivatives.
+"""Fast kernels: rows that a backend declares next to its ops, for code without derivatives.
 
 A row either rewrites a node into one of the backend's own kernels or says how an op writes over a
-temporary that nobody else holds. A row keeps each bit of each result, or says that it rounds less
+temporary that nothing else holds. A row keeps each bit of each result, or says that it rounds less
 often; it gives its measured reason and can be turned off: `with
 multigrad.lowering.patterns.without("torch.in_place"):`, or
-MULTIGRAD_WITHOUT="torch.in_place,numpy.blocks" in the environment. At the end stand the shapes of
-graphs that several backends have a faster kernel for; each lowers them itself.
+MULTIGRAD_WITHOUT="torch.in_place,numpy.blocks" in the environment. The last functions find graphs
+for which several backends have a faster kernel; each lowers them itself.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..graph.passes.simplify import rebuild
 from ..graph.support.class_bases import dataclass
 
 ENVIRONMENT = "MULTIGRAD_WITHOUT"
+# What `without` has turned off; it is read when code is lowered, not when it runs.
 DISABLED: ContextVar[frozenset[str]] = ContextVar("disabled", default=frozenset())
 
 
@@ -40,8 +41,8 @@ class Pattern:
         rewrites: for each op, what gives a node of it in terms of the backend's own kernels, or
             None where it does not fit. A row without any asks `enabled(name)` where it is used.
         rewrite_graph: the same for what takes a look at a whole graph; these come first.
-        rounds: whether it rounds otherwise than the ops where no number is prepared: what
-            `xg.lower` gives has other bits without it.
+        rounds: whether it rounds otherwise than the ops where no number is prepared; then the
+            results of `xg.lower` have other bits without the row.
     """
 
     name: str
@@ -65,8 +66,8 @@ class FastKernels:
         turns: `(carry, rows, constants, body, reverse, turn, assumed, held)`, a scan whose turns
             write into what it gives. `turn` is as `body`, but for what it takes besides: for each
             of its results a place, or None. It may count on the carry's keeping its shapes, and
-            on those rows having the shape of a carry that `assumed` pairs. `held` pairs what it
-            gives with the carry that this was before. Its switch is "<backend>.turns".
+            on those rows having the shape of a carry that `assumed` pairs. `held` pairs results
+            with the carried value that each is, unchanged. Its switch is "<backend>.turns".
         constants: operands of ops, by position, where a number is better prepared as a tensor; its
             switch is "<backend>.constants".
         by_op: the rewrites of the patterns, in order, with the names of their rows.
@@ -134,6 +135,7 @@ def is_number(node: Node, value: float) -> bool:
 
 def is_zero(node: Node) -> bool:
     """Return whether a value is the number +0."""
+    # By repr, because -0.0 equals 0.0.
     return node.op is ops.CONST and repr(node.attr("value")) in ("0", "0.0", "False")
 
 
@@ -143,13 +145,13 @@ def is_whole_norm(node: Node) -> bool:
 
 
 def square_products(node: Node) -> Node | None:
-    """u * u, of a product, as a square, which reads u once."""
+    """Return u * u as a square, which reads u once."""
     u, other = node.operands
     return make_node(ops.SQUARE, (u,), {}, node.type) if u is other else None
 
 
 def find_one_plus_square(node: Node) -> tuple[Node, Node] | None:
-    """Return (x, number) of 1 + (number x)^2."""
+    """Return (x, number) if a node is 1 + (number x)^2."""
     if node.op is not ops.ADD:
         return None
     for one, square in (node.operands, node.operands[::-1]):
@@ -165,7 +167,7 @@ def find_one_plus_square(node: Node) -> tuple[Node, Node] | None:
 
 
 def find_scaled_quotient(node: Node) -> tuple[Node, Node, Node] | None:
-    """Return (x, number, divisor) of x * (number / divisor), of a product."""
+    """Return (x, number, divisor) if a product is x * (number / divisor)."""
     for x, quotient in (node.operands, node.operands[::-1]):
         if quotient.op is ops.DIV:
             number, divisor = quotient.operands
@@ -175,17 +177,19 @@ def find_scaled_quotient(node: Node) -> tuple[Node, Node, Node] | None:
 
 
 def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
-    """Compute norms by `kernel`, as numbers, where they are but made into factors of tensors."""
+    """Return a graph with norms as numbers, by `kernel`, if they only become factors of tensors."""
     numbers = {node for node in graph.nodes if node.op is ops.NORM and is_whole_norm(node)}
     if not numbers:
         return graph
     for node in graph.nodes:
         if node in numbers or numbers.isdisjoint(node.operands):
             continue
+        # What is computed of such numbers alone is a number too.
         alone = all(o in numbers or not is_tensor(o) for o in node.operands)
         if alone and node.op in IN_PYTHON:
             numbers.add(node)
         elif node.op not in MEETING:
+            # A norm meets an op that needs a tensor: all stay tensors.
             return graph
     if not numbers.isdisjoint(graph.outputs):
         return graph

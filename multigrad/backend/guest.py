@@ -1,9 +1,9 @@
-"""`Guest`: what runs in a guest framework, as its host sees it.
+"""`Guest`: a function that runs in one framework for another, its host.
 
 A host lends its inputs and borrows the results, and attaches the gradient to its own autodiff. It
 either keeps what `record` gives, so that residuals stay in the guest, or calls `gradients`, which
-begins from the inputs again. Who lends gives contiguous memory of the host's processor, outside
-any autodiff, and does not write to it as long as the borrower may read.
+begins from the inputs again. A lender gives contiguous memory of the host's processor, outside any
+autodiff, and does not write to it as long as the borrower may read.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def borrow_array(lent: SharedBuffer, own: bool = False) -> Array:
     if own:
         return np.array(lent.array())
     x = lent.array().view()
+    # The memory is the lender's.
     x.flags.writeable = False
     return x
 

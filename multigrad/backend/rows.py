@@ -1,4 +1,4 @@
-"""How a backend's table of rows comes together: from its files, and from what all share."""
+"""Tables of rows for backends, made of the rows in their files and of rows that all share."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ def compositions(
 
         return whole(x)
 
+    # Found by its name, as the rows in a backend's files are.
     found = rows_of(locals())
     if positions is not None:
         found |= placed_rows(rows, positions)
@@ -55,12 +56,14 @@ def compositions(
         del found[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
     known = {**found, **rows}
+    # Until nothing more is ready, because a composition may use another one.
     while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
         for op in ready:
             row = compose(op, known)
             if op.rounds:
                 row = widened_draw(row, widened) if op.random else widened(row)
             found[op] = row
+            # Further compositions use the backend's own row, if it has one.
             known.setdefault(op, found[op])
         waiting = [op for op in waiting if op not in found]
     return found
@@ -82,9 +85,7 @@ def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
 def placed_rows(
     rows: Mapping[Op, Row], positions: Callable[[Tensor, int], Tensor]
 ) -> dict[Op, Row]:
-    """Return the rows that compare places along an axis: values that stay until a mask holds again,
-    and masks of extremes.
-    """
+    """Return the rows that compare positions along an axis: held values, masks of extremes."""
     argmax = rows[ops.ARGMAX]
     argmin = rows[ops.ARGMIN]
     cummax = rows[ops.CUMMAX]
@@ -166,10 +167,12 @@ def orderings(
 
     @lifted
     def unsort(values: Tensor, x: Tensor, *, axis: int, descending: bool) -> Tensor:
+        # The order of an order is its inverse.
         return take(values, order(order(x, axis, descending), axis, False), axis)
 
     @lifted
     def top_k_mask(x: Tensor, *, axis: int, k: int) -> Tensor:
+        # The order of an order is the rank of each element.
         return order(order(x, axis, True), axis, False) < k
 
     return rows_of(locals())

@@ -1,1 +1,1 @@
-"""How backends are found: what is installed, which owns a value; and what all rooms ask of any."""
+"""How backends are found, what is installed, and functions on tensors of any backend."""

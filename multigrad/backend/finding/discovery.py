@@ -1,9 +1,9 @@
-"""How backends are found, and which one owns a value.
+"""Discovery of backends by their entry points, and of the backend that owns a value.
 
-A backend is found by the entry-point group `multigrad.backends`, ours and strangers' alike. Nothing
-here names a framework but NumPy: a value's owner is looked for among the backends whose framework
-is already imported, and cached by type. A backend that cannot be loaded is asked once, and is in
-the way of no other: `xg.backends()` and whoever asks for it by name are told why.
+Ours and strangers' are found alike, in the group `multigrad.backends`. No framework but NumPy is
+named here: a value's owner is looked for among the backends whose framework is already imported,
+and cached by type. A backend that cannot be loaded is tried once and affects no other;
+`xg.backends()`, and a request by its name, give the reason.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ from .installed import (
 GROUP = "multigrad.backends"
 # The reference needs no installation metadata, so that the core works from a source tree.
 REFERENCE = ("numpy", "multigrad.lowering.reference.backend:backend", GROUP)
-# What an activation asks before it acts: (types, is reading, what to call then). Both tables change
-# where a backend is loaded and nowhere else, because a compiler that reads along guards on all of
+# What an activation asks before it acts: (types, is it reading, what to call then). Both tables
+# change only when a backend is loaded, because a compiler that reads the code guards on all of
 # their keys.
 ReaderRow = tuple[tuple[type, ...], Callable[[], bool], Callable[..., Any]]
 EVERY_READER: list[ReaderRow] = []
 READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of tensors
 FUNCTION_READERS: list[Reader] = []
-# Likewise, of all loaded compilers: who is asked, and told, at each `use` and step of a number.
+# Likewise, of all loaded compilers: what is called at each `use` and at each step of a number.
 IS_TRACING: list[Callable[[], bool]] = []
-# The frameworks that may be imported yet, in the one place; at first, nobody has looked.
+# In its only element the frameworks that may still be imported. At first `sys`, which always is, so
+# that the first call looks for backends.
 AWAITED: list[frozenset[str]] = [frozenset({"sys"})]
 ON_ENTER: list[Callable[[str], Callable[[], None]]] = []
 ON_DEPEND: list[Callable[[Any], None]] = []
@@ -86,6 +87,8 @@ class Statuses(list[BackendStatus], InNotebooks):
         )
 
 
+# What this process has found, and never forgets: backends by name, owners by exact type, entry
+# points by name.
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, Backend] = {}
 _points: dict[str, Any] = {}
@@ -122,6 +125,7 @@ def load_backend(name: str) -> Backend:
                 raise _broken(name, f"the compiler of {name!r}", error) from error
             _refused.pop(name, None)
     except BackendNotFound as error:
+        # Amid the framework's own import it may still work later.
         if not _is_being_imported(name):
             _refused[name] = str(error)
         raise
@@ -133,11 +137,13 @@ def _import_backend(name: str, point: Any) -> Backend:
     where = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
     if name in _contested and package != OWN and name != REFERENCE[0]:
         raise BackendNotFound(f"backend {name!r} cannot be used: {_contested[name]}")
+    # Before the import, in which an old framework may fail with a worse message.
     _check_version(name, package)
     try:
         with uncollected():
             found = point.load()  # an import, for which other threads wait by its own lock
     except ModuleNotFoundError as error:
+        # Any other missing module is a fault of the package.
         if (error.name or "").partition(".")[0] != name:
             raise _broken(name, where, error) from error
         line = install_line(name, package, requirements_of(name, package))
@@ -145,6 +151,7 @@ def _import_backend(name: str, point: Any) -> Backend:
             f"backend {name!r} needs {error.name}, which is not installed: {line}"
         ) from error
     except (Exception, SystemExit) as error:
+        # An import of the framework may have begun, and its own word on its version counts.
         _check_version(name, package)
         raise _broken(name, where, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
@@ -163,9 +170,7 @@ def _broken(name: str, where: str, error: BaseException) -> BackendNotFound:
 
 
 def load_point(point: Any, else_: str) -> None:
-    """Load what acquaints multigrad with a library; one that is broken is in the way of no other: a
-    warning says what follows.
-    """
+    """Load an entry point that connects a library; a broken one warns, with what follows."""
     try:
         point.load()
     except ImportError:  # another library of that name, or a part of it is missing
@@ -176,7 +181,6 @@ def load_point(point: Any, else_: str) -> None:
 
 
 def _is_being_imported(name: str) -> bool:
-    """Return whether a framework's import has begun and not ended, so that it may work later."""
     return name in sys.modules and whole(name) is None
 
 
@@ -190,6 +194,7 @@ def index_readers() -> None:
         functions += backend.compiler.read_function
         own = tuple(_row(backend, reader) for reader in backend.compiler.read_activation)
         readers.update(dict.fromkeys(backend.tensors.types, own))
+    # What reads the code of a call is asked before all others.
     rows.sort(key=lambda row: not row[1].reads_code)
     functions.sort(key=lambda reader: not reader.reads_code)
     # From here on nothing raises: a stranger's backend that is malformed changes no table.
@@ -216,6 +221,7 @@ def entry_points() -> Mapping[str, Any]:
         from importlib.metadata import EntryPoint
 
         found: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
+        # Ours first: no package takes a name of ours.
         for point in sorted(find_points(GROUP), key=lambda each: package_of(each) != OWN):
             same = found.setdefault(point.name, [])
             if all(point.value != other.value for other in same):
@@ -223,7 +229,7 @@ def entry_points() -> Mapping[str, Any]:
         for name, points in found.items():
             if len(points) > 1:
                 _contested[name] = _say_contested(points)
-        # At once: other threads look too.
+        # In one step, because other threads read it without a lock.
         _points.update({name: points[0] for name, points in found.items()})
     return _points
 
@@ -268,7 +274,7 @@ def _status(name: str, load: bool) -> BackendStatus:
 
 
 def _foresee(name: str, point: Any, package: str) -> str | None:
-    """Return why a backend would not load, as far as it can be told without an import."""
+    # As far as it can be told without an import.
     if name in _contested and package != OWN and name != REFERENCE[0]:
         return _contested[name]
     root = str(getattr(point, "module", "") or "").partition(".")[0]
@@ -294,6 +300,7 @@ def backend_of(value: Any) -> Backend:
 def _find_owner(type_: type) -> Backend:
     for backend in in_use():
         if issubclass(type_, backend.tensors.types):
+            # Not cached: a class that is refused is refused each time.
             refuse = backend.tensors.refuse
             if refuse is not None and (why := refuse(type_)):
                 named = f"{type_.__module__}.{type_.__qualname__}"
@@ -308,7 +315,7 @@ def _find_owner(type_: type) -> Backend:
 
 
 def refuse_unusable(*types: type) -> None:
-    """Say of what is not a tensor to us why its framework's backend cannot be used."""
+    """Raise BackendNotFound if a type is of a framework whose backend cannot be used."""
     for type_ in types:
         roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
         for name, said in _refused.items():
@@ -323,6 +330,7 @@ def in_use() -> list[Backend]:
     found = []
     for name in _points or entry_points():
         backend = _loaded.get(name)
+        # One that could not be loaded is not tried again.
         if backend is None and name in sys.modules and name not in _refused:
             try:
                 backend = load_backend(name)
@@ -340,14 +348,13 @@ def load_imported() -> None:
 
 
 def load_awaited() -> None:
-    """Load the backends whose framework has been imported meanwhile, where a call has met no
-    reader; a compiler that reads the call begins again, as one of theirs.
-    """
+    """Load backends whose framework was imported since, when a call has met no reader."""
     if sys.modules.keys().isdisjoint(AWAITED[0]):
         return
     known = frozenset(_loaded)
     load_imported()
     for backend in loaded():
+        # A compiler that reads this call begins again, so that it meets the new reader.
         if backend.name not in known and backend.compiler.begin_again is not None:
             backend.compiler.begin_again()
 
@@ -360,11 +367,10 @@ def loaded() -> list[Backend]:
 
 
 def backend_among(values: Any) -> Backend:
-    """Return the one backend that owns the tensors among `values`, plain numbers aside; NumPy's
-    arrays are data of any framework.
-    """
+    """Return the one backend that owns the tensors among `values`, plain numbers aside."""
     tensors = [v for v in values if not isinstance(v, bool | int | float | tuple | type(None))]
     owners = {backend_of(v) for v in tensors}
+    # NumPy's arrays are data of any framework.
     if len(owners) > 1:
         owners.discard(load_backend(REFERENCE[0]))
     if len(owners) > 1:
@@ -389,7 +395,7 @@ def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tup
 
 
 # --- what a stranger's package offers -------------------------------------------------------------
-# What is called of each backend sooner or later, without a look whether it is there.
+# Fields that are called without a look whether they are there.
 CALLED = {
     "tensors": ("dtype", "to_numpy", "from_numpy", "is_traced"),
     "autodiff": ("render", "finish", "call", "attach"),
@@ -397,7 +403,7 @@ CALLED = {
 
 
 def admit(found: Any, name: str, where: str) -> Backend:
-    """Check that an entry point gives a Backend of its name with all groups, and return it."""
+    """Return the object of an entry point, checked to be a Backend of its name with all groups."""
     if not isinstance(found, Backend):
         raise BackendNotFound(
             f"backend {name!r} cannot be used: {where} is a {type(found).__name__}; "

@@ -1,4 +1,4 @@
-"""What all compilers are told at once; `Compiler` says what an event means."""
+"""Events of which all compilers are told; `Compiler` says what each event means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Leave = Callable[[], None]
 
 
 def enter_rules(token: str) -> list[Leave]:
-    """Show the active rules' token to all compilers in use; return what to call where they end."""
+    """Tell all compilers in use the active rules' token; return what to call when these end."""
     leaves: list[Leave] = []
     try:
         if not sys.modules.keys().isdisjoint(AWAITED[0]):
@@ -36,7 +36,7 @@ def enter_rules(token: str) -> list[Leave]:
 
 
 def leave_rules(leaves: list[Leave]) -> None:
-    """Let all compilers see what is in force now, the last that was told first."""
+    """Tell all compilers that rules have ended, the last that was told first."""
     try:
         while leaves:
             leaves.pop()()
@@ -82,7 +82,7 @@ def tell_registered(epoch: int) -> None:
 
 
 def tell_moved(moving: Any) -> None:
-    """Tell all loaded compilers, and what follows it, that a number has moved."""
+    """Tell all loaded compilers, and a number's followers, that it has moved."""
     for on_move in ON_MOVE:
         on_move(moving)
     for follower in moving.all_following():
@@ -90,7 +90,7 @@ def tell_moved(moving: Any) -> None:
 
 
 def is_tracing() -> bool:
-    """Return whether a loaded compiler traces what runs now, to run it again as it is then."""
+    """Return whether a loaded compiler traces what runs now, to run its trace again later."""
     for ask in IS_TRACING:  # noqa: SIM110  (a loop, which Dynamo reads)
         if ask():
             return True

@@ -1,8 +1,8 @@
-"""What is installed: a framework's version, and which one its backend needs; by metadata alone.
+"""Versions of installed frameworks and those that backends need, by metadata alone.
 
-The lower bound stands in one place, the metadata of the package that offers the backend: its extra
-of the backend's name, or a dependency on the framework. No framework is imported to read it, and
-`importlib.metadata` is loaded where it is first needed.
+The lower bound is in one place, the metadata of the package that offers the backend: its extra of
+the backend's name, or a dependency on the framework. No framework is imported to read it, and
+`importlib.metadata` is loaded when it is first needed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from ...graph.support.class_bases import dataclass
 
 OWN = "multigrad-rules"  # the distribution whose names nobody else takes
+# Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 MACHINE = re.compile(r"""(sys_platform|platform_machine)\s*([!=]=)\s*["']([^"']+)["']""")
@@ -26,7 +27,7 @@ RELEASE = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line of what a package asks for.
+    """One requirement of a package.
 
     Attributes:
         package: the name under which it is installed.
@@ -57,9 +58,8 @@ def normalized(package: str) -> str:
 
 
 def read_header(distribution: Any, name: str) -> list[str]:
-    """Return the lines of a name in a package's metadata; `importlib.metadata` reads the package's
-    description, too, which takes ten times as long.
-    """
+    """Return the lines of a name in a package's metadata."""
+    # `importlib.metadata` reads the description, too, which takes ten times as long.
     text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     return re.findall(rf"^{name}: *(.*?) *$", text.partition("\n\n")[0], re.MULTILINE)
 
@@ -81,17 +81,14 @@ def required_by(package: str) -> tuple[str, ...]:
 
 
 def find_points(group: str) -> list[Any]:
-    """Return the entry points of a group of ours, but for those of packages with damaged
-    metadata.
-    """
+    """Return the entry points of a group; packages with damaged metadata have none."""
     return [point for point in _read_points() if point.group == group]
 
 
 @functools.cache
 def _read_points() -> list[Any]:
-    """Return the entry points of packages that name us: each reading goes through the files of all
-    packages, and to make objects of all that they offer takes three times as long.
-    """
+    # Each reading goes through the files of all packages, and to make objects of all that they
+    # offer, not only of what names us, takes three times as long.
     from importlib import metadata
 
     return [point for each in metadata.distributions() for point in _points_of(each)]
@@ -117,16 +114,14 @@ def package_of(point: Any) -> str:
         return ""
 
 
+# Cached, because a distribution offers several points, and each would read a file.
 @functools.cache
 def _name_of(distribution: Any) -> str:
-    """Return the name of a distribution, which offers several points and reads a file for it."""
     return next(iter(read_header(distribution, "Name")), "")
 
 
 def requirements_of(name: str, package: str) -> list[Requirement]:
-    """Return a package's requirements, on this system, for the framework that is imported under
-    this name.
-    """
+    """Return a package's requirements, on this system, for the framework imported by this name."""
     from importlib import metadata
 
     try:
@@ -138,6 +133,7 @@ def requirements_of(name: str, package: str) -> list[Requirement]:
     same = [row for row in rows if not row.extra and normalized(row.package) == normalized(name)]
     if in_extra or same:
         return in_extra or same
+    # A framework may be installed under another name than it is imported by.
     provided = {normalized(each) for each in metadata.packages_distributions().get(name, ())}
     return [row for row in rows if not row.extra and normalized(row.package) in provided]
 
@@ -146,6 +142,7 @@ def _is_of_here(line: str) -> bool:
     import platform
 
     here = {"sys_platform": sys.platform, "platform_machine": platform.machine()}
+    # Markers are not parsed: one `or` joins all their comparisons, else they must all hold.
     asked = [(here[name] == value) is (sign == "==") for name, sign, value in MACHINE.findall(line)]
     return (any if " or " in line else all)(asked) if asked else True
 
@@ -208,6 +205,7 @@ def why_too_old(name: str, package: str) -> str | None:
 
 def is_older(version: str, least: str) -> bool:
     """Return whether a version comes before another; one that cannot be read does not."""
+    # Only a release's numbers count, not what follows them.
     found, bound = RELEASE.match(version), RELEASE.match(least)
     if found is None or bound is None:
         return False

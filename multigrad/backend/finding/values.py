@@ -1,4 +1,4 @@
-"""Tensors of any framework: their numbers, keys and memory, and ops that are computed at once."""
+"""Functions on tensors of any framework: their numbers, keys and memory, and single ops."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from .discovery import backend_among, backend_of
 
 Tensor: TypeAlias = Any
 ARRAYS = (np.ndarray, np.generic)  # Dynamo reads no union of them
+# No backend is asked about values of these types.
 NO_TENSORS = (bool, int, float, str, bytes, type(None), list, tuple, dict)
 
 
@@ -46,11 +47,10 @@ def framework_of(values: Sequence[Any]) -> Backend | None:
 
 
 def in_one_framework(values: Sequence[Any]) -> list[Any]:
-    """Return values with NumPy's arrays among them as constants of the framework whose tensors
-    stand beside them.
+    """Return values, with NumPy's arrays as constants of the other tensors' framework.
 
     Raises:
-        MultigradError: tensors of two frameworks stand beside an array.
+        MultigradError: next to an array there are tensors of two frameworks.
     """
     if not any(isinstance(value, ARRAYS) for value in values):
         return list(values)
@@ -61,8 +61,10 @@ def in_one_framework(values: Sequence[Any]) -> list[Any]:
 
     def own(value: Any) -> Any:
         is_array = isinstance(value, ARRAYS)
+        # Arrays of objects or strings, and complex ones, are left alone.
         if not is_array or dtype_name(value.dtype) not in (*FLOATS, *WHOLE, BOOL):
             return value
+        # In the native byte order, as frameworks take it.
         array = np.asarray(value, value.dtype.newbyteorder("="))
         constant = backend.tensors.constant
         return backend.tensors.from_numpy(array) if constant is None else constant(array, tensors)
@@ -112,7 +114,7 @@ def concrete_key(key: Any) -> tuple[int, int] | None:
 
 
 def key_for(backend: Backend, key: Any) -> Any:
-    """Return a key such as a backend folds in: two ints of what is another framework's."""
+    """Return a key that a backend can fold in: another framework's as two ints."""
     if isinstance(key, tuple):
         return key
     owner = backend_of(key)
@@ -154,6 +156,7 @@ def run_on_tensors_alone(
     is_tensor: Callable[[Any], Any],
 ) -> list[Any]:
     """Return a function's outputs under a transform of its tensors; other outputs bypass it."""
+    # Outputs that are no tensors, by position: the transform may return tensors only.
     others: dict[int, Any] = {}
 
     def tensors_only(*given: Any) -> list[Any]:
@@ -166,7 +169,8 @@ def run_on_tensors_alone(
     return [others[i] if i in others else next(rest) for i in range(len(found) + len(others))]
 
 
-# The float dtype of the call whose code runs as written: a mask has none of its own.
+# The float dtype of the call whose code runs as written, set by `within_call` while it runs: a mask
+# has none of its own.
 _of_call: ContextVar[Any] = ContextVar("_of_call", default=None)
 OF_MASKS = (ops.MEAN, ops.STD, ops.VAR, ops.NORM, ops.COUNT_NONZERO)  # their results are floats
 
@@ -183,6 +187,7 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
     if native is None:
         reason = kernels.unsupported.get(op, "it has no row for it")
         raise UnsupportedOp(f"{op.name} is not available on {backend.name}: {reason}")
+    # A mask and two numbers: nothing here has a float dtype.
     if op is ops.WHERE and all(type(o) in (int, float) for o in operands[1:]):
         operands = _filled(operands, backend)
     elif op.coerce in ("float", "where"):
@@ -194,9 +199,8 @@ def compute(op: Op, operands: tuple[Any, ...], attrs: Mapping[str, Any]) -> Any:
 
 
 def within_call(run: Callable[..., Any], leaves: Iterable[Any]) -> Callable[..., Any]:
-    """Return a function whose numbers take the float dtype of a call's tensors, where these have
-    one: `where(mask, 1e-6, -1e-6)` is of that, as capture has it.
-    """
+    """Return a function whose numbers take the float dtype of a call's tensors, if any."""
+    # `where(mask, 1e-6, -1e-6)` has that dtype, as in a capture.
     dtypes = {leaf.dtype for leaf in leaves if "float" in str(getattr(leaf, "dtype", ""))}
     if len(dtypes) != 1:
         return run
@@ -224,16 +228,16 @@ def _refuse_dtype(
 
 
 def _filled(operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
-    """Give the first of two numbers that a mask chooses between the dtype of the call, if any."""
     mask, first, second = operands
     dtype = _of_call.get()
+    # Without a call the framework decides.
     if dtype is None:
         return operands
     return mask, backend.kernels.rows[ops.FULL_LIKE](mask, first, dtype=dtype), second
 
 
 def _agree(op: Op, operands: tuple[Any, ...], backend: Backend) -> tuple[Any, ...]:
-    """Give numbers, masks and integers the dtype of the float tensors, as capture does."""
+    # Numbers, masks and integers take the dtype of the float tensors, as in a capture.
     cast, weak = backend.kernels.rows[ops.CAST], backend.tensors.weak
     kept = operands[:1] if op is ops.WHERE else ()  # the condition
     values = operands[len(kept) :]
