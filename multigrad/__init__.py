@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .graph.support import threads as _threads  # noqa: F401
 from .graph.support.lazy_modules import serve as _serve
 
-# Each name stands here for type checkers, and below with its room.
+# These are for type checkers; `_ROOMS` below says where each name is.
 if TYPE_CHECKING:
     from . import compat as compat
     from . import keras as keras
@@ -201,7 +201,7 @@ _MODULES = {
     "xp": "capture.dialects.xp",
 }
 _serve(__name__, _MODULES)
-# The names of FreeGrad, and those that others take the place of: they work, and are not completed.
+# FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
 _OTHER_NAMES = {
     "cli",
     "context",
@@ -216,7 +216,7 @@ _OTHER_NAMES = {
     "transforms",
     "wrappers",
 }
-# What needs a framework to be there at all.
+# Names that are there only with a framework.
 _NEEDS = {"Activation": "torch", "keras": "keras"}
 
 

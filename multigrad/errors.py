@@ -92,6 +92,7 @@ class TraceError(MultigradError):
 
     def to_keep(self) -> Self:
         """Return this error without the frames that led to it, which hold the call's tensors."""
+        # A copy has no traceback.
         return copy.copy(self)
 
 
@@ -111,6 +112,7 @@ class DisprovedError(TraceError):
 
     @property
     def home(self) -> str:
+        # In `args`, as the place is, so that it survives when AutoGraph makes the exception anew.
         return self.args[2] if len(self.args) > 2 else ""
 
 
@@ -168,7 +170,7 @@ class GradientError(MultigradError):
 
 
 class PlaceError(MultigradError, IndexError):
-    """An index points outside of a tensor, in code whose library refuses that.
+    """An index points outside a tensor, in code whose library refuses that.
 
     Examples:
         >>> xg.convert(lambda x: x[5])(np.ones(3))
@@ -229,6 +231,7 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     import difflib  # 2 ms, and only errors need it
 
     words = list(known)
+    # Without case first: "relu" is close to "ReLU".
     close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.6)
     # of names that differ by case alone, as `activation` and `Activation`, the nearer one
     same = [word for word in words if close and word.lower() == close[0]]

@@ -1,6 +1,6 @@
-"""Modules that stand in for other packages' own: their names, signatures and defaults, our rules.
+"""Drop-in modules for other packages: their names, signatures and defaults, with our rules.
 
-`import multigrad.compat.snntorch as surrogate` in the place of `from snntorch import surrogate`.
+`import multigrad.compat.snntorch as surrogate` instead of `from snntorch import surrogate`.
 They need torch (`optax`: jax), not the packages.
 
 May import the rooms up to `keras`; docs/architecture.md has their order.
@@ -14,6 +14,7 @@ from ..graph.support.lazy_modules import namespace
 __all__ = ["norse", "snntorch", "spikingjelly"]
 
 
+# Loaded at first use, because they need torch.
 def _load(name: str) -> Any:
     return import_module(f"{__name__}.{name}")
 

@@ -15,4 +15,5 @@ if TYPE_CHECKING:
         remove_param_hooks,
     )
 else:
+    # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "hooks.param_hooks", __name__, __all__)

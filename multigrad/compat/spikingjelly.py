@@ -71,4 +71,5 @@ if TYPE_CHECKING:
     from multigrad_torch.compat.spikingjelly import *
 else:
     surrogate = sys.modules[__name__]  # the packages' own name for the module
+    # Loaded at first use, because they need torch.
     __getattr__, __dir__ = served_by("torch", "compat.spikingjelly", __name__, __all__)

@@ -1,4 +1,4 @@
-"""Models and functions that exist already: which of their parts are meant, and what is put on them.
+"""Rules on existing models and functions: which of their parts are meant, and what acts there.
 
 May import the rooms up to `rules`; docs/architecture.md has their order.
 """

@@ -1,6 +1,4 @@
-"""`xg.attach`: rules on a model that exists, taken off by one call; `xg.quantize`: a layer of torch
-or Keras whose weights, and inputs, are quantized.
-"""
+"""`xg.attach`: rules on an existing model; `xg.quantize`: layers with quantized weights, inputs."""
 
 from __future__ import annotations
 
@@ -25,13 +23,13 @@ Rules: TypeAlias = Mapping[Any, str | Rule | Callable[..., Any]] | Composite
 
 
 class HasModules(Protocol):
-    """A model of torch, as far as a type checker is told."""
+    """A torch model, as far as type checkers know it."""
 
     def named_modules(self) -> Any: ...
 
 
 class HasConfig(Protocol):
-    """A model or a layer of Keras, as far as a type checker is told."""
+    """A Keras model or layer, as far as type checkers know it."""
 
     def get_config(self) -> Any: ...
 
@@ -85,8 +83,9 @@ def attach(model: Any, rules: Rules) -> Attachment | Overridden[..., Any]:
     """
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(model, keras.Operation):
-        # By name: the rooms of Keras stand above, and are for its models alone.
+        # By name: the rooms of Keras are above this one, and only its models need them.
         return import_module("multigrad.keras.models.attach").attach(model, rules)
+    # Only imported frameworks: there are no models of others.
     for backend in in_use():
         models = backend.models
         if models.attach is not None and models.is_model is not None and models.is_model(model):
@@ -174,7 +173,7 @@ def quantize(
     options: dict[str, Any] = {"bits": bits, "axis": axis, "sample": sample}
     keras = sys.modules.get("keras")
     if keras is not None and isinstance(layer, keras.layers.Layer):
-        # By name: the rooms of Keras stand above, and are for its models alone.
+        # By name: the rooms of Keras are above this one, and only its layers need them.
         made: Any = import_module("multigrad.keras.quantize").Quantized
         return made(layer, weights, activations, **options)
     for backend in in_use():

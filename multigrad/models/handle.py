@@ -1,4 +1,4 @@
-"""What `attach` returns: what it changed, and the way back."""
+"""`Attachment`, the handle that `attach` returns: what was changed, and the way back."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A rule put on what a framework finds: in a function's calls, in a model's layers.
+"""Rules on what a framework finds: what a selector means, and a rule over any forward.
 
-A framework finds them and puts something in their place. Which are meant, what acts for a rule's
-name now, and what is said of a selector that nothing was met for stands here, once for all.
+A framework finds calls and layers and replaces them. Which are meant, what acts for a rule's name
+now, and the messages about a selector that met nothing are here, once for all frameworks.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function that a layer holds as an attribute, as an activation is one.
+    """A function that a layer holds as an attribute, such as an activation.
 
     Attributes:
         layer: the framework's object that holds it.
         attribute: its name there.
-        function: what stands there.
+        function: the value of the attribute.
     """
 
     layer: Any
@@ -63,7 +63,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A layer with the rule for it, and the selector that said so."""
+    """A layer with its rule, and the selector that chose it."""
 
     layer: Layer
     rule: Any
@@ -72,14 +72,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class OperationChoice:
-    """An operation, as its framework identifies it, with the rule for it."""
+    """An operation, as its framework identifies it, with its rule."""
 
     operation: Any
     rule: Any
     selector: Any
 
 
-# What a framework knows of its operations: the one that a selector means, or None; and their names.
+# Returns the framework's operation that a selector means, or None.
 FindOperation = Callable[[Any], Any]
 
 
@@ -128,7 +128,7 @@ def choose(
 
 
 def check_row(selector: Any, rule: Any) -> None:
-    """Check that a selector has parts, and a rule."""
+    """Check that a selector is no empty tuple, and its rule is not None."""
     if isinstance(selector, tuple) and not selector:
         raise RuleValueError(
             f"selector () means nothing, so rule {rule!r:.60} would act nowhere: leave it out, or "
@@ -142,7 +142,7 @@ def check_row(selector: Any, rule: Any) -> None:
 
 
 def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
-    """Return the functions that layers hold which a selector means: one by its own name."""
+    """Return the functions of layers that a selector means, which ends in an attribute's name."""
     if not isinstance(selector, str):
         return []
     last = selector.rpartition(".")[2]
@@ -154,10 +154,11 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
 
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers that a selector means; none where none fits."""
+    """Return the layers that a selector means."""
     if isinstance(selector, str):
         found = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
         leaves = [each for each in found if each.is_leaf]
+        # A wildcard means leaves if it matches any, and not what contains them.
         return leaves if leaves and WILDCARDS & set(selector) else found
     if isinstance(selector, type):
         return [each for each in layers if isinstance(each.layer, selector)]
@@ -187,7 +188,7 @@ def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def _is_like(selector: Any, layers: Sequence[Layer]) -> bool:
-    """Return whether a selector is of a class that all layers have in common."""
+    # Of a class that all layers have in common it is a layer, of another model.
     kinds = [set(type(each.layer).__mro__) for each in layers]
     common = set.intersection(*kinds) - {object} if kinds else set()
     return isinstance(selector, tuple(common))
@@ -207,7 +208,6 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
 
 
 def _once(choices: Sequence[Choice]) -> list[Choice]:
-    """Return each layer once."""
     by_layer: dict[int, Choice] = {}
     for choice in choices:
         if isinstance(choice.layer.layer, Function) and is_layer_rule(choice.rule):
@@ -222,6 +222,7 @@ def _once(choices: Sequence[Choice]) -> list[Choice]:
                 f"{known.rule!r}, {choice.selector!r} gives it {choice.rule!r}"
             )
     found = list(by_layer.values())
+    # A rule on a layer replaces all gradients inside it.
     outer = {name: choice for choice in found for name in choice.layer.names if name}
     for choice in found:
         for name in choice.layer.names:
@@ -238,7 +239,6 @@ def _once(choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _once_each(choices: Sequence[OperationChoice]) -> list[OperationChoice]:
-    """Return each operation once."""
     found: dict[Any, OperationChoice] = {}
     for choice in choices:
         known = found.setdefault(choice.operation, choice)
@@ -281,12 +281,12 @@ def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[s
 # --- a rule over a forward that stays as it is: a layer, a call of a library, anything ------------
 Tensor = Any
 Over: TypeAlias = AnyFunction | BoundFunction
+# Weak: an entry goes when its rule is freed.
 _over: weakref.WeakKeyDictionary[Rule, Over] = weakref.WeakKeyDictionary()
 
 
 def over(rule: str | Rule | Callable[..., Any]) -> Over:
-    """Return a Function `(tin, out) -> out` that puts a rule's gradient in the place of a forward's
-    own.
+    """Return a Function `(tin, out) -> out` with a rule's gradient instead of the forward's own.
 
     `out` is what the forward computed of `tin` as a constant (detached, `stop_gradient`): so what
     else the forward reads, its weights among it, keeps its gradient, and `tin` gets the rule's.
@@ -300,6 +300,7 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
     known = _over.get(found)
     if known is None:
         bound_rule = found.bound_rule()  # a param that is missing is said here
+        # Weak, because the Function is the value of an entry whose key is the rule.
         held = weakref.ref(found)
         names, values = bound_rule.specialization.runtime, bound_rule.values
         # Numbers that may change are given at each call: others are part of the graph.
@@ -344,7 +345,7 @@ def pull(
 
 
 def misfit(rule: str, where: str, tin: Any, out: Any) -> str:
-    """Return that a rule does not fit, and what would."""
+    """Return the error message for a rule that does not fit, with what would."""
     return (
         f"{where} makes shape {out} of {tin}, and rule {rule!r} needs a gradient of its input's "
         "shape: it goes on layers and operations that keep the shape. What fits a layer with "
@@ -353,18 +354,15 @@ def misfit(rule: str, where: str, tin: Any, out: Any) -> str:
 
 
 def check_fit(rule: str, where: str, tin: Any, out: Any) -> None:
-    """Check that a rule fits a forward, by the shapes of its input and output; lengths that are not
-    known yet fit all others.
-    """
+    """Check that a rule fits a forward, by the shapes of its input and output where known."""
     if not shapes_agree(out, tin):
         raise GradientError(misfit(rule, where, tuple(tin), tuple(out)))
 
 
 class RuleOver:
-    """A rule over forwards, for compilers that read code and follow no lookup of a name: it is
-    looked up again only where a name means another rule than before.
-    """
+    """A rule over forwards, looked up again only when some name means another rule than before."""
 
+    # Compilers that read code can follow a comparison of epochs, but no look-up of a name.
     __slots__ = ("_known", "rule")
 
     def __init__(self, rule: str | Rule | Callable[..., Any]) -> None:
@@ -380,7 +378,7 @@ class RuleOver:
         return function
 
     def here(self) -> Over:
-        """Return the same in eager code, which may be a region that runs again."""
+        """Return it for eager code, which may be a region that runs again."""
         return over(self.rule) if is_of_then() else self.now()
 
 
@@ -416,11 +414,11 @@ def parts_of(rules: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
 
 
 class Following(Generic[A]):
-    """What acts for some rules; made anew where a name means another rule than before.
+    """An object made for some rules, and made again when a name means another rule than before.
 
     Args:
         rules: names, Rules, functions, or those that read layers.
-        make: what acts, of what puts each of the rules over a forward (`over`).
+        make: makes it from `over` of each rule, or the rule itself if it reads layers.
     """
 
     def __init__(self, rules: Iterable[Any], make: Callable[[Sequence[Any]], A]) -> None:
@@ -429,7 +427,7 @@ class Following(Generic[A]):
         self._known: tuple[tuple[Any, ...], A] | None = None
 
     def now(self) -> A:
-        """Return the object that acts for the present meanings of the rules' names."""
+        """Return the object for the present meanings of the rules' names."""
         meant = tuple(rule if is_layer_rule(rule) else over(rule) for rule in self._rules)
         known = self._known
         if known is None or known[0] != meant:
@@ -452,14 +450,14 @@ def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
 
 
 def unmet(function: str, said: str, near: str, called: Iterable[str]) -> str:
-    """Return that a function calls nothing that a selector means, and what it calls."""
+    """Return the error message for a selector that nothing a function calls is meant by."""
     names = sorted(set(called))
     listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
     return f"{function} calls no operation {said}{near} (it calls: {listed or 'none'})"
 
 
 def close(name: str, names: Iterable[str]) -> str:
-    """Return the names that are like one, as words for a message."""
+    """Return the end of a message with names that are like one, "" if there are none."""
     found = difflib.get_close_matches(name, sorted(set(names)), 3)
     return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
 
@@ -482,9 +480,9 @@ class Given:
 
     Attributes:
         layer: the layer.
-        kind: its kind; None: it is of none that has a name.
+        kind: its kind, or None if that has no name.
         rule: the rule; None: it keeps its own gradient.
-        is_named: whether the composite says so of the layer's name.
+        is_named: whether the composite has an entry for the layer's name.
     """
 
     layer: Layer

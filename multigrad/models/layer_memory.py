@@ -1,8 +1,7 @@
-"""What the layers of a model keep for backward, where a framework tells it of a trace: each value
-that backward reads of forward, with the layers that made it and that keep it.
+"""Tensors that a model's layers keep for backward, where a framework shows them in a trace.
 
-A backend runs each layer in a scope of its own name, which the framework writes to all that is
-traced within.
+Each value that backward reads of forward has the layers that made it and that keep it. A backend
+runs each layer in a scope of its own name, which the framework writes to all that is traced within.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, TypeAlias
 Row: TypeAlias = dict[str, Any]
 Within: TypeAlias = Callable[[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 """(name of a layer, its call, args, kwargs) -> its outputs."""
-WHOLE = "(model)"  # what ops outside of layers are counted for
+WHOLE = "(model)"  # the owner of ops outside all layers
 MASKS = ("bool", "uint8")
 SCOPE = re.compile(r"multigrad_layer_(\d+)_")
 
@@ -39,6 +38,7 @@ class Scopes:
 
     def layer_of(self, text: str) -> str:
         """Return the innermost layer of what is traced under these scopes."""
+        # Outer scopes come first in the text.
         found = SCOPE.findall(text)
         return self.names[int(found[-1])] if found else WHOLE
 
@@ -52,7 +52,7 @@ class Scopes:
         dtype: str,
         size: int,
     ) -> None:
-        """Note what a layer keeps; the maker is None of an input of the model."""
+        """Note a tensor that a layer keeps; its maker is None if it is an input of the model."""
         if maker != layer:
             what = "input"
         elif is_read_elsewhere:

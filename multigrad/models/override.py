@@ -103,6 +103,7 @@ class Overridden(Generic[P, R]):
         check(function, rules)
         self.function = function
         self.rules = dict(rules) if isinstance(rules, Mapping) else rules
+        # By framework, as calls meet them.
         self._by_backend: dict[str, Callable[..., Any]] = {}
         self._said = self._named_by_selectors()
         self._read = tuple(self._readings())
@@ -125,6 +126,7 @@ class Overridden(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the function's result, with the rules' gradients attached."""
+        # First, because a compiler that reads this code can follow nothing below.
         for is_reading, call in self._read:
             if is_reading():
                 return call(*args, **kwargs)
@@ -160,9 +162,8 @@ class Overridden(Generic[P, R]):
         return found
 
     def _readings(self) -> Iterator[tuple[Callable[[], bool], Callable[..., Any]]]:
-        """Yield what a compiler calls that reads our code, where the selectors mean its
-        framework's operations: it can read no discovery of backends.
-        """
+        # For a compiler that reads our code, if the selectors mean its framework's operations: it
+        # cannot read the discovery of backends.
         for backend in in_use():
             readers = [each for each in backend.compiler.read_function if each.reads_code]
             if readers and backend.models.override is not None:
@@ -170,10 +171,10 @@ class Overridden(Generic[P, R]):
                     yield readers[0].is_reading, self._on(backend)
 
     def _named_by_selectors(self) -> Backend | None:
-        """Return the framework whose functions are among the selectors, if any."""
         if not isinstance(self.rules, Mapping):
             return None
         parts = [part for part, _ in parts_of(self.rules)]
+        # The framework whose functions are among the selectors, if any.
         for backend in in_use():
             is_operation = backend.models.is_operation
             if is_operation is not None and any(map(is_operation, parts)):
@@ -181,10 +182,7 @@ class Overridden(Generic[P, R]):
         return None
 
     def _backend_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Backend:
-        """Return the framework of a call: of its tensors, else of what the function returns.
-
-        NumPy's arrays are data of any framework.
-        """
+        # The framework of the tensors, else of the results; NumPy's arrays are data of any.
         found = owners((args, kwargs))
         if len(found) > 1:
             names = " and ".join(sorted(found))
@@ -193,6 +191,7 @@ class Overridden(Generic[P, R]):
             return next(iter(found.values()))
         if self._said is not None:
             return self._said
+        # Only a run tells, where no argument and no selector does.
         found = owners(self.function(*args, **kwargs))
         if len(found) == 1:
             return next(iter(found.values()))
@@ -200,7 +199,7 @@ class Overridden(Generic[P, R]):
 
 
 def check(function: Any, rules: Any) -> None:
-    """Check what `override` is given."""
+    """Check the arguments of `override`."""
     keras = sys.modules.get("keras")
     holders = [backend.name for backend in in_use() if is_model_of(backend, function)]
     if keras is not None and isinstance(function, keras.Operation):
@@ -250,10 +249,9 @@ class Recording(Meant):
     """What a selector means where a function is captured.
 
     Attributes:
-        op: what the function records, where that is one op: so it is recognized as an operator or a
-            method too.
+        op: the op that the function records, if it is one: operators and methods record it too.
         function: the function itself, where it records several.
-        rule: what takes the place of its gradient.
+        rule: the Function whose gradient replaces its own.
     """
 
     op: Op | None
@@ -323,6 +321,7 @@ class Acting:
             )
         at = tensors[0]
         tin = operands[at]
+        # Without rules meanwhile, or the operation would meet its own rule.
         trace.overriding = None
         try:
             out = again(*operands[:at], xp.stop_gradient(tin), *operands[at + 1 :])
@@ -367,13 +366,12 @@ def find(selector: Any, rule: Function) -> Recording:
 
 
 def op_of(function: Callable[..., Any]) -> Op | None:
-    """Return the one op that a function of an array records: of several forms the one of its name,
-    else the first. None: it records others too.
-    """
+    """Return the one op that a function of an array records, or None if it records others too."""
     trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
     x = trace.input("x", INPUT)
     found: list[Op] = []
     most = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs
+    # The forms of a call that are tried; one with arguments of a wrong kind raises.
     for given in ((x,), (x, 0), (x, x), (x, 0, 1)):
         if len(given) > most:
             continue
@@ -381,6 +379,7 @@ def op_of(function: Callable[..., Any]) -> Op | None:
             result = function(*given)
             if isinstance(result, Value) and is_direct(result, x):
                 found.append(result.node.op)
+    # Of several forms the one with the function's own name, else the first.
     named = [op for op in found if op.name == name_of(function)]
     return next(iter((*named, *found)), None)
 

@@ -1,4 +1,4 @@
-"""For people's own test suites: assertions about gradients.
+"""Assertions about gradients, for the test suites of people who use multigrad.
 
     from multigrad.testing import assert_gradient, assert_gradients, assert_parity
 

@@ -1,4 +1,4 @@
-"""Assertions on gradients, which print the whole report where they fail."""
+"""Assertions on gradients, whose failures print the whole report."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> Chec
     report = check(obj, *inputs, backend=backend)
     if not report.ok:
         raise AssertionError(str(report))
+    # A report on no numbers is no proof.
     if report.compared == 0:
         raise AssertionError(f"{report}\n  nothing was compared: give inputs away from the kinks")
     return report
@@ -135,6 +136,7 @@ def smallest(inputs: Sequence[Any], breaks: Callable[[Sequence[Any]], bool]) -> 
     is_smaller = True
     while is_smaller and tries:
         is_smaller = False
+        # From the largest step again after each success.
         for candidate in _simpler(best):
             if not tries:
                 break
@@ -146,14 +148,15 @@ def smallest(inputs: Sequence[Any], breaks: Callable[[Sequence[Any]], bool]) -> 
 
 
 def _simpler(inputs: list[Any]) -> Iterator[list[Any]]:
-    """Yield what is simpler, the largest steps first."""
     for axis in (0, -1):
+        # Arrays of one length are cut together, as batches and their weights are.
         lengths = {x.shape[axis] for x in inputs if isinstance(x, np.ndarray) and x.ndim}
         if len(lengths) == 1 and max(lengths) > 1:
             length = max(lengths)
             for kept in (1, length // 2):
                 if kept < length:
                     yield [_cut(x, axis, kept) for x in inputs]
+    # Fewer elements did not break it: rounder numbers, in one array at a time.
     for place, x in enumerate(inputs):
         for simpler in _rounder(x) if isinstance(x, np.ndarray) and is_float_array(x) else ():
             if simpler.tobytes() != x.tobytes():
@@ -166,7 +169,7 @@ def _cut(x: Any, axis: int, kept: int) -> Any:
 
 
 def _rounder(x: Any) -> Iterator[Any]:
-    """Yield an array of ones, of whole numbers, of numbers with one digit; of ones, none."""
+    # Ones are simplest, then whole numbers, then numbers with one digit.
     if np.all(x == 1):
         return
     yield np.ones_like(x)

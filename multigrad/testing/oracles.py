@@ -1,5 +1,4 @@
-"""Oracles that share nothing with the library: float64 arithmetic that knows what rounding may do
-to it.
+"""Oracles for tests that share nothing with the library: float64 with bounds on roundings.
 
 An `Exact` is a float64 array, rounded to a dtype's range but not to its precision, with a bound on
 how far the roundings of that dtype can take a computation away from it. The formulas of the rules
@@ -22,7 +21,7 @@ Array = Any
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 FLOAT16, BFLOAT16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 DTYPES = (FLOAT32, FLOAT64, FLOAT16, BFLOAT16)
-# What a framework's exp or tanh may be off; basic arithmetic: 1, where IEEE asks for half.
+# How many ulps a framework's exp or tanh may be off; basic arithmetic 1, where IEEE asks for half.
 KERNEL_ULPS = 4
 
 
@@ -31,17 +30,15 @@ def finfo(dtype: Any) -> Any:
 
 
 def slack(dtype: Any) -> float:
-    """The absolute error below which results underflow; float16 is flushed nowhere, so it is
-    small.
-    """
+    """Return the absolute error below which results underflow."""
+    # Nothing flushes float16, so its slack is small.
     info = finfo(dtype)
     return float(info.smallest_subnormal if dtype == FLOAT16 else info.smallest_normal)
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """`value`, the bound `error` on a computation in `dtype`, and the largest magnitude met on the
-    way.
+    """A value, the bound of its error in `dtype`, and the largest magnitude met on the way.
 
     A bool value whose outcome the roundings decide has error 1.
     """
@@ -99,7 +96,7 @@ class Exact:
         return self._mask(~self.value, self.error)
 
     def lift(self, number: Any) -> Exact:
-        """A Python number takes the dtype of what it meets, which rounds it."""
+        """Return a number in this dtype, which rounds it, or an Exact unchanged."""
         if isinstance(number, Exact):
             return number
         value = np.asarray(number, np.float64)
@@ -108,13 +105,14 @@ class Exact:
         return Exact(rounded, error, np.abs(value), self.dtype)
 
     def rounded(self, value: Array, error: Array, ulps: float, *operands: Exact) -> Exact:
-        """The result of one operation: in range, its own rounding added to what was propagated.
+        """Return the result of one operation, with its own rounding added to the propagated error.
 
         A NaN in `error` says that roundings decide about an infinity.
         """
         value = np.asarray(value, np.float64)
         top = float(finfo(self.dtype).max)
         error = error + ulps * float(finfo(self.dtype).eps) * np.abs(value) + slack(self.dtype)
+        # At the end of the range roundings decide whether the result is infinite.
         near_top = np.abs(np.abs(value) - top) <= error
         value = np.where(np.abs(value) > top, np.copysign(np.inf, value), value)
         unknown = near_top | np.isnan(error)
@@ -123,14 +121,14 @@ class Exact:
         return Exact(value, error, np.fmax(largest, np.abs(value)), self.dtype)
 
     def apply(self, function: Callable[[Array], Array], ulps: float = KERNEL_ULPS) -> Exact:
-        """A function of one operand; its error is what it does at the ends of the interval."""
+        """Return a function of this operand, with its errors at the ends of the interval."""
         value = function(self.value)
         ends = [function(self.value + sign * self.error) - value for sign in (-1, 1)]
         error = np.where(self.error > 0, np.maximum(np.abs(ends[0]), np.abs(ends[1])), 0.0)
         return self.rounded(value, error, ulps, self)
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Exact:
-        """A sum; 16-bit floats are accumulated in float32 and rounded once."""
+        """Return the sum; 16-bit floats are accumulated in float32 and rounded once."""
         value = np.sum(self.value, axis=axis, keepdims=keepdims)
         eps = min(float(finfo(dtype).eps) for dtype in (self.dtype, FLOAT32))
         error = self.error + 2 * eps * np.abs(self.value)
@@ -165,6 +163,7 @@ def _product_error(a: Exact, b: Exact) -> Array:
 
 
 def _quotient_error(a: Exact, b: Exact) -> Array:
+    # The divisor may be smaller by its error.
     nearest = np.abs(b.value) - b.error
     spread = np.abs(a.value / b.value) * b.error + a.error
     bound = np.where(spread == 0, 0.0, spread / nearest)
@@ -174,18 +173,18 @@ def _quotient_error(a: Exact, b: Exact) -> Array:
 
 
 def _may_be_zero(x: Exact) -> Array:
-    """Not an exact zero, but within its error of zero."""
+    # An exact zero leaves no doubt.
     return (x.error > 0) & (np.abs(x.value) <= x.error)
 
 
 def exact(array: Array) -> Exact:
-    """An array of some float dtype, without error."""
+    """Return an array of some float dtype as an Exact without error."""
     value = np.asarray(array).astype(np.float64)
     return Exact(value, np.zeros_like(value), np.abs(value), np.asarray(array).dtype)
 
 
 def where(condition: Exact, a: Any, b: Any) -> Exact:
-    """a or b; both, where the condition is in doubt."""
+    """Return a or b; where the condition is in doubt, the error covers both."""
     like = a if isinstance(a, Exact) else b if isinstance(b, Exact) else condition
     a, b = like.lift(a), like.lift(b)
     error = np.where(condition.value, a.error, b.error)
@@ -197,6 +196,7 @@ def where(condition: Exact, a: Any, b: Any) -> Exact:
 
 def maximum(a: Exact, b: Any) -> Exact:
     b = a.lift(b)
+    # Intervals that do not overlap leave no doubt about the larger one.
     error = np.where(a.value - a.error > b.value + b.error, a.error, np.maximum(a.error, b.error))
     error = np.where(a.value + a.error < b.value - b.error, b.error, error)
     return Exact(np.maximum(a.value, b.value), error, np.fmax(a.largest, b.largest), a.dtype)
@@ -239,7 +239,8 @@ FORWARDS: dict[str, Callable[[Exact], Exact]] = {
     "Floor": lambda x: replace(x, value=np.floor(x.value)),
     "Ternary": lambda x: where(abs(x) > 0.05, sign(x), 0.0 * x),
 }
-# Heaviside stands for them where rules are put under activations, whose numbers they leave alone.
+# Tests of rules under activations take Heaviside for all of these, whose numbers rules do not
+# change.
 STEPS = ("Sign", "Round", "Floor", "Ternary")
 UNDER_RULES = [name for name in FORWARDS if name not in STEPS]
 DERIVATIVES: dict[str, Callable[[Exact], Exact]] = {
@@ -275,14 +276,12 @@ class Draws:
         return exact(uniform(self.key, self.like.size, self.like.dtype).reshape(self.like.shape))
 
     def normal(self) -> Exact:
-        """sqrt(2) erfinv(2u - 1), u moved by half a step.
-
-        jax.random.normal's polynomial, which all backends share, is up to 90 ulp off in float32.
-        """
+        """Return sqrt(2) erfinv(2u - 1), with u moved by half a step."""
         wide = FLOAT64 if self.like.dtype == FLOAT64 else FLOAT32
         half_step = 2.0**-53 if wide == FLOAT64 else 2.0**-24
         u = uniform(self.key, self.like.size, wide).astype(np.float64)
         value = 2**0.5 * special.erfinv((2 * u - 1) + half_step).reshape(self.like.shape)
+        # jax.random.normal's polynomial, which all backends share, is up to 90 ulp off in float32.
         off = np.abs(value) * (16 if wide == FLOAT64 else 90)
         draw = Exact(value, off * float(finfo(wide).eps), off, self.like.dtype)
         return draw.apply(np.positive, 1)
@@ -330,7 +329,7 @@ LIBRARY = tuple(sorted(RULES))  # not xg.rules(): other tests register their own
 
 
 def edge_values(dtype: Any, *thresholds: float) -> Array:
-    """Signed zeros, infinities, NaN, the ends of the range, thresholds and both their neighbors."""
+    """Return signed zeros, infinities, NaN, ends of the range, thresholds and their neighbors."""
     info = finfo(dtype)
     tiny, top = float(info.smallest_normal), float(info.max)
     values = [
@@ -354,14 +353,14 @@ def edge_values(dtype: Any, *thresholds: float) -> Array:
 
 
 def subnormals(dtype: Any) -> Array:
-    """The smallest number, and the largest below the normal ones, of both signs."""
+    """Return the smallest number and the largest subnormal one, of both signs."""
     info = finfo(dtype)
     least, tiny = float(info.smallest_subnormal), float(info.smallest_normal)
     return np.array([least, tiny - least, -least, least - tiny]).astype(dtype)
 
 
 def spread(shape: Any, dtype: Any, seed: int = 0, width: float = 2.0) -> Array:
-    """Normal numbers of that standard deviation."""
+    """Return normal numbers of this standard deviation."""
     return (np.random.default_rng(seed).normal(size=shape) * width).astype(dtype)
 
 
@@ -391,9 +390,7 @@ def assert_same_numbers(
 
 
 def threefry(key: tuple[int, int], x: int, y: int) -> tuple[int, int]:
-    """Threefry-2x32, 20 rounds (Salmon et al., 2011): a rotation after each, a key injection after
-    four.
-    """
+    """Return the words of Threefry-2x32 with 20 rounds (Salmon et al., 2011)."""
     mask = 0xFFFFFFFF
     words = (*key, 0x1BD11BDA ^ key[0] ^ key[1])
     x, y = (x + words[0]) & mask, (y + words[1]) & mask
@@ -401,6 +398,7 @@ def threefry(key: tuple[int, int], x: int, y: int) -> tuple[int, int]:
         bits = ((13, 15, 26, 6), (17, 29, 16, 24))[i // 4 % 2][i % 4]
         x = (x + y) & mask
         y = ((y << bits | y >> (32 - bits)) & mask) ^ x
+        # A rotation after each round, a key injection after every fourth.
         if i % 4 == 3:
             n = i // 4 + 1
             x, y = (x + words[n % 3]) & mask, (y + words[(n + 1) % 3] + n) & mask
@@ -412,7 +410,7 @@ def fold_in(key: tuple[int, int], n: int) -> tuple[int, int]:
 
 
 def uniform(key: tuple[int, int], size: int, dtype: Any) -> Array:
-    """Uniforms in [0, 1) as jax.random.uniform draws them: mantissa bits below a leading one."""
+    """Return uniforms in [0, 1) as jax.random.uniform draws them: mantissa bits below a one."""
     words = [threefry(key, 0, i) for i in range(size)]
     if dtype == np.float64:
         return np.array([(x << 32 | y) >> 12 for x, y in words], np.float64) * 2.0**-52

@@ -47,6 +47,7 @@ GIBIBYTE = 1 << 30
 # two workers may fill a quarter.
 LEAST, MOST = 7 << 28, 3 * GIBIBYTE
 ROOM = min(max(LEAST, installed() // 8), MOST)
+# How much the process may grow after it was cleared.
 GROWTH = GIBIBYTE
 
 
@@ -57,7 +58,7 @@ class Memory:
         self.limit = ROOM
 
     def keep_small(self) -> None:
-        """Forget what was compiled where the process has become large."""
+        """Clear the caches of compilers if the process has become large."""
         if resident() <= self.limit:
             return
         forget_compiled()
@@ -79,6 +80,7 @@ def forget_compiled() -> None:
         sys.modules["torch"].compiler.reset()
     gc.collect()
     if sys.platform == "linux":
+        # glibc keeps freed memory unless it is told to return it.
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -139,7 +141,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _may_load(row: BackendStatus) -> bool:
-    """Return whether tests can begin: also on a backend whose framework is not there yet."""
+    # Also on a backend in the making whose framework is not there yet: its list of work shows.
     if row.installed:
         return True
     with suppress(BackendNotFound):
@@ -156,6 +158,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("beside_numpy"):
         names = [name for name in names if name != REFERENCE]
     params = [pytest.param(name, marks=pytest.mark.needs(name)) for name in names]
+    # A mark, because a test without parameters would be skipped, visibly; it is deselected.
     if not names:
         params = [pytest.param(REFERENCE, marks=pytest.mark.elsewhere)]
     metafunc.parametrize("backend", params, indirect=True)
@@ -183,9 +186,8 @@ def pytest_runtest_teardown() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """Skip a test, visibly, at an op that its backend lists as missing; test_completeness.py looks
-    at the list.
-    """
+    """Skip a test, visibly, at an op that its backend lists as missing."""
+    # The list itself is looked at in `test_completeness.py`.
     try:
         return (yield)
     except (UnsupportedOp, KeyError) as error:
@@ -205,9 +207,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def is_listed(row: Backend, message: str) -> bool:
-    """Return whether a refusal is of an op that the backend declares to lack, with that reason, or
-    that is still to be written.
-    """
+    """Return whether a refusal is of an op that the backend lacks, or has yet to write."""
     missing = [op.name for rows in ops_to_write(row).values() for op in rows]
     said = (f"{{}}, which {row.name} lacks", f"{{}} is not available on {row.name}", "Op({})")
     if any(each.format(name) in message for each in said for name in missing):
@@ -242,9 +242,7 @@ def compiling(request: pytest.FixtureRequest, backend: Any) -> bool:
 
 @pytest.fixture
 def paired(request: pytest.FixtureRequest, compiling: bool) -> Callable[..., list[tuple[Any, Any]]]:
-    """All pairs of two rows; where the framework compiles each, all of both and other pairs in each
-    test.
-    """
+    """Pairs of two rows: all, or where each is compiled, each row once, by the test's name."""
     turn = zlib.crc32(request.node.name.encode())
 
     def pair(first: Sequence[Any], second: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""A backend as tests use it, made of its public row alone."""
+"""`BackendUnderTest`: a backend as tests use it, made of its public row alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class BackendUnderTest:
 
     @property
     def row(self) -> Backend:
-        """What the entry point names."""
+        """The public row, as the entry point gives it."""
         return load_backend(self.name)
 
     def array(self, array: Any) -> Tensor:
@@ -52,9 +52,7 @@ class BackendUnderTest:
         )
 
     def computes_in(self, dtype: Any) -> bool:
-        """Return whether the framework's own operators take a dtype, for code that runs as it
-        is.
-        """
+        """Return whether the framework's operators take a dtype, for code that runs as written."""
         with self.precision(dtype):
             x = self.array(np.ones(2, dtype))
             try:
@@ -82,6 +80,7 @@ class BackendUnderTest:
         with self.precision(np.asarray(x).dtype):
             tensor = self.array(x)
             given = self.array(cotangent)
+            # Functions lowered for a framework without autodiff have a `vjp` of their own.
             if self.row.autodiff.vjp is None:
                 if not hasattr(f, "vjp"):
                     raise TypeError(f"{self.name} has no autodiff: give what xg.lower returns")
@@ -113,7 +112,7 @@ def split_names(text: str) -> list[str]:
 
 
 def strided(x: Tensor) -> Tensor:
-    """Every second row of the transpose of a matrix; a view, where the framework has views."""
+    """Return every second row of a matrix's transpose: a view, if the framework has views."""
     if hasattr(x, "T"):
         return x.T[::2]
     return xp.getitem(xp.swapaxes(x, 0, 1), (slice(None, None, 2),))

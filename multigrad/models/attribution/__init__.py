@@ -1,4 +1,4 @@
-"""Relevance: rules that read a layer's weights, and which rule each kind of layer gets."""
+"""Attribution: relevance rules, which read a layer's weights, composites, averaged gradients."""
 
 from typing import TYPE_CHECKING
 

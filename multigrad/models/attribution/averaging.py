@@ -1,4 +1,4 @@
-"""Means of a gradient: over noise around the input, or over the way to it from a baseline."""
+"""Means of a gradient: over noise around the input, or over the path to it from a baseline."""
 
 from __future__ import annotations
 
@@ -89,12 +89,14 @@ def integrated(
     """
     check_baseline(x, baseline)
     way = x - baseline
+    # The middles of the steps, from the baseline to x.
     points = (x - way * ((n - i - 0.5) / n) for i in range(_count(n)))
     return _mean(gradient, points, n) * way
 
 
 def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
     terms = map(gradient, points)
+    # One after the other, so that few tensors are alive at a time.
     total = next(terms)
     for term in terms:
         total = total + term
@@ -124,6 +126,7 @@ def check_baseline(x: Tensor, baseline: Any) -> None:
                 f"{baseline!r:.40}"
             )
         return
+    # Trailing axes, as in NumPy.
     last = own[len(own) - len(given) :]
     fits = len(given) <= len(own) and all(a in (1, b) for a, b in zip(given, last, strict=True))
     if not fits:

@@ -58,7 +58,7 @@ class Composite(InNotebooks):
         layers: a rule by kind; a layer of a kind that has none keeps its own gradient. What is said
             of `activation` holds of `relu`, of `convolution` of `convolution_transpose`, of
             `average_pooling` of the adaptive one, where nothing is said of these.
-        first: the same for the first layer, in the model's order, of a kind that stands here.
+        first: the same for the first layer, in the model's order, of a kind that is listed here.
         names: a rule by a layer's name, in which `*` stands for any characters; before the kinds.
         canonize: whether a batch normalization is merged with the linear layer or convolution that
             it follows, and additions written in code count as layers of kind `addition`. No weights
@@ -83,7 +83,7 @@ class Composite(InNotebooks):
                         f"(kinds: {', '.join(KINDS)})"
                     )
                 if isinstance(rule, str):
-                    get(rule)  # one that is unknown is said here
+                    get(rule)  # raises for an unknown name
             object.__setattr__(self, part, MappingProxyType(dict(given)))
 
     def __reduce__(self) -> Any:
@@ -111,6 +111,7 @@ class Composite(InNotebooks):
             unused -= set(patterns)
             is_first = not seen_first and _entry(self.first, kind) is not None
             seen_first |= is_first
+            # A layer's name counts before its place, and its place before its kind.
             if patterns:
                 chosen.append(self.names[patterns[0]])
             elif is_first:
@@ -147,7 +148,7 @@ class Composite(InNotebooks):
 
 
 def _entry(rules: Rules, kind: str | None) -> str | None:
-    """Return a kind's key in a map: its own, or that of the kind that it is part of."""
+    # The key of the kind itself, or of the kind that it is part of.
     while kind is not None and kind not in rules:
         kind = KINDS.get(kind, Kind()).part_of
     return kind
@@ -188,7 +189,6 @@ def find(composite: str | Composite) -> Composite:
 def _layers(
     convolution: LayerRule, epsilon: float, stabilizer: float, zero_params: ZeroParams, extra: Rules
 ) -> dict[str, AnyRule | None]:
-    """Return the map that the composites of relevance share."""
     return {
         "activation": "pass",
         "batch_normalization": "pass",
@@ -286,7 +286,6 @@ def epsilon_alpha2_beta1(
 
 
 def _flat_first(composite: Composite, stabilizer: float, zero_params: ZeroParams) -> Composite:
-    """Return a composite with the flat rule for the first layer with weights."""
     flat = rules.flat(stabilizer, zero_params)
     first = {"linear": flat, "convolution": flat}
     return Composite(f"{composite.name}_flat", composite.layers, first, canonize=composite.canonize)

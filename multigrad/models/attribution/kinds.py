@@ -1,4 +1,4 @@
-"""The kinds of layers that have rules of their own, and what a rule over a layer is."""
+"""The kinds of layers that have rules of their own, and the protocol of a rule over a layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
 
 
-# What each computes, as its Function takes it; attributes are fixed, by keyword. `out` is last and
-# may be left out: what the layer computed of the tensors before it, as a constant with regard to x
-# (of `x.detach()`). It is returned as it is, and its own gradient is left to it, so that weights
-# keep theirs.
+# The tensors of each kind's Function, and its attributes, which are fixed, by keyword. `out` is
+# last and may be left out: the layer's output for the tensors before it, as a constant with regard
+# to x (of `x.detach()`). It is returned unchanged and with its own gradient, so that weights keep
+# theirs.
 #   linear(x, weight, bias, out): weight (in, out), bias (out,) or None; over the last axis of x
 #   convolution(x, weight, bias, out, *, strides, padding, dilations, groups): layouts of `xp.conv`,
 #       x (batch, channels, *lengths), weight (out, in / groups, *sizes); padding ((before, after),
@@ -35,8 +35,8 @@ class Kind:
     """A kind of layers.
 
     Attributes:
-        part_of: what a composite says of that kind holds for this one, where it says nothing of it.
-        channels: the axis of a weight on which what comes out lies; None: it has no weight.
+        part_of: the kind whose rule in a composite also holds for this one, if it has no rule there.
+        channels: the axis of output channels in a weight; None: it has no weight.
         example: attributes as a layer of this kind may have them.
     """
 
@@ -64,7 +64,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def weight_axis(kind: str) -> int:
-    """Return the axis of a weight on which what comes out lies, of a kind that has one."""
+    """Return the axis of output channels in a weight, of a kind that has one."""
     channels = KINDS[kind].channels
     assert channels is not None
     return channels

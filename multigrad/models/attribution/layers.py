@@ -1,5 +1,4 @@
-"""What linear layers compute and how they send back, in `xp`: the two halves of each formula of
-relevance.
+"""Linear layers and their transposes in `xp`: the two halves of each formula of relevance.
 
 A layer has inputs, perhaps a weight, and perhaps a bias; it is linear in the inputs, and `pull` is
 its transpose.
@@ -33,7 +32,7 @@ class Layer:
         pull: `(cotangent, inputs, weight, **attributes)`, the transpose of forward without the
             bias: a cotangent for each input.
         has_weight: whether it takes a weight and a bias.
-        needs_out: whether only `out` says what shape comes out.
+        needs_out: whether only `out` tells the shape of the output.
     """
 
     inputs: tuple[str, ...]
@@ -87,6 +86,7 @@ def pull_convolution(
 def transposed(
     inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
 ) -> Tensor:
+    # The transpose of a convolution of an input with the shape of `out`.
     z = narrow(conv_left(inputs[0], weight, widen(out, padding), **steps), padding)
     return add_channels(z, bias, len(padding))
 
@@ -112,6 +112,7 @@ def pull_average_pooling(
     part = cotangent / _counts(x, padding, **windows)
     for _ in sizes:
         part = part[..., None]
+    # Windows of the padded input, whose border is cut off again.
     like = widen(x, padding)
     steps = {"sizes": sizes, "strides": strides, "dilations": (1,) * len(sizes)}
     seen = xp.windows(like, **steps)
@@ -123,7 +124,7 @@ def _sums(x: Tensor, *, sizes: Any, strides: Any, counts_padding: bool) -> Tenso
 
 
 def _counts(x: Tensor, padding: Any, **windows: Any) -> Tensor | float:
-    """Return how many elements each window averages."""
+    # The number of elements that each window averages.
     if windows["counts_padding"] or not any(map(any, padding)):
         return float(math.prod(windows["sizes"]))
     return _sums(widen(xp.ones_like(x), padding), **windows)
@@ -153,10 +154,8 @@ def pull_adaptive_pooling(
 
 
 def _means(x: Tensor, counts: Any) -> list[tuple[int, Tensor]]:
-    """Return for each of the last axes the matrix (windows, elements) that averages it.
-
-    Window i of n reaches from floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
-    """
+    # For each axis the matrix (windows, elements) that averages it. Window i of n reaches from
+    # floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
     found = []
     for axis, n in enumerate(counts, -len(counts)):
         length = int(x.shape[axis])
@@ -234,5 +233,6 @@ def merge_batch_norm(
     merged = (0.0 - mean if bias is None else bias - mean) * factor
     if shift is not None:
         merged = merged + shift
+    # Axes of length 1 after that of the channels, for broadcasting.
     after = len(weight.shape) - 1 - axis % len(weight.shape)
     return weight * factor[(..., *(None,) * after)], merged

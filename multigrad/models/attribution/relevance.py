@@ -1,8 +1,7 @@
-"""Layer-wise relevance propagation: each rule is its formula, a table of shares; one function
-computes them all.
+"""Layer-wise relevance propagation: rules as formulas, tables of shares, and their computation.
 
 A share is a sum of parts, z = sum_p f(x_p; w_p, b_p), with f the layer and x_p, w_p, b_p its input,
-weight and bias, modified. Relevance R at the layer's output, weighed for that share, comes back as
+weight and bias, modified. Relevance R at the layer's output, weighted for that share, comes back as
 
     sum_p x_p * transpose of f(.; w_p) (R / stabilize(z)),  stabilize(z) = z + e, or z - e if z < 0
 
@@ -53,7 +52,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of relevance: `weigh(relevance, out, numbers)`, and the sum it is shared out by."""
+    """A share of the relevance, `weigh(relevance, out, numbers)`, and the parts that divide it."""
 
     parts: tuple[Part, ...]
     weigh: Modify
@@ -67,8 +66,8 @@ class Formula:
         name: the rule's.
         shares: what it sums.
         numbers: the names of its numbers, which `Modify` gets by name.
-        stabilizer: which of the numbers that is.
-        is_plain: whether it modifies nothing: then it holds of layers without weights too.
+        stabilizer: the name of the number that is added.
+        is_plain: whether it modifies nothing: then it also holds for layers without weights.
     """
 
     name: str
@@ -145,6 +144,7 @@ def minus_beta_times(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
 PLAIN = Share((Part(same, same, same),), whole)
 EPSILON = Formula("epsilon", (PLAIN,), ("epsilon",), stabilizer="epsilon", is_plain=True)
 NORM = Formula("norm", (PLAIN,), ("stabilizer",), is_plain=True)
+# Contributions to z by sign: of two factors of one sign, and of two signs.
 UPHILL = (Part(positive, positive, positive), Part(negative, negative))
 DOWNHILL = (Part(positive, negative, negative), Part(negative, positive))
 ZPLUS = Formula("zplus", (Share(UPHILL, whole),), ("stabilizer",))
@@ -181,7 +181,7 @@ ZBOX = Formula(
 
 
 def stabilize(z: Tensor, stabilizer: Any) -> Tensor:
-    """Return z moved away from zero, which is moved up."""
+    """Return z moved away from zero; zero itself is moved up."""
     return z + xp.where(z >= 0, stabilizer, -stabilizer)
 
 
@@ -207,6 +207,7 @@ def share_out(
             is_biased = bias is not None and part.bias is not None and "bias" not in zero_params
             b = part.bias(bias, numbers) if is_biased and part.bias is not None else None
             if formula.is_plain and not zero_params:
+                # Nothing is modified: z is the layer's own output.
                 given = out
             else:
                 given = layer.forward(own, w, b, out, **attributes)
@@ -222,10 +223,11 @@ def share_out(
 
 
 def widened(x: Tensor) -> Tensor:
-    """Return a 16-bit tensor in float32, any other as it is."""
+    """Return a 16-bit tensor in float32, any other unchanged."""
     return x if x is None or finfo(x).bits > 16 else xp.cast(x, float32)
 
 
+# One for each formula and layer, so that it is captured and lowered once.
 @cache
 def make_function(
     formula: Formula, kind: str, attributes: tuple[tuple[str, Any], ...], zero: tuple[str, ...]
@@ -261,6 +263,7 @@ def make_function(
                 numbers=numbers,
             )
             own = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
+            # Weights get their own gradient through `out`.
             weights = (None, None) if layer.has_weight else ()
             passed = None if given[-1] is None else upstream
             return (*own, *weights, passed, *(None for _ in numbers))
@@ -268,6 +271,7 @@ def make_function(
         return out, grad
 
     forward.__name__ = f"{formula.name}_over_{kind}"
+    # Named as the layer names its tensors: capture reads the signature.
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kinds) for name in (*names, *formula.numbers)]
@@ -293,6 +297,7 @@ class Relevance:
     formula: Formula
     numbers: Mapping[str, Any]
     zero_params: tuple[str, ...] = ()
+    # By kind and attributes: this rule over layers, with its numbers as defaults.
     _made: dict[Any, Function] = field(default_factory=dict, repr=False)
 
     @property
@@ -307,6 +312,7 @@ class Relevance:
 
     @property
     def key(self) -> tuple[Any, ...]:
+        # A tensor is compared by identity, because its numbers may be on a device.
         numbers = (n if isinstance(n, float | int) else id(n) for n in self.numbers.values())
         return (self.name, *numbers, self.zero_params)
 
@@ -375,7 +381,7 @@ def _frozen(value: Any) -> Any:
 def make_rule(
     formula: Formula, zero_params: str | Sequence[str] | None = None, **numbers: Any
 ) -> Relevance:
-    """Return a rule of relevance."""
+    """Return a relevance rule, whose numbers are checked here."""
     zero = (zero_params,) if isinstance(zero_params, str) else tuple(zero_params or ())
     for name in zero:
         if name not in ZERO_PARAMS:

@@ -1,4 +1,4 @@
-"""The rules of relevance as people write them, with zennit's names and defaults.
+"""The relevance rules of `xg.attribution`, with zennit's names and defaults.
 
 Each returns a rule for `xg.attach`, `xg.override` and `xg.composites`, or by itself a layer of any
 framework's tensors: `rule.over(kind)`. Numbers are run-time numbers. `zero_params` names those of
