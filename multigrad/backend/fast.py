@@ -114,7 +114,6 @@ def disabled() -> frozenset[str]:
 
 
 def enabled(name: str) -> bool:
-    """Return whether a row may be used."""
     return name not in disabled()
 
 
@@ -140,7 +139,6 @@ def is_zero(node: Node) -> bool:
 
 
 def is_whole_norm(node: Node) -> bool:
-    """Return whether a value is the Euclidean norm of all elements of a tensor."""
     return node.op is ops.NORM and dict(node.attrs) == WHOLE
 
 

@@ -98,14 +98,12 @@ def placed_rows(
     where = rows[ops.WHERE]
 
     def last_true(mask: Tensor, axis: int) -> Tensor:
-        """Return the index of the latest True along an axis, -1 before the first."""
         return cummax(where(mask, positions(mask, axis), -1), axis=axis)
 
     def zero_before(latest: Tensor, x: Tensor) -> Tensor:
         return where(latest < 0, 0, x)
 
     def only(find: Row, x: Tensor, axis: int | None) -> Tensor:
-        """Return a mask of the one element whose place is found."""
         if 0 in x.shape:
             return full_like(x, 0, dtype=None) != 0
         if axis is None:

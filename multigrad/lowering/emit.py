@@ -330,7 +330,6 @@ class _Writer:
         return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
 
     def scalar_form(self, node: Node) -> str | None:
-        """Return the call of a kernel made for a tensor and a scalar, where the backend has one."""
         for table, (tensor, scalar) in (
             (self.backend.kernels.scalar_right, node.operands),
             (self.backend.kernels.scalar_left, node.operands[::-1]),
@@ -357,7 +356,6 @@ class _Writer:
         return native
 
     def lacking(self, op: ops.Op, reason: Any) -> UnsupportedOp:
-        """Return an error: the backend lacks an op."""
         where = next((f" ({w})" for n, w in self.graph.locations.items() if n.op is op), "")
         return UnsupportedOp(
             f"rule {self.emission.rule!r}{where} uses {op.name}, which {self.backend.name} lacks: "
@@ -375,7 +373,6 @@ class _Writer:
         return self.prepared.name(operand, text, wraps, self.fresh), ATOM
 
     def wraps(self, user: Node, operand: Node) -> bool:
-        """Return whether a number is prepared as a tensor."""
         if self.prepared is None or operand not in self.static or user.type.kind != "tensor":
             return False
         positions = self.backend.kernels.fast.constants.get(user.op, ())

@@ -61,7 +61,6 @@ def read_way(way: Any, subject: str) -> str:
 
 
 def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
-    """Return a cut that keeps its masks as bits."""
     likes: dict[Any, Node] = {}
     for node in cut.backward.inputs:
         if node.attr("name") in cotangents and node.type.kind == "tensor":

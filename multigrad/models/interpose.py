@@ -464,7 +464,6 @@ def close(name: str, names: Iterable[str]) -> str:
 
 # --- layers of a model ----------------------------------------------------------------------------
 def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) -> list[Row]:
-    """Return the table of what is changed."""
     rows: list[tuple[str, str, Choice | OperationChoice]] = []
     for each in choices:
         held = each.layer.layer
@@ -500,7 +499,6 @@ class Given:
 def give(
     composite: Composite, layers: Sequence[Layer], kind_of: Callable[[Any], str | None]
 ) -> list[Given]:
-    """Return the rule that a composite gives to each layer of a model."""
     kinds = [kind_of(each.layer) for each in layers]
     names = [each.names[0] for each in layers]
     chosen = composite.choose(zip(names, kinds, strict=True))

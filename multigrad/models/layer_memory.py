@@ -31,7 +31,6 @@ class Scopes:
         self.rows: list[Row] = []
 
     def enter(self, name: str) -> str:
-        """Return the name of a layer's scope."""
         if name not in self.names:
             self.names.append(name)
         return f"multigrad_layer_{self.names.index(name)}_"
@@ -65,7 +64,6 @@ class Scopes:
 def make_row(
     rows: Sequence[Row], layer: str, what: str, *, shape: Sequence[int], dtype: str, size: int
 ) -> Row:
-    """Return the fields of the next tensor that a layer keeps."""
     count = sum(row["layer"] == layer for row in rows)
     return {
         "layer": layer,

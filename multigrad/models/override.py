@@ -199,7 +199,6 @@ class Overridden(Generic[P, R]):
 
 
 def check(function: Any, rules: Any) -> None:
-    """Check the arguments of `override`."""
     keras = sys.modules.get("keras")
     holders = [backend.name for backend in in_use() if is_model_of(backend, function)]
     if keras is not None and isinstance(function, keras.Operation):
@@ -284,7 +283,6 @@ class Acting:
 
     @contextmanager
     def on(self, trace: Trace) -> Iterator[None]:
-        """Let the rules act on what a trace records."""
         before, trace.overriding = trace.overriding, self
         try:
             yield
@@ -338,7 +336,6 @@ class Acting:
             trace.overriding = self
 
     def check(self) -> None:
-        """Check that the function calls what each selector means."""
         for row in self.rows:
             if row not in self.met:
                 near = suggest(row.said, self.names)
@@ -353,7 +350,6 @@ def is_tensor(value: Any) -> bool:
 
 
 def find(selector: Any, rule: Function) -> Recording:
-    """Return the operation that a selector selects."""
     function = selector
     if isinstance(selector, str):
         function = getattr(np, selector, None) or getattr(xp, selector, None)

@@ -58,7 +58,6 @@ class Memory:
         self.limit = ROOM
 
     def keep_small(self) -> None:
-        """Clear the caches of compilers if the process has become large."""
         if resident() <= self.limit:
             return
         forget_compiled()
@@ -73,7 +72,6 @@ def resident() -> int:
 
 
 def forget_compiled() -> None:
-    """Empty the caches of compilers that are loaded, and give the memory back to the system."""
     if jax := sys.modules.get("jax"):
         jax.clear_caches()
     if "torch._dynamo" in sys.modules:

@@ -107,7 +107,6 @@ def is_installed(package: str) -> bool:
 
 
 def split_names(text: str) -> list[str]:
-    """Return the names in a list separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 

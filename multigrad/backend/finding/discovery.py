@@ -439,7 +439,6 @@ def _fault_of(found: Backend, name: str) -> str | None:
 
 
 def _groups() -> dict[str, type]:
-    """Return the groups of a Backend that are never None, by field."""
     hints = get_type_hints(Backend)
     return {
         each.name: hints[each.name]

@@ -62,20 +62,17 @@ def hook_params() -> Leave:
 
 
 def tell_read() -> None:
-    """Tell all loaded compilers that the rule in force is read."""
     for backend in loaded():
         if backend.compiler.on_read is not None:
             backend.compiler.on_read(None, None)
 
 
 def tell_depend(held: Any) -> None:
-    """Tell all loaded compilers that code depends on something that may be superseded."""
     for on_depend in ON_DEPEND:
         on_depend(held)
 
 
 def tell_registered(epoch: int) -> None:
-    """Tell all loaded compilers that a name changed its meaning."""
     for backend in loaded():
         if backend.compiler.on_register is not None:
             backend.compiler.on_register(epoch)

@@ -170,7 +170,6 @@ def _packages(name: str, requirements: list[Requirement]) -> Iterator[str]:
 
 
 def is_importable(name: str) -> bool:
-    """Return whether a module of that name could be imported."""
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):  # imported by other means: it has no spec

@@ -96,7 +96,6 @@ def key_pair(key: Any) -> Any:
 
 
 def read_key(backend: Backend, key: Any) -> Any:
-    """Return the key in a framework's own key object."""
     if backend.draws.key_pair is not None:
         return backend.draws.key_pair(key)
     return random.key_pair(backend.tensors.to_numpy(key))
@@ -130,7 +129,6 @@ def key_for(backend: Backend, key: Any) -> Any:
 
 
 def lend(backend: Backend, x: Tensor) -> SharedBuffer:
-    """Return a backend's tensor for others to read."""
     if backend.interop.lend is not None:
         return backend.interop.lend(x)
     array = partial(backend.tensors.to_numpy, x)

@@ -117,7 +117,6 @@ class Op:
         return bool(self.operands) and self.operands[-1].startswith("*")
 
     def operand_names(self, count: int) -> tuple[str, ...]:
-        """Return the names of `count` operands."""
         if not self.variadic:
             return self.operands
         *fixed, rest = self.operands

@@ -49,7 +49,6 @@ class Type:
 
 
 def format_shape(shape: Shape) -> str:
-    """Return a shape as the text form shows it."""
     if isinstance(shape, str):
         return "..." if shape == INPUT_SHAPE else "?"
     if shape and shape[0] == "reduced":

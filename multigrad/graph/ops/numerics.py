@@ -23,13 +23,11 @@ ZEROS = {dtype: np.zeros((), dtype) for dtype in map(np.dtype, ("float32", "floa
 
 
 def zero_like(x: Array) -> Array:
-    """Return zero in the dtype of x."""
     zero = ZEROS.get(x.dtype)
     return x.dtype.type(0) if zero is None else zero
 
 
 def is_16_bit(x: Array) -> bool:
-    """Return whether x is float16 or bfloat16."""
     # bfloat16 of ml_dtypes has the kind V.
     return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 

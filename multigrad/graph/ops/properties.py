@@ -218,7 +218,6 @@ KINKS: tuple[tuple[str, str, tuple[Numbers, ...], Numbers, tuple[Numbers, ...]],
 
 
 def kinks_of(names: Iterable[str]) -> dict[str, dict[str, dict[str, Numbers]]]:
-    """Return the rows of these ops, by op and place."""
     known = set(names)
     found: dict[str, dict[str, dict[str, Numbers]]] = {}
     for name, at, operands, value, derivative in KINKS:

@@ -95,7 +95,6 @@ def of_each_matrix(x: Shape) -> Shape:
 
 
 def kept_by_turns(*shapes: Shape, position: int, **attrs: Any) -> Shape:
-    """Return the shape of a tensor that a loop carries."""
     return shapes[position]
 
 
@@ -154,7 +153,6 @@ BY_RESULT: Mapping[ResultRule, ShapeRule] = {
 
 
 def product(a: Shape, b: Shape) -> Shape:
-    """Return the shape of a matmul."""
     # The last axis but one of b is contracted, or the only one of a vector.
     if not a or not b or a[-1] != b[max(len(b) - 2, 0)]:
         raise ValueError(f"matmul of the shapes {a} and {b}")

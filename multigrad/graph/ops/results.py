@@ -94,18 +94,15 @@ def need_tensors(*types: Type) -> None:
 
 
 def kept(x: Type, *others: Type, **attrs: Any) -> Type:
-    """Return the type of x, for a result of its shape."""
     need_tensors(x)
     return x
 
 
 def of_matrix(x: Type) -> Type:
-    """Return the type of x, for a result that has a matrix for each of its matrices."""
     return kept(x)
 
 
 def rows_of(x: Type, *others: Type) -> Type:
-    """Return the type of numbers of rows of matrices."""
     need_tensors(x, *others)
     return Type("tensor", INT64, UNKNOWN)
 
@@ -127,7 +124,6 @@ def held(x: Type, mask: Type, *, axis: int) -> Type:
 
 
 def counted(x: Type, **attrs: Any) -> Type:
-    """Return the type of an index for each element."""
     need_tensors(x)
     return Type("tensor", INT64, x.shape)
 
@@ -145,7 +141,6 @@ def gathered(x: Type, indices: Type, **attrs: Any) -> Type:
 
 
 def selected(x: Type, indices: Type, **attrs: Any) -> Type:
-    """Return the type of slices, whose shape is known at run time only."""
     return Type("tensor", gathered(x, indices).dtype, UNKNOWN)
 
 
@@ -165,7 +160,6 @@ def reshaped(x: Type, *others: Type, **attrs: Any) -> Type:
 
 
 def over_matrices(x: Type) -> Type:
-    """Return the type of a number for each matrix."""
     need_tensors(x)
     return Type("tensor", x.dtype, reduce_shape(x.shape, (-2, -1), False))
 

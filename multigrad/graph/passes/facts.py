@@ -62,7 +62,6 @@ def needed_shapes(node: Node, shapes: Shapes | None = None) -> tuple[str, ...]:
 
 
 def needed_rank(node: Node) -> tuple[str, ...]:
-    """Return the facts from which a value's rank follows."""
     rank = shape_fact(node, "ndim")
     return needed_shapes(node) if rank is None else (rank,)
 
@@ -100,7 +99,6 @@ class Shapes:
         return len(shape)
 
     def needed(self, node: Node) -> tuple[str, ...]:
-        """Return the facts from which a value's shape follows."""
         found = self._needed
         for each in _below(node, found) if node not in found else ():
             if is_tensor_input(each):

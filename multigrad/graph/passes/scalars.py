@@ -21,7 +21,6 @@ from ..ops.table import Number
 
 
 def constant(number: Any) -> Node:
-    """Return the node of a Python number."""
     if isinstance(number, bool):
         return make_node(ops.CONST, (), {"value": number}, BOOL_SCALAR)
     # A subclass (np.float64) would appear in emitted code under its own name.

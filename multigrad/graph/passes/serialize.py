@@ -366,7 +366,6 @@ SPECIAL_FLOATS = ("nan", "inf", "-inf", "-0.0")
 
 
 def fail(where: str, problem: str) -> NoReturn:
-    """Raise the FormatError that says where a document is wrong."""
     raise FormatError(f"{where}: {problem}" if where else problem)
 
 
@@ -402,7 +401,6 @@ def read_fields(
 
 
 def read_list(data: Data, where: str, most: int) -> list[Data]:
-    """Return a list that is not too long."""
     if type(data) is not list:
         fail(where, f"expected a list, got {describe(data)}")
     if len(data) > most:
@@ -428,7 +426,6 @@ def read_bool(data: Data, where: str) -> bool:
 
 
 def read_name(data: Data, where: str) -> str:
-    """Return the name of an input or a param."""
     if not is_name(data):
         fail(where, f"expected a name, got {describe(data)}")
     return data
@@ -489,7 +486,6 @@ def encode_array(value: ArrayValue) -> Data:
 
 
 def decode_array(data: Data, where: str) -> ArrayValue:
-    """Read an array that `encode_array` wrote."""
     fields = read_fields(data, where, ("dtype", "shape", "data"))
     if fields["dtype"] not in ARRAY_DTYPES:
         fail(where, f"arrays are of {', '.join(ARRAY_DTYPES)}, not {describe(fields['dtype'])}")

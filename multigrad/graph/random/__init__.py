@@ -52,12 +52,10 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 # Compiled code where a library is ready, else plain code: both give the same bits.
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms in [0, 1), as `draws.uniform` does."""
     return _draw(draws.uniform, native.uniform, key, shape, dtype)
 
 
 def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw standard normals, as `draws.normal` does."""
     return _draw(draws.normal, native.normal, key, shape, dtype)
 
 

@@ -222,7 +222,6 @@ class Kernels:
         )
 
     def uniform(self, out: int, layout: Layout, start: int, count: int, dtype: str) -> None:
-        """Write the uniforms of a dtype to an address: float64, or exact float32."""
         drawn = (*layout[:4], start, count)
         if dtype == "float64":
             self.uniform_double(*drawn, out)
@@ -272,14 +271,12 @@ def bind(library: ctypes.CDLL) -> Kernels:
 
 
 def uniform(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw uniforms, as `draws.uniform` does."""
     draw = np.empty(shape, dtype)
     fill_uniform(kernels, draw, key, name_of(draw.dtype))
     return draw
 
 
 def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
-    """Fill a contiguous array, as `draws.fill_uniform` does."""
     layout = lay_out(key, draw.shape)
 
     def fill(out: int, start: int, count: int) -> None:
@@ -289,7 +286,6 @@ def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
 
 
 def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Draw standard normals, as `draws.normal` does."""
     draw = np.empty(shape, dtype)
     double = name_of(draw.dtype) == "float64"
     wide, log = ("float64", np.log) if double else ("float32", np.log1p)

@@ -105,7 +105,6 @@ class Compiled(Generic[Bound]):
         return self.bound if self.is_settled else self.look(work)
 
     def look(self, work: int) -> Bound | None:
-        """Look for a library, or have one made."""
         with self.lock:
             if self.is_settled or self.thread is not None:
                 return self.bound
@@ -186,7 +185,6 @@ class Compiled(Generic[Bound]):
             return self.bind(ctypes.CDLL(str(kept or path)))
 
     def compile_to(self, path: Path, source: str) -> list[str]:
-        """Compile by the first command that does not fail, and return it."""
         *first, last = self.commands()
         for command in first:
             with suppress(FailedError):
@@ -247,7 +245,6 @@ class Compiled(Generic[Bound]):
 
 
 def read_setting() -> str:
-    """Return "on", "off" or "auto"."""
     setting = os.environ.get(VARIABLE, "") or "auto"
     if setting not in ("on", "off", "auto"):
         raise RuleValueError(f"{VARIABLE} is on, off or auto, got {setting!r}")

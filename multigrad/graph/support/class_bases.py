@@ -31,7 +31,6 @@ else:
 
     # Without annotations: for type checkers the name is Python's own.
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
-        """Make a class a dataclass."""
         if cls is not None:
             return make(cls, frozen, slots, eq)
         return lambda given: make(given, frozen, slots, eq)

@@ -26,7 +26,6 @@ def page(title: str, *parts: str) -> str:
 
 
 def clip(text: object, most: int = 400) -> str:
-    """Return text as HTML, cut where it is long."""
     words = str(text)
     return escape(words if len(words) <= most else f"{words[:most]}…")
 
@@ -36,7 +35,6 @@ def line(text: object) -> str:
 
 
 def quiet(text: object) -> str:
-    """Return a line of small, pale words."""
     if not text:
         return ""
     return f'<div style="margin:.2em 0;opacity:.75;font-size:12px">{clip(text, 2000)}</div>'

@@ -136,7 +136,6 @@ class Range:
 
     @classmethod
     def read(cls, text: Any) -> Range:
-        """Return the range that a text describes."""
         words, low, high = [], -math.inf, math.inf
         conditions: list[tuple[Compare, Number | str]] = []
         parts = text.split(" and ") if isinstance(text, str) else []
@@ -242,7 +241,6 @@ def read_ranges(ranges: Any, subject: str) -> dict[str, Range]:
 
 
 def both(one: Range | None, other: Range) -> Range:
-    """Return the range of values that are in both."""
     if one is None or one.text == other.text:
         return other
     parts = (*one.text.split(" and "), *other.text.split(" and "))

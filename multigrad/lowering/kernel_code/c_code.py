@@ -233,7 +233,6 @@ int32_t {parts.name}(
         return [*begin, chunks, *[f"    {line}" for line in inside], "}", *after]
 
     def stages(self, step: Step) -> list[str]:
-        """Return the loops of a step over m elements."""
         before, load, store, after = [], [], [], []
         for value in step.reads:
             if value not in self.inputs:

@@ -190,7 +190,6 @@ class Kernel:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise CannotFuseError if there are no kernels for a dtype."""
     if dtype not in COMPUTED:
         raise CannotFuseError(f"dtype {dtype}")
 
@@ -260,7 +259,6 @@ def limit_in_turn(node: Node) -> Node:
 
 
 def indented(lines: Sequence[str], spaces: int) -> str:
-    """Return lines, each ended, for a template."""
     return "".join([f"{' ' * spaces}{line}\n" for line in lines])
 
 

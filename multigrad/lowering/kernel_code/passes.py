@@ -139,7 +139,6 @@ class Layouts:
         self.row_axes = min(of_rows, default=1)
 
     def read(self, node: Node) -> list[Node]:
-        """Return the tensors whose values a node reads."""
         return [
             each
             for i, each in enumerate(node.operands)

@@ -208,7 +208,6 @@ def arguments_of(parts: Parts) -> list[str]:
 
 
 def write(parts: Parts) -> str:
-    """Return the launches `name_0`, `name_1`, ..."""
     return "".join([_Launch(parts, i).text() for i in range(len(stages_of(parts)))])
 
 
@@ -253,7 +252,6 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return found
 
     def joined(self, total: Total) -> list[str]:
-        """Return the code that combines the partial results of all programs."""
         place = f"memory + {self.ones.index(total.value) * MOST} + part"
         neutral = NEUTRAL.get(total.op, "0.0")
         read = f"tl.load({place}, mask=part < programs, other={neutral})"

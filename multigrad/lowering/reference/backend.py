@@ -194,7 +194,6 @@ def bridge(foreign: Guest, tensors: tuple[Array, ...]) -> tuple[Array, ...]:
 
 
 def unpack_bits(bits: Any, like: Any) -> Any:
-    """Return the mask that was packed, of the shape of an array."""
     shape = np.shape(like)
     return np.unpackbits(bits, count=math.prod(shape)).reshape(shape).view(np.bool_)
 

@@ -273,7 +273,6 @@ class Constants:
 
 
 def is_same(values: tuple[Any, ...], others: tuple[Any, ...]) -> bool:
-    """Return whether values are the same floats."""
     return (
         FLOATS.issuperset(map(type, values))
         and values == others

@@ -87,7 +87,6 @@ def select(mask: Array, x: Array) -> Array:
 
 
 def choose_number(mask: Array, like: Array, a: Any, b: Any) -> Array:
-    """Return one number where the mask holds, else another."""
     dtype = like.dtype
     integer = INTEGERS[dtype.itemsize]
     # By bits: those in which the numbers differ are flipped where the mask holds.
@@ -96,7 +95,6 @@ def choose_number(mask: Array, like: Array, a: Any, b: Any) -> Array:
 
 
 def choose(mask: Array, a: Any, b: Any) -> Array:
-    """Return a where the mask holds, else b."""
     x = a if type(b) in NUMBERS else b
     dtype = x.dtype
     a = dtype.type(a) if type(a) in NUMBERS else a

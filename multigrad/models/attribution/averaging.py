@@ -110,14 +110,12 @@ def _count(n: int) -> int:
 
 
 def check_deviation(sigma: Any) -> None:
-    """Check a deviation of noise, as far as it is known."""
     known = as_array(sigma)
     if known is not None and not (np.isfinite(known) & (known >= 0)).all():
         raise RuleValueError(f"sigma is a deviation, finite and 0 or more, not {sigma!r:.40}")
 
 
 def check_baseline(x: Tensor, baseline: Any) -> None:
-    """Check that a baseline is a number, or a tensor that broadcasts to x."""
     own, given = tuple(x.shape), getattr(baseline, "shape", None)
     if given is None:
         if isinstance(baseline, bool | str) or not isinstance(baseline, int | float):

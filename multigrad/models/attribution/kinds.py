@@ -35,7 +35,7 @@ class Kind:
     """A kind of layers.
 
     Attributes:
-        part_of: the kind whose rule in a composite also holds for this one, if it has no rule there.
+        part_of: the kind whose rule in a composite holds for this one, unless it has its own.
         channels: the axis of output channels in a weight; None: it has no weight.
         example: attributes as a layer of this kind may have them.
     """
@@ -91,7 +91,6 @@ class LayerRule(Protocol):
         Raises:
             RuleTypeError: the rule has no meaning for that kind.
         """
-        ...
 
 
 def is_layer_rule(rule: Any) -> bool:
@@ -100,7 +99,6 @@ def is_layer_rule(rule: Any) -> bool:
 
 
 def has_meaning(rule: LayerRule, kind: str) -> bool:
-    """Return whether a rule has a meaning for a kind of layers."""
     try:
         rule.over(kind, **KINDS[kind].example)
     except RuleTypeError:

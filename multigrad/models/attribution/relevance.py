@@ -381,7 +381,6 @@ def _frozen(value: Any) -> Any:
 def make_rule(
     formula: Formula, zero_params: str | Sequence[str] | None = None, **numbers: Any
 ) -> Relevance:
-    """Return a relevance rule, whose numbers are checked here."""
     zero = (zero_params,) if isinstance(zero_params, str) else tuple(zero_params or ())
     for name in zero:
         if name not in ZERO_PARAMS:
@@ -404,7 +403,6 @@ RANGES: Mapping[str, Range] = dict.fromkeys(NAMES, NOT_NEGATIVE)
 
 
 def check_numbers(subject: str, numbers: Mapping[str, Any]) -> None:
-    """Check a rule's numbers, as far as they are known."""
     for name, value in numbers.items():
         known = as_array(value)
         if known is None:

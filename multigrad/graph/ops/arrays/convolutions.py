@@ -127,7 +127,6 @@ def conv_vjp(xp: Any, ct: Any, y: Any, x: Any, w: Any, **attrs: Any) -> Cotangen
 
 
 def conv_left(cotangent: Array, w: Array, like: Array, **attrs: Any) -> Array:
-    """Return the cotangent of x, shaped as `like`; also a transposed convolution."""
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
     given = wider(cotangent).reshape(len(cotangent), groups, -1, *cotangent.shape[2:])
@@ -145,7 +144,6 @@ def conv_left_vjp(
 
 
 def conv_right(x: Array, cotangent: Array, like: Array, **attrs: Any) -> Array:
-    """Return the cotangent of the kernels, shaped as `like`."""
     groups, n = attrs["groups"], len(attrs["strides"])
     out, inner = letters(n)
     seen = grouped_windows(x, like.shape, attrs["strides"], attrs["dilations"], groups)

@@ -16,7 +16,6 @@ from ..table import op, zero
 
 
 def draw(name: str, operands: str, numpy: Any, doc: str, **more: Any) -> Op:
-    """Declare a random draw of x's shape and dtype."""
     more |= {"random": True, "composed": True, "shape_only": (1,)}
     return op(name, operands, coerce="raw", numpy=numpy, vjp=zero, result=drawn, doc=doc, **more)
 

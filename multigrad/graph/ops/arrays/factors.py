@@ -241,7 +241,6 @@ def eigh_shape(x: Shape, **attrs: Any) -> Shape:
 
 
 def eigh_parts(xp: Any, packed: Any) -> tuple[Any, Any]:
-    """Return the values in a row, and the vectors in columns."""
     values = xp.getitem(packed, (..., slice(0, 1), slice(None)))
     return values, xp.getitem(packed, (..., slice(1, None), slice(None)))
 

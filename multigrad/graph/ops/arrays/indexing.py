@@ -330,7 +330,6 @@ PAD = rearrangement(
 
 
 def joint(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op that joins arrays along an axis."""
     more |= {"composed": True, "degree": in_each, "on_bools": "numbers", "copies": added}
     more |= {"integer": True, "result": reshaped}
     return op(name, "*arrays", numpy=numpy, vjp=vjp, doc=doc, **more)

@@ -22,7 +22,6 @@ from ..table import Cotangents, op, zero
 
 
 def of_matrices(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op of matrices; by default the result has a shape of its own."""
     return op(name, args, numpy=numpy, vjp=vjp, doc=doc, **{"result": reshaped, **more})
 
 
@@ -238,7 +237,6 @@ def expm(x: Array) -> Array:
 
 
 def pade(x: Array) -> Array:
-    """Return the Padé approximant of degree 13 of the exponential."""
     eye, x2 = np.eye(x.shape[-1], dtype=x.dtype), x @ x
     x4, b = x2 @ x2, [x.dtype.type(each) for each in PADE]
     x6 = x4 @ x2

@@ -140,7 +140,6 @@ def limited(body: Function) -> Function:
 
 
 def changed(old: Any, new: Any) -> TypeError:
-    """Return an error: an iteration changes the shape or dtype of a carried value."""
     return TypeError(
         f"a turn of a loop makes {new.dtype} of shape {tuple(new.shape)} of {old.dtype} of shape "
         f"{tuple(old.shape)}; what is carried keeps both"
@@ -311,7 +310,6 @@ run_scan = scanning(list, np.stack, lambda like, shape: np.zeros(shape, like.dty
 
 
 def length_of(rows: Sequence[Any]) -> int:
-    """Return the number of turns of a scan."""
     lengths = {x.shape[0] for x in rows if len(x.shape)}
     if len(lengths) != 1 or any(not len(x.shape) for x in rows):
         told = ", ".join(str(tuple(x.shape)) for x in rows)
@@ -441,7 +439,6 @@ def output_vjp(xp: Any, ct: Any, y: Any, value: Any, *, position: int) -> Cotang
 
 
 def uncomputed(name: str, args: str, doc: str, /, result: Any = structural, **more: Any) -> Op:
-    """Declare an op that no backend computes."""
     return op(name, args, numpy=structural, vjp=None, doc=doc, result=result, **more)
 
 

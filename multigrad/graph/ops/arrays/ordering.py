@@ -40,7 +40,6 @@ def lifted(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def cumulative(name: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:
-    """Declare an op along one axis that keeps the shape."""
     return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=kept, axis=AXIS, **more)
 
 
@@ -261,7 +260,6 @@ UNSORT = rearranged(
 
 
 def mask(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    """Declare a mask over x's elements."""
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=masked, **more)
 
 

@@ -36,7 +36,6 @@ def left_shape(cotangent: Shape, b: Shape, like: Shape) -> Shape:
 
 
 def matmul_left(cotangent: Array, b: Array, like: Array) -> Array:
-    """Return the cotangent of a, shaped as `like`."""
     rows = as_matrix(wider(cotangent), like, b)
     columns = wider(b) if b.ndim > 1 else wider(b)[:, None]
     # Batch axes that broadcast are summed at the end, in float32 for 16-bit values.
@@ -57,7 +56,6 @@ def right_shape(a: Shape, cotangent: Shape, like: Shape) -> Shape:
 
 
 def matmul_right(a: Array, cotangent: Array, like: Array) -> Array:
-    """Return the cotangent of b, shaped as `like`."""
     columns = as_matrix(wider(cotangent), a, like)
     rows = wider(a) if a.ndim > 1 else wider(a)[None]
     result = np.swapaxes(rows, -1, -2) @ columns

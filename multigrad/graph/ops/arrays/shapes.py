@@ -26,7 +26,6 @@ from ..table import Cotangents, moved_by, op, zero
 def rearrangement(
     name: str, numpy: Any, vjp: Any, doc: str, result: ResultRule = reshaped, **more: Any
 ) -> Op:
-    """Declare an op of one operand that moves elements."""
     more = {"coerce": "raw", "degree": linear, **more}
     return op(name, "x", numpy=numpy, vjp=vjp, doc=doc, result=result, **more)
 
@@ -38,7 +37,6 @@ def shaped(name: str, numpy: Any, vjp: Any, doc: str, operands: str = "x like", 
 
 
 def length_of(name: str, numpy: Any, doc: str, **more: Any) -> Op:
-    """Declare an op that returns a length, an integer known at run time."""
     more |= {"coerce": "raw", "composed": True, "shape_only": (0,), "bits": length}
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=integer, **more)
 
@@ -264,7 +262,6 @@ def triu_vjp(xp: Any, ct: Any, y: Any, x: Any, *, offset: int) -> Cotangents:
 
 
 def triangle(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
-    """Declare an op that keeps one side of a diagonal."""
     more = {"offset": OFFSET, "composed": True, "shape_of": with_matrices}
     return rearrangement(name, numpy, vjp, doc, kept, **more)
 

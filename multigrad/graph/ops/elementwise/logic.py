@@ -33,7 +33,6 @@ NE = comparison("ne", "!=", np.not_equal, operator.ne, "a differs from b; NaN al
 
 
 def logical(name: str, symbol: str, numpy: Any, on_numbers: Any, doc: str) -> Op:
-    """Declare an elementwise op on bools."""
     args = "x" if numpy.nin == 1 else "a b"
     more = {"symbol": symbol, "xp": numpy.__name__, "on_numbers": on_numbers}
     return op(name, args, coerce="bool", numpy=numpy, vjp=zero, doc=doc, result=compared, **more)
@@ -56,7 +55,6 @@ NOT = logical("not", "~", np.logical_not, operator.not_, "Negation.")
 
 
 def question(name: str, numpy: Any, doc: str, on_numbers: Any = None) -> Op:
-    """Declare an elementwise test of numbers."""
     return op(name, "x", numpy=numpy, vjp=zero, doc=doc, result=compared, on_numbers=on_numbers)
 
 
