@@ -230,6 +230,7 @@ def closest(given: str, known: Iterable[str]) -> str | None:
     """Return the closest known word, None where none is close."""
     import difflib  # 2 ms, and only errors need it
 
+    # Read twice, and it may be an iterator.
     words = list(known)
     # Without case first: "relu" is close to "ReLU".
     close = difflib.get_close_matches(str(given).lower(), map(str.lower, words), n=1, cutoff=0.6)

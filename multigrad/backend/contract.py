@@ -99,7 +99,7 @@ Run: TypeAlias = Callable[..., tuple[tuple[Tensor, ...], Function, tuple[int, ..
 
 
 def never(value: Any) -> bool:
-    """Return False: every value is known now."""
+    # Of a framework without tracing each value is known now.
     return False
 
 

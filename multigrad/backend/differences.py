@@ -13,6 +13,7 @@ from typing import Any
 from ..graph.support.class_bases import dataclass
 
 ALL = ("float16", "bfloat16", "float32", "float64")
+# With the words of the page for each.
 KINDS = {
     "value": "the result of an op or activation",
     "slope": "its gradient, in a lowered rule or derivative",

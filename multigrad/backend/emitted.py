@@ -40,13 +40,10 @@ class Body:
 
 @dataclass(slots=True)
 class Prepared:
-    """What fast code needs from the params, computed once instead of in each call.
+    """What fast code needs from the params, by a function `prepare(wrap, *params) -> values`."""
 
-    A number that meets a tensor costs a call of torch 1.1 us more than a tensor without dimensions,
-    and what is computed of the params alone need not be computed again. Emitted as a function
-    `prepare(wrap, *params) -> values`: `names` in order, each with its expression.
-    """
-
+    # Computed once instead of in each call: a number that meets a tensor costs a call of torch
+    # 1.1 us more than a tensor without dimensions. `names`, in order, have their expressions.
     lines: list[str] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
     _known: dict[tuple[Node, bool], str] = field(default_factory=dict)

@@ -82,6 +82,7 @@ class FastKernels:
     by_op: Mapping[Op, Sequence[tuple[str, Rewrite]]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        # Looked up for each node of a graph, where a walk over all rows would be slow.
         by_op: dict[Op, list[tuple[str, Rewrite]]] = {}
         for row in self.patterns:
             for op, rewrite in row.rewrites.items():

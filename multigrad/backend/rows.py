@@ -70,7 +70,7 @@ def compositions(
 
 
 def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
-    """Return a draw that widens its tensor and leaves the key alone."""
+    # Only x is widened: the key, which comes first, is no tensor of floats.
 
     def call(key: Any, x: Tensor) -> Tensor:
         @widened

@@ -178,13 +178,13 @@ class _Writer:
         return Body(self.parameters, tuple(self.lines), results, reads, elementwise)
 
     def express(self, node: Node) -> tuple[str, int, int]:
-        """Return the expression of a node whose operands are done; a name if it is used twice."""
         if node.op is ops.CONST:
             return self.literal(node.attr("value"))
         if node.op in (ops.WHILE_LOOP, ops.SCAN):
             return self.loop(node), ATOM, 0
         text, strength = self.call(node)
         depth = 1 + max([self.done[operand][2] for operand in node.operands], default=0)
+        # A value that is used twice is computed once; the parser limits how deep calls may nest.
         if self.uses[node] > 1 or depth > DEEPEST:
             name = self.fresh()
             lines = self.prepared.lines if self.prepared and node in self.static else self.lines
@@ -284,7 +284,6 @@ class _Writer:
         return f"{self.emission.bind(_word(node.op), native)}({', '.join(arguments)})", ATOM
 
     def written(self, node: Node) -> str | None:
-        """Return the call of a kernel that writes a result to its place, or None."""
         kernel = self.backend.kernels.fast.into.get(node.op)
         operands = node.operands
         dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}
@@ -300,9 +299,9 @@ class _Writer:
         return f"{name}({', '.join(arguments)}, out={self.places[node]})"
 
     def overwriting(self, node: Node) -> str | None:
-        """Return the call of a kernel that overwrites an operand that nothing else holds."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
             return None  # no number, which their kernels do not take
+        # The first operand that nothing else holds is written over.
         for position, kernel in enumerate(self.in_place[node.op]):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
@@ -322,7 +321,7 @@ class _Writer:
         return None
 
     def is_fresh(self, node: Node) -> bool:
-        """Return whether a value has memory of its own, and is read once."""
+        # Memory of its own, whose numbers nobody reads after this.
         if node.type.kind != "tensor" or self.uses[node] != 1:
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand
@@ -363,7 +362,7 @@ class _Writer:
         )
 
     def text(self, user: Node, operand: Node) -> tuple[str, int]:
-        """Return a scalar's text; what depends on the params alone is prepared."""
+        # What depends on the params alone is computed once, by `prepare`.
         text, strength, _ = self.done[operand]
         if self.prepared is None or operand not in self.static or user in self.static:
             return text, strength
@@ -381,7 +380,7 @@ class _Writer:
         return alike and self.like is not None and user.operands.index(operand) in positions
 
     def operand(self, user: Node, operand: Node) -> tuple[str, int]:
-        """Return an operand's text; a weak scalar that meets a tensor takes its dtype."""
+        # A weak scalar that meets a tensor takes its dtype; tensors are as they are.
         if operand.type.kind != "scalar":
             return self.done[operand][:2]
         text, strength = self.text(user, operand)

@@ -350,6 +350,7 @@ class FunctionGraph:
         for name in (*own, *self.params):
             if name in reserved or OWN_NAMES.fullmatch(name):
                 safe = f"{name}_"
+                # Another param may have the name with an underscore.
                 while safe in taken:
                     safe += "_"
                 renamed[name] = safe

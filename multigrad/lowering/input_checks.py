@@ -42,6 +42,7 @@ def find_lacking(whose: str, backend: Backend, *graphs: Graph) -> dict[str, str]
                     f"{whose}{at} uses {node.op.name}, which {backend.name} lacks for {dtype}: "
                     f"{reason}. Cast to another float dtype before it and back after it"
                 )
+                # A dtype that the rule chose is refused now, that of its input at a call.
                 if own == dtype:
                     raise UnsupportedOp(message)
                 if own == T:

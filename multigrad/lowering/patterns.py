@@ -40,6 +40,7 @@ def without(*names: str) -> Iterator[None]:
                 f"no fast kernel {name!r}{suggest(name, known)} "
                 f"(of the loaded backends: {', '.join(sorted(known)) or 'none'})"
             )
+    # A context variable, so that other threads keep their kernels.
     token = DISABLED.set(DISABLED.get() | set(names))
     try:
         yield
@@ -62,6 +63,7 @@ def all_patterns() -> dict[str, Pattern]:
 
 def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Graph:
     """Return the graph with a backend's own kernels, except for the rows that are off."""
+    # Before rewrites of single nodes, which would hide what they look for.
     for row in fast.patterns:
         if row.rewrite_graph is not None and row.name not in off:
             graph = row.rewrite_graph(graph)

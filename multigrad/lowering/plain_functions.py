@@ -68,6 +68,7 @@ class PlainFunctions:
         self._read = tuple(emitted.params.index(name) for name in emitted.forward_params)
         places = [*emitted.inputs, *emitted.outputs, *emitted.computed]
         self._residuals = tuple(places.index(name) for name in emitted.residuals)
+        # For each input the position of its gradient, None if it has none.
         self._places = tuple(
             emitted.wrt.index(n) if n in emitted.wrt else None for n in emitted.inputs
         )

@@ -60,13 +60,13 @@ class Attachment(InNotebooks):
     def __init__(
         self, rows: Sequence[Row], put: Callable[[], None], undo: Callable[[], None]
     ) -> None:
-        """Put the rules on, all or none: `undo` takes off as many as are there."""
         self.rows = tuple(rows)
         self._undo: Callable[[], None] | None = undo
         self._is_entered = False
         try:
             put()
         except BaseException:
+            # All or none: it takes off as many as are there.
             undo()
             raise
 

@@ -116,6 +116,7 @@ def choose(
     for selector, rule in rules.items():
         check_row(selector, rule)
         for part in selector if isinstance(selector, tuple) else (selector,):
+            # A type selects layers, also where it could be called as an operation.
             operation = None if isinstance(part, type) else find_operation(part)
             if operation is not None:
                 operations.append(OperationChoice(operation, rule, part))
@@ -198,6 +199,7 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
     try:
         rows = inspect.signature(predicate).parameters.values()
     except (TypeError, ValueError):
+        # A builtin may have no signature: it takes the layer alone.
         return False
     needed = [
         row
@@ -307,6 +309,7 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
         changes = any(type(value) is not float for value in values)
 
         def acting() -> Any:
+            # The rule itself, or if it is gone, what its name means now.
             return held() or resolve(rule)
 
         def forward(tin: Tensor, out: Tensor, *numbers: Any) -> Any:
@@ -430,6 +433,7 @@ class Following(Generic[A]):
         """Return the object for the present meanings of the rules' names."""
         meant = tuple(rule if is_layer_rule(rule) else over(rule) for rule in self._rules)
         known = self._known
+        # `over` returns the same object for the same rule.
         if known is None or known[0] != meant:
             known = self._known = meant, self._make(meant)
         return known[1]

@@ -52,6 +52,7 @@ class Scopes:
         size: int,
     ) -> None:
         """Note a tensor that a layer keeps; its maker is None if it is an input of the model."""
+        # What another layer made is an input of this one.
         if maker != layer:
             what = "input"
         elif is_read_elsewhere:

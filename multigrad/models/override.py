@@ -283,6 +283,7 @@ class Acting:
 
     @contextmanager
     def on(self, trace: Trace) -> Iterator[None]:
+        # Nested overrides: the outer one acts again afterwards.
         before, trace.overriding = trace.overriding, self
         try:
             yield
@@ -352,6 +353,7 @@ def is_tensor(value: Any) -> bool:
 def find(selector: Any, rule: Function) -> Recording:
     function = selector
     if isinstance(selector, str):
+        # NumPy's own name for it counts first.
         function = getattr(np, selector, None) or getattr(xp, selector, None)
         if function is None:
             near = suggest(selector, [*dir(np), *xp.__all__])

@@ -87,7 +87,7 @@ def assert_gradient(
         return report
     lines = []
     for finding in report.findings:
-
+        # Bound as a default: the loop changes `finding`.
         def breaks(tried: Sequence[Any], law: str = finding.law) -> bool:
             return bool(audit(fn, *tried, laws=[law], surrogate=surrogate).findings)
 

@@ -130,6 +130,7 @@ class Exact:
     def sum(self, axis: Any = None, keepdims: bool = False) -> Exact:
         """Return the sum; 16-bit floats are accumulated in float32 and rounded once."""
         value = np.sum(self.value, axis=axis, keepdims=keepdims)
+        # Sums of 16-bit floats run in float32.
         eps = min(float(finfo(dtype).eps) for dtype in (self.dtype, FLOAT32))
         error = self.error + 2 * eps * np.abs(self.value)
         largest = np.max(self.largest, axis=axis, keepdims=keepdims, initial=0.0)

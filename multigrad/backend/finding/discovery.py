@@ -258,6 +258,7 @@ def backends(*, load: bool = False) -> Statuses:
 
 
 def _status(name: str, load: bool) -> BackendStatus:
+    # A framework that is imported costs nothing more to try.
     if load or name in sys.modules:
         with suppress(BackendNotFound):
             load_backend(name)
@@ -342,8 +343,8 @@ def in_use() -> list[Backend]:
 
 
 def load_imported() -> None:
-    """Load the backends whose framework has been imported meanwhile."""
     in_use()
+    # Only those that can still come: neither loaded nor refused.
     AWAITED[0] = frozenset(entry_points()) - _loaded.keys() - _refused.keys()
 
 
@@ -439,6 +440,7 @@ def _fault_of(found: Backend, name: str) -> str | None:
 
 
 def _groups() -> dict[str, type]:
+    # A group whose default is None may be left out.
     hints = get_type_hints(Backend)
     return {
         each.name: hints[each.name]

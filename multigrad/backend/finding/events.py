@@ -25,6 +25,7 @@ def enter_rules(token: str) -> list[Leave]:
     """Tell all compilers in use the active rules' token; return what to call when these end."""
     leaves: list[Leave] = []
     try:
+        # A framework that was imported meanwhile has a compiler to be told, too.
         if not sys.modules.keys().isdisjoint(AWAITED[0]):
             load_imported()
         for on_enter in ON_ENTER:

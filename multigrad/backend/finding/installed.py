@@ -53,7 +53,7 @@ def read_requirement(line: str) -> Requirement:
 
 
 def normalized(package: str) -> str:
-    """Return a package's name as the index compares it."""
+    # As the package index compares names: PEP 503.
     return re.sub(r"[-_.]+", "-", package).lower()
 
 

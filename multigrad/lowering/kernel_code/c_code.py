@@ -137,7 +137,6 @@ int32_t {parts.name}(
         return [total for total in self.totals if total.kind != ROW]
 
     def chunks(self) -> list[str]:
-        """Return the number of chunks, and the memory for their totals."""
         of_columns = [total for total in self.totals if total.kind == COLUMN]
         if not self.parts.is_by_rows:
             found = ["const int64_t chunks = (n + CHUNK - 1) / CHUNK;"]
@@ -267,7 +266,6 @@ int32_t {parts.name}(
         return [*before, *in_stages(load, step.lines, store, reduced), *after]
 
     def computed(self, value: str) -> str:
-        """Return the line that reads what another step has computed."""
         i = value[1:]
         for total in self.totals:
             if total.value == value and total.kind == COLUMN:
@@ -316,7 +314,7 @@ def in_stages(
     text: list[str] = []
 
     def place(line: str) -> int:
-        """Return the first loop that knows what a line reads."""
+        # The first loop in which all is known that the line reads.
         read = [each for each in VALUE.findall(line) if each in known]
         stage = max((known[each] for each in read), default=0)
         kept.update([each for each in read if computed[each] < stage])

@@ -280,7 +280,7 @@ class _Writer:
                 raise CannotFuseError(f"a result of dtype {node.type.dtype}")
 
     def line(self, node: Node) -> str:
-        """Return the line of a tensor; none for a number, which is computed before."""
+        # Numbers are computed before the kernel runs, and have no line.
         if node.type.kind == "scalar":
             is_computed = all(operand.type.kind == "scalar" for operand in node.operands)
             if not is_computed and node.op not in SIZES:
@@ -337,7 +337,6 @@ class _Writer:
         return word if is_wide else self.language.rounded.format(word)
 
     def compared(self, operand: Node, word: str) -> str:
-        """Return the code of a tensor in a comparison, rounded if it has 16 bits."""
         # Backward may recompute in float32 what forward kept in 16 bits, as the maximum of a row.
         is_wide = operand.type.dtype not in (T, self.dtype) or self.dtype in COMPUTED.values()
         if is_wide or operand.op is ops.INPUT:

@@ -132,6 +132,7 @@ class Layouts:
             of_row = reduces and layout.kind == ROW
             self.passes[node] = passes + (reduces and not of_row)
             self.turns[node] = 0 if layout.kind in (ONE, COLUMN) else max(turns, default=0) + of_row
+        # All rows of a kernel are made of the same axes.
         of_rows = {layout.rank for layout in self.of.values() if layout.kind == ROW}
         of_rows |= {1 for layout in self.of.values() if layout.kind == COLUMN}
         if len(of_rows) > 1:
@@ -220,6 +221,7 @@ class Arrangement:
         layouts, found = self.layouts, []
         for turn in range(max(layouts.passes.values(), default=0) + 1):
             now = [node for node in layouts.of if layouts.passes[node] == turn]
+            # Numbers made of sums come before the pass that reads them.
             for space in (ONE, COLUMN):
                 roots = self.outputs(now, space)
                 if space == ONE:  # a later one may need any of them

@@ -172,6 +172,7 @@ class Stage(NamedTuple):
 
 
 def stages_of(parts: Parts) -> list[Stage]:
+    # Steps for one number belong to the next launch, or need a last one.
     found, before = [], []
     for loop in parts.loops:
         if loop[0].space == ONE:
@@ -234,7 +235,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
 """
 
     def for_all(self) -> list[str]:
-        """Return the code that every program runs first: totals, and steps that need them only."""
+        # Every program does this first: totals of earlier launches, and steps that need only them.
         found = []
         steps = [step for stage in (*self.earlier, self.stage) for step in stage.before]
         reads = {each for step in (*steps, *self.stage.loop) for each in step.reads}
@@ -263,7 +264,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [*begin, f"{value} = {self.finished(total, self.end(total))}"]
 
     def begin(self, total: Total, size: str = "", number: str = "") -> list[str]:
-        """Return accumulators: of a block, and of its NaN, which a maximum would lose."""
+        # A maximum would lose NaN, which is counted apart.
         size = size or ("ROWS, BLOCK" if self.parts.is_by_rows else "BLOCK")
         if total.op not in NEUTRAL:
             return [f"t{total.value} = tl.zeros(({size},), tl.float64)"]
@@ -314,7 +315,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         ]
 
     def over_rows(self) -> list[str]:
-        """Return a pass over rows, each read once for each of its steps."""
+        # Each row is read once for each of its steps.
         totals = [total for step in self.stage.loop for total in step.totals]
         of_all = [total for total in totals if total.kind == ONE]
         columns = [total for total in totals if total.kind == COLUMN]
@@ -365,7 +366,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [*begin, *loop, *values]
 
     def of_columns(self, total: Total, program: str) -> str:
-        """Return the address of a program's part of a sum of columns."""
+        # Each program has a row in memory for its parts of the sums of columns.
         before = f"{len(self.ones) * MOST} + {self.columns.index(total.value)} * programs * columns"
         return f"memory + {before} + {program} * columns + j"
 
@@ -391,7 +392,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
     def lines(self, step: Step) -> list[str]:
-        """Return the lines of a step; what is to be reduced is called e7 while v7 is the result."""
+        # What is to be reduced is called e7 while v7 is the result.
         reduced = {total.value for total in step.totals}
         return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
 

@@ -104,6 +104,7 @@ def _mean(gradient: Gradient, points: Any, n: int) -> Tensor:
 
 
 def _count(n: int) -> int:
+    # True is an int, but no number of points.
     if isinstance(n, bool) or not hasattr(n, "__index__") or index(n) < 1:
         raise RuleValueError(f"a mean is over n points, a whole number of 1 or more, not {n!r:.40}")
     return index(n)

@@ -84,9 +84,11 @@ class Composite(InNotebooks):
                     )
                 if isinstance(rule, str):
                     get(rule)  # raises for an unknown name
+            # A copy, which later changes of the given mapping do not reach.
             object.__setattr__(self, part, MappingProxyType(dict(given)))
 
     def __reduce__(self) -> Any:
+        # A read-only mapping has no pickle.
         parts = (dict(part) for part in (self.layers, self.first, self.names))
         return Composite, (self.name, *parts, self.canonize)
 

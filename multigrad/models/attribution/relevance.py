@@ -213,6 +213,7 @@ def share_out(
                 given = layer.forward(own, w, b, out, **attributes)
             z = given if z is None else z + given
             seen.append((own, w))
+        # One division by the sum of all parts, so that relevance is conserved.
         ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
         for own, w in seen:
             pulled = layer.pull(ratio, inputs, w, **attributes)
@@ -328,6 +329,7 @@ class Relevance:
         return f"{self.name}({', '.join(numbers + zero)})"
 
     def __reduce__(self) -> Any:
+        # Without the Functions, which are made again.
         return _remake, (self.formula, dict(self.numbers), self.zero_params)
 
     def over(self, kind: str, **attributes: Any) -> Function:
@@ -366,6 +368,7 @@ class Relevance:
             function = make_function(self.formula, kind, fixed, self.zero_params)
             tensors = len(layer.inputs) - 1 + 2 * layer.has_weight + 1
             defaults = (None,) * tensors + tuple(self.numbers.values())
+            # Another thread may have made it meanwhile.
             known = self._made.setdefault((kind, fixed), function.with_defaults(defaults))
         return known
 
