@@ -29,6 +29,7 @@ PAGES = ["README.md", "CONTRIBUTING.md"] + [
 ENDS = {"/".join(name.split("/")[at:]) for name in FILES for at in range(name.count("/") + 1)}
 ROOMS = {part for name in SOURCES for part in name.split("/")[:-1]} - {"keras", "torch"}
 MODULES = ROOMS | {Path(name).stem for name in SOURCES}
+PUBLIC = {*xg.__all__, *xg._MODULES}  # `hasattr` would import a framework
 FILE_NAME = re.compile(r"(?<![\w/.-])([\w/-]+\.(?:pyi?|js))\b")
 FOLDER_NAME = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w/-]+)`")
 DOTTED_NAME = re.compile(r"`([a-z_]+(?:\.(?!py|js)[A-Za-z_]\w*)+)`")
@@ -65,7 +66,7 @@ def stale_dotted(text: str, names: set[str]) -> Iterator[str]:
     for name in DOTTED_NAME.findall(text):
         head, *rest = name.split(".")
         if head in ("multigrad", "xg"):
-            exists = rest[0] in (*dir(xg), "keras", *MODULES)
+            exists = rest[0] in PUBLIC | MODULES
         elif head in ROOMS or rest[-1][0].isupper():
             exists = head in MODULES
         else:
