@@ -1,4 +1,6 @@
-"""What torch's kernels do differently (torch 2.13, CPU); see `multigrad/backend/differences.py`."""
+"""Known differences of torch's kernels (torch 2.13, CPU); see
+`multigrad/backend/differences.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ def is_above_half_the_range(x: Any, params: dict[str, Any]) -> Any:
     return narrow & (x.astype(np.float64) > float(np.finfo(np.float32).max) / 2)
 
 
+# Differences that remain: ours computes as torch does.
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
     zeros("remainder"),
@@ -73,6 +76,7 @@ KEPT: tuple[Difference, ...] = (
     ),
     Difference("ELU", "own gradient", ALL, "1 at NaN", "it scales where x <= 0, which NaN is not"),
 )
+# Differences that our kernels correct, with torch's own result. The pages list both tables.
 MENDED: tuple[Mended, ...] = (
     Mended("torch.fmod, torch.remainder", "all", "NaN where a / b overflows: fmod(20, 1.2e-38)"),
     Mended("torch.floor_divide, its gradient", "all", "an error, where it is zero"),

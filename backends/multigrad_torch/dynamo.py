@@ -1,7 +1,7 @@
-"""Marks on functions of ours for Dynamo, without its import, which takes 2 s and brings sympy.
+"""Marks for Dynamo on functions of ours, without importing it, which takes 2 s and brings sympy.
 
-What is an attribute is set at once. What goes into a table of Dynamo's waits until somebody imports
-it, and so do the operators that only compiled code calls: before, nothing is compiled.
+Marks that are attributes are set at once. Entries in Dynamo's tables, and the operators that only
+compiled code calls, wait until somebody imports it: nothing is compiled before.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from . import versions
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "torch._dynamo"
 set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
+# The lists below change under the lock. `_LOADED` decides whether entries wait or are made at once;
+# `tell` fills it once, empties the waiting lists, and nothing undoes that.
 _LOCK = make_lock()
 _ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
 _WAITING: list[Callable[[], None]] = []
@@ -36,7 +38,9 @@ _SAID: list[bool] = []
 
 
 def disable(function: F) -> F:
-    """As `torch._dynamo.disable`: a call breaks the graph, and what it calls is not compiled."""
+    """Do what `torch._dynamo.disable` does: a call breaks the graph, and what it calls is not
+    compiled.
+    """
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -52,13 +56,15 @@ def disable(function: F) -> F:
 
 
 def assume_constant_result(function: F) -> F:
-    """As `torch._dynamo.assume_constant_result`: it is called while code is traced."""
+    """Do what `torch._dynamo.assume_constant_result` does: the function is called while code is
+    traced.
+    """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def allow_in_graph(function: F) -> F:
-    """As `torch._dynamo.allow_in_graph`: calls stand in graphs, and nobody looks inside."""
+    """Do what `torch._dynamo.allow_in_graph` does: graphs hold calls without a look inside."""
     with _LOCK:
         if not _LOADED:
             _ALLOWED.add(function)
@@ -67,7 +73,7 @@ def allow_in_graph(function: F) -> F:
 
 
 def at_import(run: Callable[[], None]) -> Callable[[], None]:
-    """Call a function once, when Dynamo has been imported."""
+    """Call a function once Dynamo is imported, at once if it is."""
     with _LOCK:
         if not _LOADED:
             _WAITING.append(run)
@@ -78,8 +84,8 @@ def at_import(run: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def force_eager() -> Iterator[None]:
-    """As `torch.compiler.set_stance("force_eager")`: what is compiled runs as it is written; also
-    where Dynamo reads along, as it does in what an uncompiled frame of a compiled function calls.
+    """Run compiled functions as written, as `torch.compiler.set_stance("force_eager")` does; also
+    frames that Dynamo would compile because a compiled function's uncompiled frame calls them.
     """
     prior = set_eval_frame(None)
     try:
@@ -101,7 +107,7 @@ def _force_eager_from_import_on() -> Iterator[None]:
 
 
 def is_around() -> bool:
-    """Return whether Dynamo would compile what is called here, or an exporter runs it."""
+    """Return whether Dynamo would compile a frame that is called here, or an exporter runs it."""
     if torch.compiler.is_compiling():
         return True
     prior = set_eval_frame(None)
@@ -112,10 +118,10 @@ def is_around() -> bool:
 
 
 def say_apart() -> None:
-    """Warn once that what is called runs between graphs, on a torch whose Dynamo may not read it.
+    """Warn once that a call runs between graphs, on a torch whose Dynamo may not read our code.
 
     Raises:
-        UnsupportedOp: an exporter runs it, whose program would not hold its gradient.
+        UnsupportedOp: an exporter runs it, whose program would lack its gradient.
     """
     if torch.compiler.is_compiling():
         raise versions.refuse(versions.EXPORTING, "export what comes before and after")
@@ -126,8 +132,8 @@ def say_apart() -> None:
 
 
 def apart(function: F) -> F:
-    """Return a function that runs between graphs where this torch compiles none of ours, and the
-    function itself elsewhere.
+    """Return a function that runs between graphs on a torch that compiles no code of ours; on other
+    releases, the function itself.
     """
     if versions.COMPILES:
         return function
@@ -144,23 +150,23 @@ def apart(function: F) -> F:
 
 
 def forget() -> None:
-    """Compile all code anew, on a torch whose Dynamo does not notice what is put on modules."""
+    """Compile all code anew, on a torch whose Dynamo does not notice changes of modules."""
     if not versions.COMPILES and _LOADED:
         _LOADED[0].reset()
 
 
 def begin_again() -> None:
-    """Let Dynamo read code from its start, where it reads some: what it has read knew nothing of
-    us.
-    """
+    """Restart Dynamo's reading of the current code, if it reads some: it did not know of us yet."""
     if CompileContext.try_get() is not None:
         raise _LOADED[0].exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
 
 
 def tell(dynamo: ModuleType) -> None:
-    """Write into its tables what has waited for them."""
-    dynamo.eval_frame.skip_code(disable(tell).__code__)  # one code for all
-    if not versions.COMPILES:  # and nothing of ours
+    """Write the waiting entries into Dynamo's tables."""
+    # All functions that `disable` returns share one code object.
+    dynamo.eval_frame.skip_code(disable(tell).__code__)
+    # On old releases it may read no module of ours.
+    if not versions.COMPILES:
         for name in ("multigrad", __name__.partition(".")[0]):
             dynamo.trace_rules.add(name)
     with _LOCK:
@@ -177,7 +183,7 @@ def tell(dynamo: ModuleType) -> None:
 
 
 class _Watcher(MetaPathFinder):
-    """Finds Dynamo where it is, and notices the end of its import."""
+    """A finder that only notices the end of Dynamo's import."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         spec = PathFinder.find_spec(fullname, path) if fullname == NAME else None

@@ -1,8 +1,9 @@
-"""Torch's code in a file of its own: one class, which works under torch.func too, and a function.
+"""Torch code in a file without multigrad: one class, which works under torch.func too, and a
+function.
 
-There is no second class for eager calls and no prepared number. Fast code is there only where it
-rounds otherwise than the ops, for what runs by it here. Draws are plain ops around one operator,
-which the compiler must not see into (see `random.py`).
+There is no second class for eager calls and no prepared number. Fast code is used only where a call
+that runs by it here would be rounded differently by plain ops. Draws are plain ops around one
+operator, which the compiler must not look into (see `random.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
-    """A constant array in a dtype, where a tensor is."""
+    """Return a constant array in a dtype, on the device of a tensor."""
+    # Through float64: NumPy has no bfloat16 of its own.
     stored = value.copy() if value.dtype == bool else value.astype(np.float64)
     return torch.from_numpy(stored).to(dtype).to(like.device)
 
@@ -35,12 +37,14 @@ def heaviside(x: Tensor) -> Tensor:
 
 # --- keys and draws -------------------------------------------------------------------------------
 def draw_key() -> Tensor:
-    """Two words from torch's own generator, which `torch.manual_seed` seeds."""
+    """Return two words from torch's own generator, which `torch.manual_seed` seeds."""
     return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device="cpu")
 
 
 def read_key(key: Any) -> Tensor:
-    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    """Return the two words of a key: those of `jax.random.key(n)` for an int n, else
+    those given.
+    """
     if isinstance(key, int):
         key = (0, key & core.WORD_MASK)
     words = torch.as_tensor(key, dtype=torch.int64) & core.WORD_MASK
@@ -50,7 +54,7 @@ def read_key(key: Any) -> Tensor:
 
 
 def threefry(key: Tensor, counter: Tensor) -> Tensor:
-    """Threefry-2x32 of a counter (Salmon et al., 2011): two words of 32 bits for each number."""
+    """Return two words of 32 bits for each counter: Threefry-2x32 (Salmon et al., 2011)."""
     first, second = key.to(counter.device).unbind(-1)
     schedule = (first, second, first ^ second ^ core.PARITY)
     x, y = ((counter >> 32) + first) & core.WORD_MASK, (counter + second) & core.WORD_MASK
@@ -68,13 +72,12 @@ def describe_words(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def map_words(info: Any, in_dims: Any, key: Tensor, counter: Tensor) -> tuple[Tensor, int]:
-    """Under torch.func.vmap, one after the other."""
     keys = [key] * info.batch_size if in_dims[0] is None else key.unbind(in_dims[0])
     counters = [counter] * info.batch_size if in_dims[1] is None else counter.unbind(in_dims[1])
     return torch.stack([*map(random_words, keys, counters)]), 0
 
 
-# One operator for the compiler: torch 2.13's does not finish on the rounds.
+# One opaque operator: torch 2.13's compiler does not finish on the unrolled rounds.
 random_words = torch.library.custom_op(
     "ejected::threefry",
     threefry,
@@ -91,7 +94,7 @@ def fold_in(key: Tensor, n: int) -> Tensor:
 
 
 def uniform(key: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Uniforms in [0, 1) of x's shape, as `jax.random.uniform` has them, to the bit."""
+    """Return uniforms in [0, 1) of x's shape, bit-equal to those of `jax.random.uniform`."""
     first, second = random_words(key, torch.arange(x.numel(), device=x.device)).reshape(2, *x.shape)
     if dtype == torch.float64:
         return ((first << 20) | (second >> 12)).to(dtype) * 2.0**-52
@@ -105,7 +108,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Standard normals of x's shape and dtype, 16-bit ones computed in float32."""
+    """Return standard normals of x's shape and dtype; 16-bit ones are computed in float32."""
     double = x.dtype == torch.float64
     drawn = uniform(key, x, x.dtype if double else torch.float32)
     return core.normal_from_uniform(drawn, torch, double).to(x.dtype)

@@ -1,8 +1,8 @@
-"""What `xg.export` writes by torch: a program that calls operators with gradients of their own, and
-a Function's forward and backward as two models in ONNX.
+"""Files that `xg.export` writes by torch: a program that calls operators with gradients of their
+own, and a Function's forward and backward as two ONNX models.
 
-torch's own exporters do the work; here stands what they are given. An operator is registered once
-in a process, by the name that holds the hash of its graphs.
+torch's own exporters do the work; this module prepares their input. An operator is registered once
+in a process, under a name that contains the hash of its graphs.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from .versions import is_exporting
 Tensor: TypeAlias = torch.Tensor
 Shapes: TypeAlias = Any  # of each input, as torch.export takes them; a str names an axis
 NEEDED = ("onnx", "onnxscript")
-COARSE = 1e-2  # where numbers are compared that other runtimes round otherwise
-OPERATORS: dict[str, Operator] = {}  # those registered here, by name
-# What an export was refused, in the order met; None: no export that asks for operators runs.
+COARSE = 1e-2  # tolerance for numbers that another runtime rounds differently
+OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; never removed
+# Errors of an export in the order met; None while no export that asks for operators runs.
 _REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
 
 
 @contextmanager
 def asking_for_operators() -> Iterator[list[Exception]]:
-    """Have exported calls be operators; gives what cannot be one."""
+    """Make exported calls operators; yields the list of errors of those that cannot be one."""
     refused: list[Exception] = []
     token = _REFUSED.set(refused)
     try:
@@ -54,24 +54,26 @@ def asking_for_operators() -> Iterator[list[Exception]]:
 
 
 def asks_for_operators() -> bool:
-    """Return whether an export runs whose calls are to be operators."""
+    """Return whether an export runs whose calls must be operators."""
     return is_exporting() and _REFUSED.get() is not None
 
 
 def note_refused(error: Exception) -> None:
-    """Note what cannot be an operator: whoever traces goes on."""
+    """Note the error of a call that cannot be an operator, while tracing goes on."""
     refused = _REFUSED.get()
     if refused is not None:
         refused.append(error)
 
 
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
-    """Return torch's operator of a name, registered where it is not yet: of equal names the graphs
-    are, and what is registered anew leaves dangling what programs hold of it (torch 2.13).
+    """Return torch's operator of a name, registered if it is not yet.
+
+    Equal names mean equal graphs, and registering again would leave dangling what programs hold of
+    it (torch 2.13).
     """
 
     def run(*args: Any) -> Any:
-        # torch (2.13) gives the tangent zero for what has none of its own.
+        # torch (2.13) gives an operator without forward mode the tangent zero.
         if torch.autograd.forward_ad._current_level >= 0:
             raise GradientError(f"operator {name!r} has no forward mode: use reverse mode")
         return forward(*args)
@@ -88,7 +90,7 @@ def operator_render(name: str) -> Callable[[Emitted], str]:
 
 
 def register(operator: Operator) -> Callable[..., Any]:
-    """Return torch's operator for these graphs, registered where it is not yet."""
+    """Return torch's operator for these graphs, registered if it is not yet."""
     OPERATORS.setdefault(operator.name, operator)
     known = getattr(torch.ops.multigrad, operator.name, None)
     if known is not None:
@@ -114,7 +116,7 @@ def register(operator: Operator) -> Callable[..., Any]:
 
 
 class Called(torch.nn.Module):
-    """A function as the module that exporters ask for."""
+    """A function as a module, which exporters require."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -136,7 +138,7 @@ def write_program(
         the program, and the operators that it calls.
 
     Raises:
-        MultigradError: a Function or a rule in it can be no operator.
+        MultigradError: a Function or a rule in it cannot be an operator.
         UnsupportedOp: torch is too old.
     """
     if not versions.has("xg.export"):
@@ -144,7 +146,8 @@ def write_program(
     module = model if isinstance(model, torch.nn.Module) else Called(model)
     shapes = as_dims(shapes, {})
     if module is not model and shapes is not None:
-        shapes = (tuple(shapes),)  # of what stands behind the star
+        # `Called.forward` has one parameter, `*tensors`, for which torch wants one tuple.
+        shapes = (tuple(shapes),)
     with asking_for_operators() as refused:
         try:
             program = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
@@ -162,7 +165,9 @@ def write_program(
 
 
 def called_by(program: Any) -> Iterator[Operator]:
-    """Yield the operators of ours that a program calls, each once, loops' bodies included."""
+    """Yield the operators of ours that a program calls, each once, including those in
+    loop bodies.
+    """
     met = set()
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
@@ -175,7 +180,7 @@ def called_by(program: Any) -> Iterator[Operator]:
 
 
 def as_dims(shapes: Shapes, known: dict[str, Any]) -> Shapes:
-    """Return shapes with an axis of torch's for each name."""
+    """Return shapes with one `Dim` of torch for each name."""
     if isinstance(shapes, str):
         return known.setdefault(shapes, torch.export.Dim(shapes))
     if isinstance(shapes, Mapping):
@@ -195,11 +200,11 @@ def write_onnx(
     numbers: Sequence[float],
     shapes: Shapes,
 ) -> tuple[Path, Path]:
-    """Write forward and backward as a model each, and return their paths.
+    """Write forward and backward as one model each, and return their paths.
 
     Raises:
-        BackendNotFound: what torch's exporter needs is not installed.
-        UnsupportedOp: ONNX lacks what the Function does.
+        BackendNotFound: a package that torch's exporter needs is not installed.
+        UnsupportedOp: ONNX lacks something that the Function does.
     """
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
@@ -214,7 +219,7 @@ def write_onnx(
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         outputs, computed = functions.keep(*inputs, *numbers)
-        # A model's output is none of its inputs.
+        # A model may not return its inputs.
         return tuple([y.clone() for y in (*outputs, *computed)])
 
     carried = [c for c, has in zip(emitted.cotangents, emitted.carries, strict=True) if has]
@@ -247,7 +252,7 @@ def write_onnx(
 
 
 def _plain(backend: Backend) -> Backend:
-    """Return a backend that lowers to functions of plain ops, which an exporter reads."""
+    # The exporter reads plain ops, no custom gradients and no loops.
     plain = without_autodiff(replace(backend, interop=replace(backend.interop, outside=None)))
     return replace(plain, autodiff=replace(plain.autodiff, joins_loops=False))
 
@@ -255,8 +260,8 @@ def _plain(backend: Backend) -> Backend:
 def _trace(
     name: str, function: Callable[..., Any], tensors: Sequence[Tensor], shapes: Shapes
 ) -> Any:
-    """Return a function of tensors as a program."""
-    from torch._dynamo.exc import UserError  # with sympy, 2 s
+    # Imported here: with sympy it takes 2 s.
+    from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
     given = (tuple(as_dims(shapes, {})),)
@@ -271,12 +276,11 @@ def _trace(
 
 
 def _axes_of(program: Any, count: int, shapes: Shapes) -> list[dict[int, Any]]:
-    """Return for each input and output the axes whose length is not fixed: by name where it is that
-    of an input's axis.
-    """
     nodes = list(program.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"][-count:]
     values = [node.meta["val"] for node in (*inputs, *nodes[-1].args[0])]
+    # An axis without fixed length has the name of the input's axis of the same symbol, if there is
+    # one.
     names: dict[str, Any] = {}
     for value, axes in zip(values, shapes, strict=False):
         for axis, name in (axes or {}).items():
@@ -298,7 +302,6 @@ def _write(
     inputs: Mapping[str, Mapping[int, Any]],
     outputs: Sequence[str],
 ) -> None:
-    """Write a program as a model of ONNX; `inputs`: the axes of each without a fixed length."""
     named = [
         {axis: each for axis, each in axes.items() if isinstance(each, str)}
         for axes in inputs.values()
@@ -325,7 +328,7 @@ def _write(
 def _compare(
     name: str, path: str, inputs: Mapping[str, Tensor], expected: Sequence[Tensor]
 ) -> None:
-    """Compare what a model gives with what torch gave: what an exporter mistakes is no rounding."""
+    # A model that computes something else, not merely rounds differently, is an exporter's bug.
     import onnx.reference
 
     model = onnx.load(path)
@@ -333,7 +336,7 @@ def _compare(
     try:
         with np.errstate(all="ignore"):
             found = onnx.reference.ReferenceEvaluator(model).run(None, given)
-    except Exception:  # noqa: BLE001 (it has not every op of ONNX's, and fails in its own ways)
+    except Exception:  # noqa: BLE001 (it lacks some ops of ONNX, and fails in its own ways)
         return
     for y, own in zip(found, expected, strict=True):
         own = own.detach().cpu().numpy()

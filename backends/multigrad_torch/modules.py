@@ -1,4 +1,4 @@
-"""`xg.Activation`: the activation as a `torch.nn.Module`. It stands here so that it pickles."""
+"""`xg.Activation` as a `torch.nn.Module`; defined at module level so that it pickles."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from typing_extensions import Never
 
 T = TypeVar("T")
-COUNT = "_count"  # how the name of a schedule's step ends in a state_dict
-is_compiling, call_activation, _ = ACTIVATIONS  # constants, which Dynamo guards on
+COUNT = "_count"  # suffix of the name of a schedule's step in a state_dict
+# Unpacked once: Dynamo guards on module globals as constants.
+is_compiling, call_activation, _ = ACTIVATIONS
 
 
 class Activation(nn.Module):
@@ -52,7 +53,7 @@ class Activation(nn.Module):
         threshold: for Ternary, 0.05 by default.
 
     Attributes:
-        spiking: whether it gives what its name says; see `set_spiking_mode`.
+        spiking: whether forward is the named activation; see `set_spiking_mode`.
 
     The params of the own rule are attributes too: `act.alpha`, which may be assigned. The step of
     one that is a schedule (`xg.schedule`) is part of `state_dict()`, by the name `alpha_count`, and
@@ -104,7 +105,7 @@ class Activation(nn.Module):
         self._activation = AnyActivation(current.forward, current.rule, params)
 
     def __getattr__(self, name: str) -> Any:
-        # Last of all: what torch and its subclasses look up.
+        # Last of all come params and counts, then what torch and its subclasses look up.
         params = self._own_params()
         if name in params:
             return params[name]
@@ -119,16 +120,15 @@ class Activation(nn.Module):
             super().__setattr__(name, value)
 
     def _own_params(self) -> dict[str, Any]:
-        """Return the own rule's params with their values."""
         activation = self.__dict__.get("_activation")
         try:
             own = None if activation is None else activation.own_in_force()
-        except RuleError:  # its name means nothing any more, which the next forward says
+        except RuleError:  # the rule is no longer registered; the next forward raises the error
             own = None
         return {} if own is None else own.bound_rule.params
 
-    # torch writes an `_extra_state` for each class that has one; a schedule's step is there only
-    # where there is a schedule, and as a tensor, which every format of checkpoints takes.
+    # torch writes an `_extra_state` for every module of a class that defines one. A schedule's step
+    # is written only if there is a schedule, as a tensor, which every checkpoint format takes.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name, count in self._counts().items():
@@ -137,11 +137,12 @@ class Activation(nn.Module):
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the buffers; asked for the own ones alone, as torch.distributed.checkpoint asks
-        for what a state dict holds, also the steps of schedules.
+        """Yield the buffers; with recurse=False also the steps of schedules, as
+        torch.distributed.checkpoint asks in this way for the contents of a state dict.
         """
         yield from super().named_buffers(prefix, recurse, remove_duplicate)
-        if not recurse:  # what walks a whole model, as DDP does, would send them to all at forward
+        # A recursive walk, such as DDP's, would broadcast the steps at each forward.
+        if not recurse:
             for name, count in self._counts().items():
                 yield f"{prefix}{'.' if prefix else ''}{name}", count
 
@@ -174,14 +175,12 @@ class Activation(nn.Module):
                 missing_keys.append(key)
 
     def _counts(self) -> dict[str, torch.Tensor]:
-        """Return the steps at which schedules stand, by their names in a state dict."""
         return {
             f"{name}{COUNT}": torch.tensor(schedule.count, device="cpu")
             for name, schedule in self._schedules().items()
         }
 
     def _schedules(self) -> dict[str, Schedule]:
-        """Return the schedules among the own rule's params, those of its parts too, by name."""
         own = None if self._activation.rule is None else self._activation.own_in_force()
         if own is None:
             return {}
@@ -189,18 +188,17 @@ class Activation(nn.Module):
         return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:
-        """Make a step spike, or (False) return the function whose derivative its rule is, with
-        torch's derivative: the two modes of SpikingJelly's surrogates.
+        """Switch between the spiking step and (False) the function whose derivative its rule is,
+        with torch's derivative: the two modes of SpikingJelly's surrogates.
 
         Raises:
-            RuleError: no such function is known of the rule.
+            RuleError: no such function is known for the rule.
         """
         if not spiking:
             find_primitive(self._activation)
         self.spiking = bool(spiking)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the activation of x."""
         if not self.spiking:
             primitive, params = find_primitive(self._activation)
             return primitive(x, **params)
@@ -211,14 +209,15 @@ class Activation(nn.Module):
         return self._activation.apply(x)
 
     def _slow_forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run forward under torch.jit.trace; where a gradient of ours acts, say what is kept."""
         act = self._activation
+        # torch.jit.trace enters here. Calls of a rule warn by themselves; the true derivative is no
+        # call.
         if act.forward.differentiable and act.in_force() is None and tracing_state() is not None:
             warn_of_trace("the true derivative for the gradient")
         return super()._slow_forward(*args, **kwargs)
 
     def extra_repr(self) -> str:
-        """Say what stands between the parentheses of the repr."""
+        """Return the text between the parentheses of the repr."""
         act = self._activation
         words = [act.forward.words]
         if act.rule is not None:

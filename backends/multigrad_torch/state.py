@@ -1,4 +1,4 @@
-"""What fast code asks of torch's state before it runs, and what backward reads of a tensor."""
+"""torch's state as fast code asks for it before it runs, and what backward reads of a tensor."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from .versions import told_keys
 
 Tensor: TypeAlias = torch.Tensor
 transforms_active = torch._C._are_functorch_transforms_active
-# The dispatch modes that are entered: one may record a graph, differentiated later.
+# How many dispatch modes are entered: one may record a graph that is differentiated later.
 count_modes = torch._C._len_torch_dispatch_stack
-# torch.jit.trace does not know constants in a tuple, nor ONNX the fast kernels.
+# torch.jit.trace cannot record constants in a tuple, nor ONNX the fast kernels.
 tracing_state = torch._C._get_tracing_state
-# `torch.autograd.grad(is_grads_batched=True)` maps by an older vmap, no functorch transform.
+# `torch.autograd.grad(is_grads_batched=True)` uses an older vmap, which is no functorch transform.
 is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
-# Fast code mixes its operands with plain tensors and writes in place: others may allow neither.
+# Fast code mixes its operands with plain tensors and writes in place; subclasses may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
 dispatch_keys = torch._C._dispatch_keys
-# A forked child would wait for ever for threads of OpenMP that only its parent has: it gets one.
+# A forked child would wait forever for OpenMP threads that only its parent has: it gets one.
 PROCESS = os.getpid()
 
 
 def is_memory(x: Tensor) -> bool:
-    """Return whether a tensor is memory of its device, as nothing but memory: no zeros or negatives
-    that are only noted, no other layout.
+    """Return whether a tensor is plain memory of its device: not lazily zero, negated or conjugate,
+    and strided.
     """
     keys = told_keys(dispatch_keys(x))
     return keys in _seen or keys in keys_of_memory(x.device.type)
 
 
-_seen: set[Any] = set()  # of every kind of device that was asked for
+# Dispatch keys of plain tensors, of each kind of device asked for so far. Never emptied.
+_seen: set[Any] = set()
 
 
 @cache
@@ -52,7 +53,7 @@ def keys_of_memory(device: str) -> frozenset[Any]:
 
 
 class Like:
-    """What backward reads of a tensor that it computes nothing from."""
+    """The shape, dtype and device of a tensor, kept for a backward that reads no values of it."""
 
     __slots__ = ("device", "dtype", "ndim", "shape")
 
@@ -64,9 +65,10 @@ class Like:
 
 
 def eager_of(native: Any) -> Callable[..., Any]:
-    """Return the `apply` of a Function for use outside transforms."""
+    """Return the `apply` of a Function for calls outside transforms."""
     if native.eager is native:  # with forward mode there is one class only
         return native.apply
-    # Function.apply looks for default arguments in Python first; its base is the C implementation.
+    # `Function.apply` first looks for default arguments, in Python; its base is the C
+    # implementation.
     base: Any = super(Function, native.eager)
     return base.apply

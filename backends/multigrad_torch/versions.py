@@ -1,7 +1,5 @@
-"""What differs between releases of torch: each name in one form, for all releases that are
-supported, and the release that a feature needs.
-
-docs/versions.md says which these are.
+"""Differences between releases of torch: each name in one form for all supported releases, and the
+release that a feature needs. docs/versions.md lists the supported releases.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import torch.utils.checkpoint
 from multigrad.errors import MultigradError, UnsupportedOp
 
 RELEASE = tuple(map(int, re.findall(r"[0-9]+", torch.__version__)[:2]))
-# What needs a newer torch than the rest; before it these say so.
+# Features that need a newer torch than the rest; before it they raise an error with this name.
 COMPILING, EXPORTING = "torch.compile of a Function or rule", "torch.export of a Function or rule"
 SHARDING = "a rule of scope 'params' on parameters of fully_shard"
 NEEDS = {
@@ -56,16 +54,17 @@ COMPILES = has(COMPILING)
 CALLS_HOOKS = RELEASE >= (2, 5)
 # The module of DTensors, which is private before torch 2.5.
 DTENSORS = "torch.distributed.tensor" if RELEASE >= (2, 5) else "torch.distributed._tensor"
-# Whether an exporter traces. Where Dynamo reads none of our code, nothing else compiles there.
+# Whether an exporter traces. In releases without this name Dynamo reads none of our code, so there
+# `is_compiling` is true only of exporters.
 is_exporting: Callable[[], bool] = getattr(
     torch.compiler, "is_exporting", torch.compiler.is_compiling
 )
 
-# Dispatch keys as what has a hash: as bits from torch 2.5 on, before by their names.
+# Dispatch keys in a hashable form: bits from torch 2.5 on, before that their names.
 told_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
 
 
-# The loop over rows of torch's own, from torch 2.6 on.
+# torch's own loop over rows, from torch 2.6 on.
 try:
     from torch._higher_order_ops.scan import scan as _scan
 except ImportError:
@@ -75,11 +74,11 @@ else:
 
 
 def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[..., Any]:
-    """As `torch.library.custom_op`, which reads no annotations that are text before torch 2.5, and
-    takes no tags.
+    """Return what `torch.library.custom_op` returns, also on torch before 2.5, which reads no
+    string annotations and takes no tags.
 
-    It is given the function, or torch would note the line that decorates one: `inspect` looks for
-    that through all modules, for each file anew (24 ms of the import).
+    The function is passed, as a decorator would make torch note its line: `inspect` searches all
+    modules for that, anew for each file (24 ms of the import).
     """
     takes_tags = "tags" in inspect.signature(torch.library.custom_op).parameters
     options = {"tags": tuple(tags)} if tags and takes_tags else {}
@@ -91,13 +90,15 @@ def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[...,
 
 
 def register_vmap(operator: Any) -> Callable[..., Any]:
-    """As the method of an operator, which there is from torch 2.5 on: before, vmap refuses it."""
+    """Return an operator's method of this name, which torch has from 2.5 on; before, vmap refuses
+    it.
+    """
     return getattr(operator, "register_vmap", lambda function: function)
 
 
 def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
-    """As `torch._dynamo.set_stance("force_eager")`, which there is from torch 2.6 on: before,
-    compiled functions run as they are written where torch.fx traces.
+    """Return `torch._dynamo.set_stance("force_eager")`, from torch 2.6 on; before, a context in
+    which compiled functions run as written, as they do where torch.fx traces.
     """
     return dynamo.set_stance("force_eager") if hasattr(dynamo, "set_stance") else _like_fx(dynamo)
 
@@ -149,13 +150,14 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    """Return a function that gives the innermost hooks for saved tensors, None without any."""
+    """Return a function that returns the innermost hooks for saved tensors, None without any."""
     autograd, held = torch._C._autograd, _Held()
+    # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
     frame = sys._getframe()
     while frame is not None:
         if frame.f_globals is vars(torch.utils.checkpoint):
             raise MultigradError(
-                f"with torch {torch.__version__} multigrad cannot be loaded inside of "
+                f"with torch {torch.__version__} multigrad cannot be loaded inside "
                 "torch.utils.checkpoint: call xg.backends() before the model runs"
             )
         frame = frame.f_back
@@ -174,6 +176,7 @@ def _watch_hooks() -> Callable[[bool], Any]:
     def top(ignores_tracing: bool) -> Any:
         return held.hooks[-1] if held.hooks else None
 
+    # torch looks these up in its module at each call, so replacing them there is enough.
     autograd._push_saved_tensors_default_hooks = push
     autograd._pop_saved_tensors_default_hooks = pop
     return top

@@ -1,1 +1,1 @@
-"""How lowered code becomes a function of PyTorch with a gradient of its own, and is run."""
+"""Lowered code as torch functions with gradients of their own, and how these run."""

@@ -1,4 +1,6 @@
-"""How an emitted `torch.autograd.Function` is called: its numbers prepared, unless transformed."""
+"""Calls of an emitted `torch.autograd.Function`: outside transforms the eager class with prepared
+numbers, under transforms the class with `setup_context`.
+"""
 
 from __future__ import annotations
 
@@ -43,26 +45,27 @@ Tensor: TypeAlias = torch.Tensor
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
-    """Return the public class; its docstring says what it is."""
+    """Return the public class of an emitted Function, with the attributes that its calls read."""
     native = namespace[emitted.identifier]
     native.__doc__ = f"{emitted.name}, as emitted by multigrad."
     native.eager = namespace.get(f"{emitted.identifier}_eager", native)
-    # What people see of it is the name of its node among the gradients.
+    # Profiles and the node of a gradient show the public name.
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{emitted.identifier}_prepare")
     native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
     if emitted.dual is not None and not emitted.pushes:
         native.jvp = staticmethod(refusing(emitted.dual))
-    # Of what runs on DTensors, and of forward mode.
+    # Read by calls on DTensors and in forward mode.
     native.emitted = emitted
     native.elementwise = None
     native.subject = emitted.name
     native.tensors = len(emitted.inputs)
     native.whole = None
     native.fusing = Fusing(native)
-    for cls in {native, native.eager}:  # `backward()` may be called inside of compiled code
+    # `backward()` may be called inside compiled code.
+    for cls in {native, native.eager}:
         cls.backward = staticmethod(dynamo.apart(cls.backward))
-    # Dynamo (torch 2.13) would take the forward's own derivative of it under torch.func transforms.
+    # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
     dynamo.allow_in_graph(native)
     return native
 
@@ -81,8 +84,8 @@ def is_pushing() -> bool:
 
 
 def transform() -> frozenset[str] | None:
-    """Return the features that a graph omits and the transform around this call exposes; None
-    outside a transform.
+    """Return the kinds of omissions that show under the transform around this call;
+    None outside.
     """
     if is_pushing():
         return frozenset({FORWARD_MODE})
@@ -90,14 +93,17 @@ def transform() -> frozenset[str] | None:
 
 
 def entry(native: Any) -> Callable[..., Any]:
-    """Return the `apply` for use under transforms; in forward mode, of the class with a jvp."""
+    """Return the `apply` for calls under transforms; in forward mode that of the class
+    with a jvp.
+    """
     if native.emitted.pushes and native.emitted.dual is not None and is_pushing():
         native = native.emitted.dual().native
+    # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
     return super(native, native).apply
 
 
 def refusing(dual: Callable[[], Any]) -> Callable[..., Any]:
-    """Return the `jvp` of a Function that has none, which says why."""
+    """Return the `jvp` of a Function without forward mode: it raises an error with the reason."""
 
     def refuse(ctx: Any, *tangents: Any) -> Any:
         try:
@@ -122,7 +128,7 @@ NAMESPACE = {
     "enable_forward_mode": forward_ad._set_fwd_grad_enabled,
     "is_grad_enabled": torch.is_grad_enabled,
     "transforms_active": transforms_active,
-    # The only level (torch 2.13), which compiled code enters behind Python's back.
+    # Level 0 is the only one (torch 2.13). Compiled code enters it without telling Python.
     "unpack_dual": partial(forward_ad.unpack_dual, level=0),
 }
 
@@ -140,7 +146,9 @@ def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callabl
 
 
 def warn_of_trace(kept: str) -> None:
-    """Say what torch.jit.trace keeps; what the exporter of ONNX traces has no gradient."""
+    """Warn that torch.jit.trace fixes what is in force; not in ONNX export, which has
+    no gradients.
+    """
     if not torch.onnx.is_in_onnx_export():
         warnings.warn(
             f"torch.jit.trace keeps {kept}, whatever is in force where the trace runs. Trace once "
@@ -151,7 +159,7 @@ def warn_of_trace(kept: str) -> None:
 
 
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return how a class is called: the C entry, unless a transform or torch.jit reads along."""
+    """Return how a class is called: by its C entry, unless a transform or torch.jit traces it."""
     eager, transformed = entries(native)
     if emitted.is_rule:
         transformed = saying_what_is_kept(native, transformed)
@@ -164,6 +172,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return eager(*args[:count], of(args[like], args[count:]))
 
     def apply_one(x: Tensor, *values: Any) -> Any:
+        # Runs at each call: every test reads a flag that torch keeps in C.
         anywhere = type(x) not in KINDS or transforms_active() or count_modes()
         anywhere = anywhere or tracing_state() is not None or forward_ad._current_level >= 0
         if not anywhere and x.numel() >= fusing.least:
@@ -178,11 +187,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return transformed(x, *values)
         if x.numel() >= fusing.least:
             return fusing.apply((x,), values)
-        # What `of` does, without a call of it: each application comes here.
+        # `Constants.of`, inlined, as every application of an activation comes here.
         for value in values:
             if type(value) is not float:
                 return eager(x, prepare(as_number, *values))
         numbers, has_zero, dtype, on_cpu, prepared = constants.known
+        # Numbers with a zero are prepared anew each time: -0.0 equals 0.0, but gives other bits.
         if has_zero or values != numbers or x.dtype is not dtype or x.is_cpu is not on_cpu:
             wrap = constants.wraps.get(x.dtype) if x.is_cpu else as_number
             if wrap is None:
@@ -195,7 +205,8 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         tensors = args[:count]
         anywhere = transforms_active() or count_modes() or tracing_state() is not None
         anywhere = anywhere or forward_ad._current_level >= 0
-        for x in tensors:  # half the time that a set of their types takes
+        # A loop takes half the time that a set of their types takes.
+        for x in tensors:
             anywhere = anywhere or type(x) not in KINDS
         if not anywhere and tensors[0].numel() >= fusing.least:
             return fusing.apply(tensors, args[count:])
@@ -207,13 +218,14 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
-    """Return the same for a rule's fixed params, and for tensors of the kind and dtype of x."""
+    """Return how a rule with fixed params is called on tensors of the kind and dtype of x."""
     eager, transformed = entries(native)
     transformed = saying_what_is_kept(native, transformed)
     prepare, fusing = native.prepare, native.fusing
-    # Whether for a processor, and what is prepared: in one tuple, which threads see whole.
+    # (whether for the CPU, prepared numbers): one tuple, so that threads never see half of it.
     state: tuple[bool | None, Any] = (None, None)
     if type(x) not in KINDS:
+        # Tensor subclasses always take the transformable class.
         return lambda tin: transformed(tin, *values)
 
     def apply(tin: Tensor) -> Tensor:
@@ -243,12 +255,12 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
 
 
 class Constants:
-    """What a Function's numbers were prepared to at the call before.
+    """The prepared numbers of a Function's previous call.
 
-    `known` is the numbers, whether 0.0 is among them, the dtype and the place they were prepared
-    for, and what they gave: one tuple, so that threads see all of it or none. Numbers are made
-    tensors at their first call too: torch rounds some ops with a number otherwise, and equal calls
-    give equal bits. `wraps` makes them, by dtype, for processors.
+    `known` is (numbers, whether 0.0 is among them, dtype, whether on the CPU, prepared numbers):
+    one tuple, so that threads see all of it or none. Numbers become tensors at the first call
+    already: torch rounds some ops with a Python number differently, and equal calls must give equal
+    bits. `wraps` holds the functions that make these tensors on the CPU, by dtype.
     """
 
     __slots__ = ("known", "like", "literals", "prepare", "wraps")
@@ -261,7 +273,6 @@ class Constants:
         self.wraps: dict[torch.dtype, Callable[[Any], Any]] = {}
 
     def of(self, like: Tensor, values: tuple[Any, ...]) -> Any:
-        """Return the constants of numbers, for tensors like this one."""
         for value in values:
             if type(value) is not float:  # tensors may change in place
                 return self.prepare(as_number, *values)
@@ -282,7 +293,7 @@ class Constants:
         return prepared
 
 
-# In 16 bits torch computes with a number in float32; a tensor of the dtype would be rounded first.
+# In 16 bits torch computes with a number in float32; a tensor of that dtype is rounded first.
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 CPU = torch.device("cpu")
 BIG = 1e38  # far from where float32 ends
@@ -291,14 +302,13 @@ BIG = 1e38  # far from where float32 ends
 def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
     """Return a function that makes a prepared number an operand for ops on tensors like x.
 
-    `literals` are numbers that recur: their tensors are cached.
+    Tensors of `literals`, the numbers in the source, are cached.
     """
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
     dtype, kept = x.dtype, {}
 
     def as_tensor(value: Any) -> Any:
-        """Return a prepared number as a tensor without dimensions."""
         if type(value) is float and -BIG < value < BIG and value not in literals:
             # Three times as fast as torch.tensor, but it refuses numbers beyond the dtype.
             constant = torch.scalar_tensor(value, dtype=dtype, device=CPU)
@@ -321,14 +331,14 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
 
 
 def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return two ways to apply a Function: one for outside transforms and one for inside."""
+    """Return two ways to apply a Function: outside transforms, and anywhere."""
     eager = eager_of(native)
     if native.eager is native:
         return eager, eager
     count, prepare = native.tensors, native.prepare
 
+    # Runs on this process's part of a DTensor, which may be a tensor of any kind again.
     def local(x: Tensor, *rest: Any) -> Any:
-        """Apply it to this process's part of a DTensor."""
         if type(x) not in KINDS or transforms_active() or count_modes():
             return entry(native)(x, *rest)
         if prepare is None:
@@ -346,7 +356,7 @@ def entries(native: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 
 def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[..., Tensor]:
-    """Return an emitted bare rule that runs on DTensors too."""
+    """Wrap an emitted bare rule so that it runs on DTensors too."""
     name = function.__name__
 
     def run(grad_out: Tensor, *args: Any) -> Tensor:
@@ -357,13 +367,14 @@ def around_bare(function: Callable[..., Tensor], elementwise: bool) -> Callable[
     return run
 
 
+# Bytes of gradients that a processor's cache holds from one op to the next.
 BLOCK = 1 << 22
 
 
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[..., list[Tensor] | None] | None:
-    """Return a rule on gradients by torch's `_foreach` kernels; see `Autodiff.many`."""
+    """Return a rule on lists of gradients by torch's `_foreach` kernels; see `Autodiff.many`."""
     rewritten = over_many(graph, in_place)
     if rewritten is None:
         return None
@@ -380,8 +391,10 @@ def many(
         device = first.device
         if any(each.device != device or each.layout is not torch.strided for each in gradients):
             return None
+        # None sends the caller to one gradient at a time, which can be differentiated.
         if torch.is_grad_enabled() and any(each.requires_grad for each in gradients):
             return None
+        # A dry run: the caller only asks whether the list would be taken.
         if tries:
             return []
         blocks = blocks_of(gradients) if device.type == "cpu" else [list(gradients)]
@@ -391,8 +404,9 @@ def many(
 
 
 def blocks_of(gradients: Sequence[Tensor]) -> list[list[Tensor]]:
-    """Return gradients in blocks that stay in a processor's cache from one op to the next: 161 of a
-    ResNet-50 are clipped in 15.1 ms so, in 18.7 all at once.
+    """Return gradients in blocks that fit a processor's cache.
+
+    The 161 gradients of a ResNet-50 are clipped in 15.1 ms by blocks, and in 18.7 ms all at once.
     """
     blocks, size = [[gradients[0]]], gradients[0].nbytes
     for gradient in gradients[1:]:

@@ -1,4 +1,4 @@
-"""Torch tensors to and from NumPy and DLPack, so that no backend knows another."""
+"""Conversion of torch tensors to and from NumPy and DLPack, so that no backend knows another."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from multigrad.backend import SharedBuffer
 
 
 def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return the values of a tensor, a sparse one's with its zeros; bfloat16 keeps its dtype
-    (ml_dtypes).
-    """
-    # DLPack forgets the sign of what torch negates when it is read: conj().imag (2.13).
+    """Return the values of a tensor, dense if it is sparse; bfloat16 stays bfloat16 (ml_dtypes)."""
+    # DLPack (torch 2.13) drops the sign of lazily negated tensors, such as conj().imag.
     x = x.detach().cpu().resolve_neg()
     if x.layout is not torch.strided:
         x = x.to_dense()
@@ -30,9 +28,9 @@ def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return an array on a tensor's memory, which may be freed and resized as before.
+    """Return an array on a tensor's memory, which torch may still free and resize.
 
-    `Tensor.numpy()` forbids that for good, and `fully_shard` frees what it has gathered.
+    `Tensor.numpy()` forbids resizing for good, and `fully_shard` frees what it has gathered.
     """
     try:
         return np.from_dlpack(x)  # type: ignore[arg-type]
@@ -41,20 +39,21 @@ def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) keeps its dtype."""
+    """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) stays bfloat16."""
     x = np.array(x)  # a copy of its own: torch writes in place
-    if x.dtype.kind == "V" and x.dtype.name == "bfloat16":  # to name a dtype takes NumPy long
+    # The kind is tested first: NumPy takes long to name a dtype.
+    if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
         return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
     return torch.from_numpy(x)
 
 
 def constant(x: np.ndarray[Any, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a copy of a NumPy array as a tensor beside others, where these lie."""
+    """Return a copy of a NumPy array as a tensor on the device of others."""
     return from_numpy(x).to(tensors[0].device)
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether a tensor's values are known at run time only."""
+    """Return whether the values of a tensor are known only at run time."""
     if torch.compiler.is_compiling():
         return True
     if not isinstance(x, torch.Tensor):
@@ -64,7 +63,7 @@ def is_traced(x: Any) -> bool:
 
 
 def read_number(x: torch.Tensor) -> Any:
-    """Return the number in a 0-d tensor where that waits for no device, else the tensor."""
+    """Return the number in a 0-d tensor if no device has to be waited for, otherwise the tensor."""
     if is_traced(x) or x.device.type != "cpu" or torch._C._is_tracing():
         return x
     return x.item()
@@ -75,7 +74,7 @@ def dtype(name: str) -> torch.dtype:
 
 
 def lend(x: torch.Tensor) -> SharedBuffer:
-    """Return a tensor for other frameworks to read, in place where it is contiguous on the CPU."""
+    """Return a buffer for other frameworks to read, without a copy for contiguous CPU tensors."""
     x = x.detach().resolve_neg()
     if x.device.type != "cpu":
         x = x.cpu()
@@ -89,6 +88,7 @@ def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
     """Return a tensor on a buffer that another framework lent, or a copy if `own` is set."""
     if lent.exporter is None:
         x = lent.array()
+        # torch may write in place, so it gets no read-only memory.
         if own or not x.flags.writeable or not x.flags.c_contiguous:
             return from_numpy(x)
         if lent.dtype == "bfloat16":
@@ -99,7 +99,7 @@ def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
 
 
 def say_unwritable(tensor: torch.Tensor) -> str:
-    """Return why a tensor cannot be written to; "" if it can."""
+    """Return why a tensor cannot be written to, "" if it can."""
     if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
         return "it is a leaf that requires grad; call within torch.no_grad()"
     is_dense = tensor.layout is torch.strided

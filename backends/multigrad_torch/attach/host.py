@@ -1,12 +1,12 @@
-"""What runs in another framework, inside of torch: an `autograd.Function` around it.
+"""Calls of another framework's functions from torch: an `autograd.Function` around a guest.
 
 Dynamo must read neither its forward nor its backward (torch 2.13 traces into DLPack and fails), so
-both are kept from it. The inputs, and outputs that the guest keeps, are saved with the node,
-although the guest has what it needs: so torch notices when one of them, which is the guest's memory
-too, is written to before backward.
+both are hidden from it. The inputs, and outputs that the guest keeps, are saved with the node,
+although the guest has what it needs: this lets torch notice when one of them, which shares memory
+with the guest, is written to before backward.
 
-Where torch looks into the call it is an operator of compiled code, whose graph it does not break,
-and a Function that torch.func's transforms know: both begin from the inputs again in backward.
+Compiled code calls an operator, which does not break its graph, and torch.func's transforms call a
+Function that they know. In both, backward starts from the inputs again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from . import bridge as transfer
 Tensor: TypeAlias = torch.Tensor
 Tensors: TypeAlias = tuple[Tensor, ...]
 Group: TypeAlias = tuple[Sequence[Tensor], Sequence[int | None]]
-GUESTS: dict[int, Guest] = {}  # by the numbers that graphs hold, which hold no objects
+# By number, as graphs cannot hold objects. Entries stay for good: a graph may run at any time.
+GUESTS: dict[int, Guest] = {}
 
 
 def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the outputs, in memory of their own."""
+    """Return a guest's outputs, in memory of their own."""
     guest = _guest_of(guest)
     lent = guest.run([transfer.lend(x) for x in tensors])
     return [_own(transfer.borrow(y, guest.owns), tensors[0]) for y in lent]
@@ -41,7 +42,7 @@ def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
 def pull_guest(
     guest: Guest | int, tensors: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Return a gradient for each input, zeros where there is none."""
+    """Return a gradient for each input, zeros where the guest gives none."""
     guest = _guest_of(guest)
     kinds = guest.infer([kind_of(x) for x in tensors])
     given = [
@@ -60,14 +61,14 @@ def _own(y: Tensor, like: Tensor) -> Tensor:
 
 
 def only_wrt(guest: Guest, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-    """Return None for the inputs that get no gradient."""
+    """Replace the gradients of inputs that get none by None."""
     return [g if i in guest.wrt else None for i, g in enumerate(gradients)]
 
 
 def call_batch(
     guest: Guest, size: int, groups: Sequence[Group], call: Callable[..., Sequence[Tensor]]
 ) -> list[Tensor]:
-    """Call once with an axis in front where the guest takes one, else for each example."""
+    """Call once with the batch axis in front if the guest takes one, else once for each example."""
     in_front = [
         [x.expand(size, *x.shape) if d is None else x.movedim(d, 0) for x, d in pairs]
         for pairs in (zip(*group, strict=True) for group in groups)
@@ -82,7 +83,7 @@ def call_batch(
 
 
 class Transformed(Function):
-    """Runs a Guest; in compiled code the one of a number."""
+    """Runs a guest under transforms; compiled code names it by its number."""
 
     @staticmethod
     def forward(guest: Guest | int, *tensors: Tensor) -> Tensors:  # type: ignore[override]
@@ -117,7 +118,7 @@ class Transformed(Function):
 
 
 class Pulled(Function):
-    """A Guest's gradients, whose derivative is refused."""
+    """The gradients of a guest. Their own derivative is refused."""
 
     @staticmethod
     def forward(guest: Guest | int, count: int, *given: Tensor) -> Tensors:  # type: ignore[override]
@@ -153,7 +154,7 @@ def _guest_of(guest: Guest | int) -> Guest:
 
 
 def number_guest(guest: Guest) -> int:
-    """Return a number for a guest, which is kept for graphs that call it."""
+    """Return a number by which graphs call a guest."""
     number = len(GUESTS)
     GUESTS[number] = guest
     return number
@@ -191,7 +192,7 @@ def refuse(ctx: Any, *cotangents: Any) -> Any:
 
 @at_import
 def register_operators() -> None:
-    """Make the two calls operators, which graphs hold."""
+    """Register a guest's forward and backward as operators, which graphs can hold."""
     schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
     run = custom_op("multigrad::run_guest", schema)(run_guest)
     run.register_fake(describe_outputs)
@@ -204,12 +205,13 @@ def register_operators() -> None:
 
 @dynamo.disable
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply what runs in another framework; its gradient flows back in torch's autograd."""
+    """Call a guest; its gradient flows back through torch's autograd."""
     if transforms_active():
         return Transformed.apply(guest, *tensors)
     if any(x.is_meta for x in tensors):
         outputs = []
         for shape, dtype in guest.infer([kind_of(x) for x in tensors]):
+            # A meta tensor has no values, so only shapes and dtypes are inferred.
             sizes = [*map(int, shape)]  # type: ignore[arg-type]
             outputs.append(torch.empty(sizes, dtype=transfer.dtype(dtype), device="meta"))
         return tuple(outputs)
@@ -217,7 +219,7 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 class Bridged(Function):
-    """Applies a Guest to tensors."""
+    """Applies a guest to tensors, eagerly."""
 
     @staticmethod
     @dynamo.disable
@@ -229,6 +231,7 @@ class Bridged(Function):
         else:
             outputs = guest.run(lent)
         results: list[Tensor] = []
+        # Memory that no result may share, as a write in place would change the guest's tensors.
         held = [x.exporter for x in lent]
         for output in outputs:
             results.append(apart(transfer.borrow(output, guest.owns), [*held, *results]))
@@ -254,11 +257,11 @@ class Bridged(Function):
             if lent is None:
                 gradients.append(None)
                 continue
-            # Autograd adds to it in place.
+            # Autograd may accumulate into a gradient in place, so it needs memory of its own.
             gradient = apart(transfer.borrow(lent, ctx.guest.owns), held)
             held.append(gradient)
             gradients.append(place_like(gradient, [x]))
-        # create_graph=True: what depends on the gradient is refused its own.
+        # Under create_graph=True the gradient's own derivative is refused.
         if torch.is_grad_enabled():
             carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
             return tuple(
@@ -273,7 +276,9 @@ class Bridged(Function):
 
 
 class Once(Function):
-    """A gradient that depends on tensors in an unknown way: its derivative is refused."""
+    """The identity on a gradient that depends on tensors in an unknown way; refuses a
+    derivative.
+    """
 
     @staticmethod
     def forward(ctx: Any, guest: Guest, gradient: Tensor, *tensors: Tensor) -> Tensor:
@@ -296,7 +301,7 @@ def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 
 def span(x: Tensor) -> tuple[int, int]:
-    """Return where a contiguous tensor's memory begins and ends."""
+    """Return the start and end address of a contiguous tensor."""
     start = x.data_ptr()
     return start, start + x.numel() * x.element_size()
 

@@ -1,4 +1,4 @@
-"""Code that runs for a proof: on its own, whatever mode, transform or hook is around it."""
+"""Isolated runs for a proof: whatever mode, transform or hook is around them has no effect."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..state import KINDS, is_memory
 
 def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
     """Return a function that restores a tensor to its present state and describes any change, "" if
-    none. None for a tensor of another kind, or without memory of its own.
+    there is none. None for a tensor of another kind, or without memory of its own.
 
     Args:
         whole: whether to copy the values; otherwise a write is only detected, not undone.
     """
     if type(x) not in KINDS or not is_memory(x) or x.is_meta:
         return None
-    # `.data` shares the memory, and no count of writes.
+    # `.data` shares the memory but not the version counter, so restoring is not counted as a write.
     with _plainly(x):
         memory, values = x.data, x.data.clone() if whole else None
     version = None if x.is_inference() else x._version
@@ -44,6 +44,7 @@ def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
             if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
                 found = "gives other memory to a tensor"
                 x.data = memory
+            # NaN is unequal to itself, so unchanged NaN would look like a write.
             both_nan = None if values is None else memory.isnan() & values.isnan()
             if values is not None and not ((memory == values) | both_nan).all():
                 found = "writes into a tensor"
@@ -73,7 +74,8 @@ def _plainly(x: torch.Tensor) -> Iterator[None]:
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Return the result of a function run eagerly under torch's defaults; restore the generator."""
+    """Return the result of a function that runs eagerly under torch's defaults; restore torch."""
+    # Taken before the modes are left, as they and the run may change it.
     state = torch.get_rng_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:
@@ -93,13 +95,14 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
 
 @contextmanager
 def without_modes() -> Iterator[None]:
-    """Leave torch.func transforms and what reads along: tracing, fake tensors, default devices."""
+    """Leave torch.func transforms and all modes: tracing, fake tensors, default devices."""
     with ExitStack() as stack:
         stack.enter_context(untraced())
         if torch._C._are_functorch_transforms_active():
             stack.enter_context(temporarily_clear_interpreter_stack())
         if torch._C._len_torch_dispatch_stack():
             stack.enter_context(_disable_current_modes())
+        # No call of torch suspends function modes: each is popped, and pushed back in order.
         popped = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
         try:
             yield
@@ -110,7 +113,7 @@ def without_modes() -> Iterator[None]:
 
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
-    """Keep what backward needs as it is: checkpointed regions count what their hooks are given."""
+    """Save tensors without hooks: checkpointed regions count what their hooks are given."""
     if top_hooks(True) is None:
         yield
         return
@@ -119,7 +122,7 @@ def without_saved_tensor_hooks() -> Iterator[None]:
 
 
 class Replaying(TorchFunctionMode):
-    """Torch's own draws take the keys that a graph's draws take."""
+    """Makes torch's own draws use the keys that a graph's draws use."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -1,5 +1,5 @@
-"""The other ways in which torch runs a custom gradient: forward mode, checkpoints, autocast; and
-what the custom gradients in a graph keep.
+"""Probes for `check` and audits: a function under forward mode, vmap, checkpoints or autocast, and
+the tensors that the custom gradients of a graph keep.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def jvp(
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """As `vjp` does, under a checkpoint."""
+    """Return what `vjp` returns, for the function under a checkpoint."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
         return checkpoint(lambda *given: run(given), *own, use_reentrant=False)
@@ -47,7 +47,7 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """As `vjp` does, of examples, which lie along the first axis of each tensor."""
+    """Return what `vjp` returns, for the function under vmap over the first axis of each tensor."""
 
     def of_each(own: Sequence[Tensor]) -> list[Any]:
         return run_on_tensors_alone(torch.func.vmap, run, own, torch.is_tensor)
@@ -56,12 +56,13 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    torch._dynamo.reset()  # of one code it compiles so many
+    # Dynamo limits how often it compiles one code object; the reset starts that count again.
+    torch._dynamo.reset()
     return torch.compile(function, fullgraph=True, backend="aot_eager")
 
 
 def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """The same under a checkpoint of the older kind, which gives gradients to leaves alone."""
+    """Return what `vjp` returns, under a reentrant checkpoint: only leaves get gradients."""
     own = [_leaf(x) for x in inputs]
     with torch.enable_grad():
         outputs = list(checkpoint(lambda *given: tuple(run(given)), *own, use_reentrant=True))
@@ -69,6 +70,7 @@ def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
         for x in own:
+            # `backward` adds to what the previous call has left.
             x.grad = None
         if active:
             given = [
@@ -82,13 +84,14 @@ def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """As `vjp` does, with the forward alone under autocast, as a training step has it."""
+    """Return what `vjp` returns, with only the forward under autocast, as in a training step."""
     device = torch.get_default_device().type
     nodes: list[Any] = []
 
     def cast(own: Sequence[Tensor]) -> list[Any]:
         with torch.autocast(device, torch.bfloat16):
             outputs = run(own)
+        # Read while `outputs` still lead to them: `vjp` detaches what it returns.
         nodes[:] = custom_nodes(outputs)
         for node in nodes:
             asked = _device_asked(node._forward_cls.forward)
@@ -115,8 +118,8 @@ def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def _device_asked(forward: Any) -> str:
-    """Return the device whose autocast torch's `custom_fwd` around a forward looks at."""
     while forward is not None:
+        # torch's `custom_fwd` keeps its device only in the closure of `decorate_fwd`.
         code = getattr(forward, "__code__", None)
         if code is not None and code.co_name == "decorate_fwd":
             return str(inspect.getclosurevars(forward).nonlocals["device_type"])
@@ -126,15 +129,15 @@ def _device_asked(forward: Any) -> str:
 
 # --- what is kept ---------------------------------------------------------------------------------
 def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
-    """Return the nodes of classes among those that lead to outputs."""
+    """Return the nodes of custom classes among those that lead to outputs."""
     return [node for node in list_nodes(outputs) if hasattr(node, "_forward_cls")]
 
 
 def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> list[Kept]:
-    """Return the tensors that the classes keep: saved tensors and tensor attributes of ctx.
+    """Return the tensors that custom classes keep: saved tensors and tensor attributes of ctx.
 
-    A tensor counts as read if an op reads it, if it is saved again or returned, or if a replacement
-    changes a gradient, as with kernels that torch cannot see.
+    A tensor counts as read if an op reads it, if it is saved again or returned, or if another
+    tensor instead of it changes a gradient, as with kernels that torch cannot see.
     """
     watch = Watch()
     own = [_leaf(x) for x in inputs]
@@ -147,7 +150,8 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     if not held:
         return []
     given = cotangents(active)
-    tracked = [_leaf(g) for g in given]  # a backward that calls a class keeps for its gradient
+    # A backward that calls a custom class keeps tensors only if a gradient is asked for.
+    tracked = [_leaf(g) for g in given]
 
     def pull(is_further: bool = False) -> list[Tensor | None]:
         return list(
@@ -172,18 +176,17 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
 
 
 class Watch:
-    """What hooks of saved tensors see."""
+    """What the hooks of saved tensors have seen."""
 
     def __init__(self) -> None:
         self.read: set[int] = set()
-        self.without: dict[Any, list[bool]] = {}  # by node, which arguments it has no gradient for
+        self.without: dict[Any, list[bool]] = {}  # by node: which arguments get no gradient
         self.unpacked: list[Saved] = []
 
     def hooks(self) -> Any:
-        """Return a context in which what is saved is told."""
-
         def pack(x: Tensor) -> Saved:
-            self.read.add(_place(x))  # in a backward, of something that it keeps
+            # Saving a tensor again, in a backward, counts as reading it.
+            self.read.add(_place(x))
             return Saved("", x)
 
         def unpack(saved: Saved) -> Tensor:
@@ -194,13 +197,14 @@ class Watch:
 
 
 class Saved:
-    """A tensor that a class has saved; each who asks gets another copy of it."""
+    """A tensor that a class has saved; each reader gets another copy of it."""
 
     is_surely_read = False
 
     def __init__(self, where: str, tensor: Tensor) -> None:
         self.where, self.tensor = where, tensor
-        self.copies: list[Tensor] = []  # as memory that is freed is used again
+        # Kept alive, as freed memory is used again and `read` compares addresses.
+        self.copies: list[Tensor] = []
         self.other: Tensor | None = None
 
     def give(self) -> Tensor:
@@ -217,11 +221,12 @@ class Saved:
 
 
 class Attribute:
-    """A tensor that is an attribute of ctx, or in one."""
+    """A tensor that is an attribute of ctx, or that an attribute contains."""
 
     def __init__(self, node: Any, name: str, tensor: Tensor, where: str) -> None:
         self.node, self.name, self.tensor, self.where = node, name, tensor, where
-        offers_jvp = node._forward_cls.jvp is not torch.autograd.Function.jvp  # which may read it
+        # A jvp may read it; and a tensor within a container cannot be replaced to find out.
+        offers_jvp = node._forward_cls.jvp is not torch.autograd.Function.jvp
         self.is_surely_read = offers_jvp or getattr(node, name) is not tensor
 
     def stand_ins(self) -> list[Tensor]:
@@ -232,6 +237,7 @@ class Attribute:
 
 
 def _saved(node: Any, watch: Watch) -> Iterator[Saved]:
+    # Reading `saved_tensors` calls the unpack hook once for each of them, in order.
     watch.unpacked.clear()
     names = [n for n, x in enumerate(node.saved_tensors) if x is not None]
     for n, saved in zip(names, list(watch.unpacked), strict=True):
@@ -255,19 +261,16 @@ def _leaf(x: Tensor) -> Tensor:
 
 
 def _place(x: Tensor) -> int:
-    """Return where a tensor's memory begins; views have that of what they view."""
+    # A view has the address of what it views.
     return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
 
 
 def _size(x: Tensor) -> int:
-    """Return bytes; of what is sparse those of its values."""
     return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
 
 
 def _apart(each: Saved | Attribute, watch: Watch) -> str:
-    """Return whether an attribute is an output, or an input that has a gradient: within forward
-    nothing else asks for one.
-    """
+    # Within forward only an output, or an input that has a gradient, requires grad.
     x = each.tensor
     if isinstance(each, Saved) or not x.requires_grad:
         return ""
@@ -277,12 +280,12 @@ def _apart(each: Saved | Attribute, watch: Watch) -> str:
     for (further, number), is_without in edges:
         is_own = getattr(further, "variable", None) is x if x.is_leaf else further is x.grad_fn
         if is_own and number == x.output_nr and is_without:
-            return ""  # a number, of which a tensor was made to try it
+            return ""  # a number, which became a tensor for this trial
     return "input"
 
 
 class Reads(TorchDispatchMode):
-    """Notes the memory of what ops read; its shape alone is no reading."""
+    """Notes the memory that ops read. Reading only a shape does not count."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -299,8 +302,6 @@ class Reads(TorchDispatchMode):
 
 
 def _watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -> None:
-    """Run a backward, if possible one whose gradients have gradients, and note what is read."""
-
     def note_of(node: Any) -> Callable[[Any, Any], None]:
         def note(gradients: Any, _: Any) -> None:
             watch.read.update(_place(g) for g in gradients if g is not None)
@@ -313,6 +314,8 @@ def _watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -
     try:
         with Reads(watch), watch.hooks():
             try:
+                # A backward whose gradients have gradients reads more, and saves again what it
+                # keeps.
                 pull(is_further=True)
             except Exception:  # noqa: BLE001, as it refuses a second one
                 pull()
@@ -324,7 +327,7 @@ def _watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -
 def _changes(
     each: Saved | Attribute, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
 ) -> bool:
-    """Return whether another tensor in the place of one changes a gradient."""
+    # Does another tensor instead of this one change a gradient?
     other = _other(each.tensor)
     if other is None:
         return True
@@ -342,9 +345,8 @@ def _changes(
 
 
 def _other(x: Tensor) -> Tensor | None:
-    """Return other numbers of a shape, which a kernel may read safely; None where there are none,
-    or too few to matter.
-    """
+    # Other numbers must be safe to read for a kernel, so they keep shape and dtype: integers are
+    # only permuted, as they may be indices. None where there are none, or too few to matter.
     if x.layout is not torch.strided or x.numel() < 2:
         return None
     if x.is_floating_point():

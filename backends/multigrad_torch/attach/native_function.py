@@ -1,6 +1,6 @@
-"""A whole function that runs as it is, with the user's own code for its backward.
+"""A function that runs unchanged, with the user's own code for its backward.
 
-It runs once, with gradients on, so that what its backward reads keeps its derivative; under a
+It runs once, with gradients enabled, so that what its backward reads keeps its derivative. Under a
 torch.func transform, whose tensors die with it, backward runs it again.
 """
 
@@ -26,7 +26,7 @@ NO_JVP = (
     "forward mode refuses, as no jvp returns tangents: write one, or take the gradient in "
     "reverse mode"
 )
-# What torch says of a function that its transforms do not take: why, and what to write instead.
+# By a pattern in torch's error message: why a transform refuses a class, and what to write.
 REFUSALS = {
     r"must override the setup_context": "torch.func refuses, as forward gets ctx: split it "
     "into forward(*inputs) and setup_context(ctx, inputs, output)",
@@ -44,13 +44,13 @@ Run = Callable[..., tuple[tuple[Any, ...], Callable[..., tuple[Any, ...]], tuple
 
 
 def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    """Apply a function whose backward is the user's own code on tensors.
+    """Apply a function whose backward is the user's own code to tensors.
 
     Args:
         run: `run(*tensors) -> (outputs, pull, positions of outputs without a gradient)`; pull is
             called as `pull(*cotangents, ctx=ctx)`.
         tensors: its inputs.
-        name: what it is called in messages and profiles.
+        name: its name in messages and profiles.
     """
     layouts = [layout_of(x) if is_distributed(x) else None for x in tensors]
     if any(layouts):
@@ -58,12 +58,12 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
     is_traced = tracing_state() is not None
     if is_traced:
         warn_of_trace(f"{name} for the gradient")
-    # Whether a gradient is asked for is not known yet, or a tangent.
+    # A trace or transform does not know yet whether a gradient or tangent will be asked for.
     if is_traced or transforms_active() or forward_ad._current_level >= 0:
         return _apply_again(run, tensors, name)
     if not torch.is_grad_enabled():
         with torch.no_grad():
-            # An output may be an input itself, which asks for a gradient: a result does not.
+            # An output may be an input that requires grad; a result under no_grad may not.
             return tuple(y.detach() if y.requires_grad else y for y in run(*tensors)[0])
     return _apply_once(run, tensors, name, layouts)
 
@@ -71,17 +71,17 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
 def _apply_once(
     run: Run, tensors: tuple[Tensor, ...], name: str, layouts: Sequence[Layout | None]
 ) -> tuple[Tensor, ...]:
-    """Run it now; backward calls what it returned."""
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
         besides = read_besides(outputs, tensors)
-        views = [x.view_as(x) for x in besides]  # the engine tells of what is no leaf alone
+        # The engine tells only of non-leaves whether backward reaches them: hence views.
+        views = [x.view_as(x) for x in besides]
     count, nodes = len(tensors), [view.grad_fn for view in views]
 
     class NativeFunction(Function):
         @staticmethod
         def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
-            # So torch sees where one was changed meanwhile.
+            # So that torch notices if one is written to before backward.
             ctx.save_for_backward(*given[:count])
             nonlocal outputs
             detached = tuple(output.detach() for output in outputs)
@@ -91,12 +91,14 @@ def _apply_once(
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+            # Reading them makes torch check their versions.
             _ = ctx.saved_tensors
-            # Which of them the backward that runs now goes on to.
+            # Only leaves that the running backward reaches get a gradient.
             pairs = zip(besides, nodes, strict=True)
             asked = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
             before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in asked}
 
+            # The user's backward may call `backward()` itself, which adds to `.grad` of a leaf.
             def is_added(x: Tensor) -> bool:
                 grad, version = before[id(x)]
                 return x.grad is not grad or (grad is not None and grad._version != version)
@@ -114,13 +116,14 @@ def _apply_once(
 
 
 def explain_refusal(error: Exception) -> str:
-    """Return why torch.func or forward mode does not take what runs as written, and what to write;
-    "" for an error of another kind.
+    """Return why torch.func or forward mode refuses a function that runs as written, and what to
+    write instead; "" for any other error.
     """
     if not (transforms_active() or is_pushing()):
         return ""
     said = str(error)
-    if said.endswith(PUSHES_NOTHING):  # as it says itself
+    # The message of our own `jvp` says everything already.
+    if said.endswith(PUSHES_NOTHING):
         return ""
     for pattern, refusal in REFUSALS.items():
         if re.search(pattern, said):
@@ -132,9 +135,7 @@ def explain_refusal(error: Exception) -> str:
 
 
 def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the leaves that ask for a gradient and that outputs depend on otherwise than through
-    these tensors.
-    """
+    """Return the leaves that require grad and that outputs depend on apart from these tensors."""
     own = {id(x) for x in tensors}
     found = {id(y): y for y in outputs if y.is_leaf and y.requires_grad and id(y) not in own}
     for node in list_nodes(outputs, {x.grad_fn for x in tensors}):
@@ -145,7 +146,7 @@ def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tens
 
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    """Run it under a transform; backward runs it again on what was saved, and so at every order."""
+    # Under a transform backward runs the function again on saved inputs, so that any order works.
     marked: tuple[int, ...] = ()
 
     class NativeFunction(Function):

@@ -1,8 +1,8 @@
-"""From a lowering to `torch.autograd.Function`.
+"""Source text of the `torch.autograd.Function` classes that a lowering becomes.
 
-Two classes. The old style (forward gets ctx) costs 13 to 17 us less per call, and takes its numbers
-prepared, for fast code; the style with `setup_context` works under torch.func and vmap. `apply`
-picks by asking whether a transform is active.
+There are two classes. The old style (forward gets ctx) costs 13 to 17 us less per call, and takes
+prepared numbers, for fast code; the style with `setup_context` works under torch.func and vmap.
+`apply` picks one by asking whether a transform is active.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from multigrad.graph.ir.types import is_float
 if TYPE_CHECKING:
     from multigrad.backend import Body, Code, Emitted
 
-# Where one of these holds, a call takes another way.
+# If one of these holds, a call takes the class with `setup_context`.
 AROUND = "transforms_active() or count_modes() or forward_ad._current_level >= 0"
 DRAW = ("if key is None:", "    key = draw_key()")
-# Where one of these holds in backward, fast code may not run.
+# If one of these holds in backward, fast code may not run.
 ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", "count_modes()")
 
 
@@ -38,7 +38,7 @@ def render(emitted: Emitted) -> str:
     else:
         other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
     draw = DRAW if emitted.draws else []
-    # A key that backward alone reads is drawn where a gradient is prepared for.
+    # A key that only backward reads is drawn only where a gradient is asked for.
     first, later = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [
         *emitted.refuse_gradients,
@@ -72,7 +72,7 @@ class {name}(Function):
 
 def render_file(emitted: Emitted) -> str:
     """Return the source of one class that serves everywhere, and of the function that applies it,
-    for a file without multigrad.
+    for a file that runs without multigrad.
     """
     name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
     inputs = ", ".join(emitted.inputs)
@@ -103,9 +103,9 @@ def {name}({inputs}{emitted.signature}):
 
 
 def render_operator(emitted: Emitted, name: str) -> str:
-    """Return the source of an operator of torch's, which programs hold by its name.
+    """Return the source of a torch operator, which exported programs hold by name.
 
-    Backward is made of ATen ops, so that it is differentiated again as they are.
+    Its backward consists of ATen ops, so it can be differentiated again.
     """
     own, code = emitted.identifier, emitted.code
     given = f"{', '.join(emitted.inputs)}{emitted.arguments}"
@@ -114,7 +114,7 @@ def render_operator(emitted: Emitted, name: str) -> str:
     result = "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.outputs))})"
     load = _load(emitted, emitted.read_params)
     backward = [*load, *_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))]
-    # An operator's outputs lie in memory of their own.
+    # An operator may return neither its inputs nor views of them.
     lent = {*emitted.passed, *emitted.shared, *emitted.views}
     results = enumerate(code.forward.results)
     owned = tuple(f"({word}).clone()" if i in lent else word for i, word in results)
@@ -140,13 +140,12 @@ def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
 
 
 def _class_name(emitted: Emitted) -> str:
-    """Return the name of the class, which is no name of a module's or of the function's."""
+    # The file has a function of the identifier's name, so the class needs another one.
     words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)
     return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
 
 
 def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
-    """Return the body of `setup_context`: it saves and notes what backward reads, if anything."""
     unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
     if not emitted.single:
         unpack.append(f"{_names(emitted.outputs)} = output")
@@ -155,7 +154,6 @@ def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
 
 
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
-    """Return the class for outside of transforms, after what prepares its constants, if any."""
     name, inputs, fast = emitted.identifier, ", ".join(emitted.inputs), emitted.fast
     cotangents = ", ".join(emitted.cotangents)
     prepare, arguments, count = "", emitted.arguments, len(emitted.params)
@@ -171,6 +169,7 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 """
         arguments, count = ", values", 1
+        # Params arrive within the tuple of prepared values, and are kept as that tuple.
         store, load = [], _load(emitted, (), likes, emitted.histories)
         bodies = (fast.keep, *(() if emitted.is_rule else (fast.forward, fast.whole or fast.keep)))
         if any(mentions(body, names) for body in bodies):
@@ -196,12 +195,11 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
-    """Return the only class of a Function with forward mode."""
     tangent, code, params = emitted.tangent, emitted.code, emitted.params
     assert tangent is not None
     inputs, saved = ", ".join(emitted.inputs), ", ".join(emitted.saved)
     draw = DRAW if emitted.draws else []
-    # A key that forward reads is drawn before it.
+    # A key that forward reads is drawn before it, one that only backward reads in setup_context.
     first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [*emitted.refuse_gradients, *first]
     apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
@@ -212,6 +210,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
         setup.append(f"{emitted.outputs[0]} = output")
     if saved:
         setup += [f"ctx.save_for_backward({saved})", f"ctx.save_for_forward({saved})"]
+    # Forward mode has no fast code: each param is kept, as both backward and jvp may read it.
     setup += [*_store(params), *_note(emitted)]
     load = [f"{name} = ctx.{name}" for name in params]
     shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
@@ -219,11 +218,11 @@ def _render_forward_mode(emitted: Emitted) -> str:
     backward = [*unpack, *load, *shapes, *_return(emitted, code.backward, len(params))]
     primals = [f"({saved},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
     result = _result(emitted, emitted.pushed())
-    # torch (2.13) takes no tangent of its own memory for a view.
+    # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
     copied = {*emitted.views, *emitted.shared}
     results = enumerate(code.forward.results)
     own = [f"{word}.clone()" if i in copied else word for i, word in results]
-    # torch calls jvp with forward mode off: a forward mode around it would get zeros in silence.
+    # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
     return f"""\
 class {emitted.identifier}(Function):
     generate_vmap_rule = True
@@ -246,7 +245,6 @@ class {emitted.identifier}(Function):
 
 
 def _apply_method(emitted: Emitted, lines: list[str]) -> str:
-    """Return the source of what people call where more is to be done than what the base does."""
     if not lines:
         return ""
     return f"""
@@ -260,13 +258,11 @@ def _indented(lines: Iterable[str], spaces: int = 8) -> str:
 
 
 def _names(words: Iterable[str]) -> str:
-    """Return the source of what a tuple is unpacked to."""
     *rest, last = words
     return ", ".join([*rest, last]) if rest else f"({last},)"
 
 
 def _tuple(words: Iterable[str]) -> str:
-    """Return the source of a tuple."""
     *rest, last = words
     return f"({', '.join([*rest, last])})" if rest else f"({last},)"
 
@@ -276,7 +272,6 @@ def _result(emitted: Emitted, words: tuple[str, ...]) -> str:
 
 
 def _prepared(emitted: Emitted) -> dict[str, str]:
-    """Return the expressions of the prepared params and constants that the eager class takes."""
     prepared = emitted.fast.prepared
     if prepared is None:
         return {}
@@ -289,11 +284,8 @@ def mentions(body: Body, names: Iterable[str]) -> bool:
 
 
 def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
-    """Return expressions of the outputs, each a tensor of its own.
-
-    setup_context may not save an input that is returned as it is, but may save beside a view of it;
-    of a tensor that is returned twice torch forgets the first place.
-    """
+    # setup_context may save a view of an input, but not an input that is returned unchanged. Of a
+    # tensor that is returned twice torch forgets the first position.
     words: list[str] = []
     for i, result in enumerate(emitted.code.forward.results):
         if i in emitted.shared:
@@ -306,33 +298,34 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
 
 
 def _run_forward(emitted: Emitted) -> list[str]:
-    """The eager class's forward: grad mode is off there, and no transform is active."""
+    # In the eager class's forward grad mode is off, and no transform is active.
     if emitted.fast.whole is not None:
         return _run_whole(emitted, emitted.fast.whole)
     code, run = emitted.fast, [*emitted.fast.forward.lines]
     keep = _keep(emitted, code, emitted.likes)
-    if emitted.computed:  # for nothing where no gradient is asked for
+    # Without a gradient, computing residuals would be wasted.
+    if emitted.computed:
         asked = "True in ctx.needs_input_grad"
         if len(emitted.wrt) == 1:
             asked = f"ctx.needs_input_grad[{emitted.inputs.index(emitted.wrt[0])}]"
         keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
     for i, (name, result) in enumerate(zip(emitted.outputs, code.forward.results, strict=True)):
-        # Of an input that is returned as it is, torch makes a tensor of its own: later.
+        # torch replaces an input that is returned unchanged by a tensor of its own, but only later.
         passed = i in emitted.passed
         own = ".clone()" if i in emitted.shared else ""
         if passed and name in emitted.residuals and not own:
             own = ".detach()"
         elif passed and i in emitted.viewed and not own:
-            # Without a gradient torch tells a view of an input from the input.
+            # Without a gradient torch distinguishes a view of an input from the input.
             own = f".view_as({result})"
         run.append(f"{name} = {result}{own}")
     reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
-    # Residuals first: the memory of their temporaries is then at hand for the outputs.
+    # Residuals first: the memory of their temporaries is then free for the outputs.
     return [*run, *keep] if reads_outputs else [*keep, *run]
 
 
 def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
-    """The same where a loop gives the outputs and what is kept: where a gradient is asked for."""
+    # One loop gives outputs and residuals. It runs only where a gradient is asked for.
     plain, results = emitted.fast.forward, iter(whole.results[len(emitted.outputs) :])
     kept = dict.fromkeys((*emitted.residuals, *emitted.histories))
     known = (*emitted.inputs, *emitted.outputs)
@@ -357,7 +350,7 @@ def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
 
 
 def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
-    """Compute the residuals and save them, where the outputs are known; of `likes` no tensor."""
+    # Of `likes` only shape, dtype and device are kept, no tensor.
     computed = iter(code.keep.results)
     kept = [
         next(computed) if r in emitted.computed else r for r in emitted.residuals if r not in likes
@@ -371,7 +364,6 @@ def _store(params: tuple[str, ...]) -> list[str]:
 
 
 def _note(emitted: Emitted) -> list[str]:
-    """Note on ctx the shapes that backward reads, and which outputs carry no gradient."""
     lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.shapes]
     types = emitted.output_types
     marked = [emitted.outputs[i] for i in emitted.undifferentiable if is_float(types[i])]
@@ -386,7 +378,6 @@ def _load(
     likes: tuple[str, ...] = (),
     more: tuple[str, ...] = (),
 ) -> list[str]:
-    """Take from ctx what backward reads."""
     read = (*emitted.residuals, *more)
     residuals = "".join(f"{name}, " for name in read if name not in likes).strip()
     lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
@@ -397,12 +388,14 @@ def _load(
 
 
 def _refuse(emitted: Emitted) -> list[str]:
-    """Refuse a derivative that what is kept would lose."""
     return ["if is_grad_enabled():", f"    {emitted.refuse}()"] if emitted.refuse else []
 
 
 def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
-    """Return the gradients, and none for `count` params; `chosen`: those that are asked for."""
+    """Return the lines that return gradients, and None for `count` params.
+
+    With `chosen`, a gradient that `ctx.needs_input_grad` does not ask for is None too.
+    """
     gradients = list(emitted.gradients(backward))
     if chosen and len(emitted.wrt) > 1:
         for i, gradient in enumerate(gradients):
@@ -412,14 +405,14 @@ def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) 
 
 
 def _run_backward(emitted: Emitted, count: int) -> list[str]:
-    """Return the gradients: by fast code, unless it is differentiated or transformed."""
     plain, fast = emitted.code.backward, emitted.fast.backward
+    # Fast code runs unless this backward is itself differentiated or transformed.
     anywhere = _return(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
         return [*_refuse(emitted), *anywhere]
     carrying = zip(emitted.cotangents, emitted.carries, strict=True)
     kinds = [f"type({name}) is not Tensor" for name, carries in carrying if carries]
-    # Of a compiler's tensors code may be asked for no more; it overwrites none of them.
+    # Code that a compiler traces can ask only the first; a compiler overwrites no cotangent.
     tests = ANYWHERE[:1] if emitted.compiled else [*ANYWHERE, *kinds]
     return [
         *_refuse(emitted),

@@ -1,4 +1,4 @@
-"""`xg.vjp` on torch."""
+"""`xg.vjp` on torch, walks through autograd's nodes, and identities that refuse a derivative."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from .. import dynamo
 
 Tensor: TypeAlias = torch.Tensor
 SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
-ONCE = "torch::autograd::Error"  # the node that `once_differentiable` puts behind a gradient
+# The node that `once_differentiable` attaches to a gradient.
+ONCE = "torch::autograd::Error"
 
 
 def vjp(
@@ -46,6 +47,8 @@ def vjp(
             keeps = again or nested
             differentiated = [outputs[i] for i in active]
             gradients = differentiate(differentiated, [own[i] for i in wrt], given, keeps, recorded)
+            # torch runs no node that leads to no input, so its own error would never come: without
+            # this check the gradient would silently be zeros.
             if any(gradient is None for gradient in gradients):
                 _refuse_once_differentiable([outputs[i] for i in active])
             found = dict(zip(wrt, gradients, strict=True))
@@ -59,8 +62,10 @@ def vjp(
 def differentiate(
     outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Any], keeps: bool, records: bool
 ) -> tuple[Tensor | None, ...]:
-    """As `torch.autograd.grad`, which imports sympy to compare shapes (torch 2.13): where nobody
-    has, and they are equal, what it calls afterwards. That is half of a first call.
+    """Return what `torch.autograd.grad` returns, without its import of sympy to compare shapes.
+
+    The import (torch 2.13) is half of a first call. While nothing else has imported it, and shapes
+    are equal, this calls what `grad` calls after the comparison.
     """
     pairs = zip(outputs, cotangents, strict=True)
     if (
@@ -94,9 +99,6 @@ def _fits(output: Tensor, cotangent: Any) -> bool:
 
 
 def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
-    """Raise torch's own error where what the outputs are made of was differentiated for the last
-    time: what leads nowhere else torch does not run, and an input had zeros for it.
-    """
     if any(node.name() == ONCE for node in list_nodes(outputs)):
         raise RuntimeError(
             "trying to differentiate twice a function that was marked with @once_differentiable"
@@ -104,7 +106,7 @@ def _refuse_once_differentiable(outputs: Sequence[Tensor]) -> None:
 
 
 def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]:
-    """Return the nodes of autograd that lead to outputs, but for some and what is behind them."""
+    """Return the autograd nodes that lead to outputs, without `stops` and the nodes behind them."""
     seen = {y.grad_fn: None for y in outputs if isinstance(y, Tensor)}
     for stop in (None, *stops):
         seen.pop(stop, None)
@@ -118,14 +120,13 @@ def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]
 
 
 def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
-    """Return a gradient, zeros where there is none; None of what has none."""
     if gradient is not None or not x.is_floating_point():
         return gradient
     return torch.zeros_like(x)
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
-    """Return the identity, which raises where a derivative of it is taken."""
+    """Return the identity as a function whose derivative raises an error."""
 
     class Once(torch.autograd.Function):
         generate_vmap_rule = True
@@ -147,7 +148,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which refuses a tensor that asks for a gradient."""
+    """Return the identity on numbers, which raises an error for a tensor that requires grad."""
 
     def refuse(number: Any) -> Any:
         if isinstance(number, Tensor) and number.requires_grad and torch.is_grad_enabled():
@@ -160,9 +161,9 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 
 
 def _track(x: Tensor, nested: bool) -> Tensor:
-    """Return the input as a tensor of its own whose gradient is asked for."""
     if not x.is_floating_point():
         return x
+    # Detached only outside other differentiations: nested, gradients must reach the outer inputs.
     if not nested:
         return x.detach().requires_grad_(True)
     own = x.view_as(x)  # with the tangent that it may have
@@ -170,13 +171,17 @@ def _track(x: Tensor, nested: bool) -> Tensor:
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return whether the graph of a call is still there, and backward has not come to it."""
+    """Return a function that tells whether a call's graph is alive and backward has not reached it;
+    None if no gradient leads to the tensor.
+    """
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return is_still_there  # a transform makes tensors of its own
+        # A transform wraps its tensors anew, so their nodes tell nothing.
+        return is_still_there
     nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
     if not tensor.requires_grad or not nodes:
         return None
     done: list[bool] = []
+    # Weak, or this function would keep alive the graph that it asks about.
     node = weakref.ref(nodes[0])
     for each in nodes:
         each.register_prehook(lambda gradients: done.append(True))

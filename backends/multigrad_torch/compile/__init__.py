@@ -1,1 +1,3 @@
-"""PyTorch's compilers: what they trace, what guards it, and what runs again."""
+"""torch.compile, xg.jit and checkpointed regions: what is traced, what guards it, what
+runs again.
+"""

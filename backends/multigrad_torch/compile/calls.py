@@ -1,8 +1,8 @@
-"""What compiled code calls: the class that a Function is lowered to, with its numbers as literals.
+"""Calls in compiled code: the class that a Function is lowered to, with its numbers as literals.
 
-Dynamo makes inputs of floats that it finds, so a call is emitted for each set of numbers. An
-activation is its rule's Function: under `xg.jit` the rule's numbers come as inputs, and so do
-tensors always.
+Dynamo would make inputs of Python floats, so a call is emitted for each set of numbers. An
+activation is its rule's Function. Under `xg.jit` the rule's numbers are inputs; tensors are inputs
+always.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ serial = itertools.count()
 
 @dataclass(slots=True)
 class Compilation:
-    """The numbers of a keyed rule's applications in one compilation, which Dynamo may restart."""
+    """The serial numbers of a keyed rule's applications in one compilation, which Dynamo may
+    restart.
+    """
 
     context: Any  # torch._guards.CompileContext
     counter: Any
@@ -61,17 +63,22 @@ class Compilation:
     serials: list[int] = field(default_factory=list)
 
     def spare(self) -> list[int]:
-        """Take the numbers that the last attempt did not use: it left their code to a new frame."""
+        """Return the serials that the last attempt did not use: a graph break left their code to a
+        new frame.
+        """
         used = self.position if self.context.attempt == self.attempt else 0
         spare, self.serials = self.serials[used:], self.serials[:used]
         return spare
 
 
+# The last compilations only: Dynamo tells nobody when one is done.
 _compilations: deque[Compilation] = deque(maxlen=8)
 
 
 def number_application(counter: Any) -> int:
-    """Return a number for an application: a new one, or that of the same in an earlier attempt."""
+    """Return a serial number for an application: new, or that of the same one in an earlier
+    attempt.
+    """
     context = torch._guards.CompileContext.try_get()
     if context is None:
         return next(serial)
@@ -91,29 +98,29 @@ def number_application(counter: Any) -> int:
 
 
 Tensor: TypeAlias = Any
-# In the name of a call: it counts as an application under a hidden key; it takes tensors that are
-# params of the activation's own rule, or of the rule in force.
+# Words in a call's name: it counts as an application under a hidden key; it takes tensors that are
+# params of the activation's own rule; or of the rule in force.
 DRAWS, OWN, FRAMED = "draws", "own", "framed"
-OPERATOR = "operator"  # in its name: it is one of torch's, with its gradient
-# What has to be told before there is a call: the lengths of tensors, what is in force, its numbers.
+OPERATOR = "operator"  # in a call's name: an operator of torch with its own gradient
+# Questions of `prepare`: the lengths of tensors, what is in force, its numbers.
 LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
 TAKEN = ("tin", "n", "*hidden")  # the parameters of an activation's call
 
 
 class Question(Exception):
-    """More has to be told; its text is one of the above."""
+    """Raised where `prepare` has to be told more; the text is one of the above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What compiled code calls.
+    """A call in compiled code.
 
     Attributes:
-        plain: the outputs, as the class returns them.
-        in_graph: the same, under torch.func.
-        kind: the words among DRAWS, OWN and FRAMED that hold, or OPERATOR.
-        assemble: puts the outputs into their own nesting.
-        tensors: of OWN.
+        plain: returns the outputs, as the class returns them.
+        in_graph: the same, under torch.func transforms.
+        kind: the words among DRAWS, OWN and FRAMED that apply, or OPERATOR.
+        assemble: restores the nesting of the outputs.
+        tensors: those of OWN.
     """
 
     plain: Callable[..., Any]
@@ -132,7 +139,7 @@ def call_of_activation(
     """Return `f(tin, n, *hidden)` for an activation under the rule in force.
 
     Raises:
-        Question: more has to be told.
+        Question: if `prepare` has to be told more.
     """
     backend, forward = load_backend("torch"), activation.forward
     x, given = restore(described)
@@ -147,7 +154,8 @@ def call_of_activation(
     if asks_for_operators():
         return operator_of_activation(activation, in_force, x, given, described)
     if torch.compiler.is_exporting():
-        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        # An exported program has only ATen ops. No gradient is better than silently the forward's
+        # own.
         return as_call(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)
     function.recipe.check(backend, (None, *map(settle, values)))
@@ -156,7 +164,7 @@ def call_of_activation(
     tensors, first, kind = tensors_in(in_force), 3 if jitted else 0, "call"
     if tensors and not given and not hides:
         kind = FRAMED if activation.rule is None else OWN
-    # Inputs of the graph have no value that the rule's Python code could look at.
+    # Inputs of the graph have no values, so the rule's Python code gets meta tensors.
     known, variant = (torch.empty((), device="meta"),) * given or tuple(map(as_input, values)), None
     try:
         if function.native is not True:
@@ -169,8 +177,9 @@ def call_of_activation(
         raise MultigradError(
             f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
         )
-    if variant is None:  # it runs as it is
-        rest = slice(first, first + (given or len(tensors)))  # what xg.jit hides comes before
+    if variant is None:  # the rule runs as written
+        # The first hidden inputs are those of xg.jit: numbers, key, start.
+        rest = slice(first, first + (given or len(tensors)))
         return as_it_is(function, in_force, rest, kind)
     if given:
         activation.check_values(in_force)
@@ -194,7 +203,7 @@ def call_of_activation(
 def operator_of_activation(
     activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
 ) -> Call:
-    """Return an activation's operator under the rule in force, with its numbers as they are."""
+    """Return an activation's operator under the rule in force, with its numbers as literals."""
     function = put_under(in_force.specialization, activation.forward)
     values = tuple(map(settle, in_force.values))
     if given or any(map(is_tensor, values)):
@@ -213,12 +222,12 @@ def operator_of_activation(
 
 
 def as_input(value: Any) -> Any:
-    """Return for a number that moves a tensor that has no value to be looked at."""
+    """Return a meta tensor for a moving number, whose value may not be looked at."""
     return torch.empty((), device="meta") if isinstance(value, Moving) else value
 
 
 def has_static_numbers(in_force: RuleInForce) -> bool:
-    """Return whether the rule's Python code looks at its numbers, so that a graph holds them."""
+    """Return whether the rule's Python code reads its numbers, so that a graph contains them."""
     specialization = in_force.specialization
     if specialization.rule.native is True or specialization.uncapturable is not None:
         return True
@@ -226,7 +235,9 @@ def has_static_numbers(in_force: RuleInForce) -> bool:
 
 
 def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> Call:
-    """Return calls of a rule that runs as it is, its params' tensors as they are then."""
+    """Return calls of a rule that runs as written, with the tensors its params have at
+    each call.
+    """
     backend, fixed = load_backend("torch"), in_force.values
     every = given.stop - given.start == len(fixed)
 
@@ -235,12 +246,12 @@ def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str)
         values = [next(tensors) if every or may_change(value) else value for value in fixed]
         return function._entry_on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
-    # Dynamo reads plain functions and tensors only.
+    # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.
     return Call(call, call, kind, tensors=tensors_in(in_force))
 
 
 def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> Call:
-    """Return a function of the tensor as what compiled code calls."""
+    """Return a function of one tensor as a call in compiled code."""
 
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return function(tin if passes_gradient else tin.detach())
@@ -252,7 +263,7 @@ def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) 
 
 
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
-    """Derive the key number `start + n`."""
+    """Return the key number `start + n`, derived from a key."""
     return random.fold_in_words(key, int(start) + n)
 
 
@@ -262,7 +273,7 @@ def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
 
 @at_import
 def register_operator() -> None:
-    """Make it an operator, which graphs hold."""
+    """Register `fold_in_from` as an operator, which graphs can hold."""
     schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
     folded = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
     folded.register_fake(describe_folded_key)
@@ -275,7 +286,7 @@ def call_of_function(function: Function, described: Any) -> Call:
     """Return `f(*tensors)` for a Function.
 
     Raises:
-        Question: more has to be told.
+        Question: if `prepare` has to be told more.
     """
     guest_for = getattr(function.recipe, "guest_for", None)
     if function.native is True and guest_for is None:
@@ -305,12 +316,13 @@ def call_of_function(function: Function, described: Any) -> Call:
     if reason and not (function.is_keyed and kinds == {AUTOCAST}):
         raise NotCaptured(TraceError(f"{recipe.subject}: {reason}"), kinds)
     if any(map(is_read_by_graph, variant.facts)):
-        message = f"{recipe.subject} reads a tensor from outside of it at each call"
+        message = f"{recipe.subject} reads a tensor from outside at each call"
         raise NotCaptured(TraceError(message))
     is_cast = torch._C._is_any_autocast_enabled()
     is_uncast = is_cast and way_while_cast(recipe, variant, torchs, native) != SAME
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
+    # Tensors have no values while Dynamo traces, so numbers that are tensors are not checked.
     if not any(map(is_tensor, numbers)):
         function.recipe.check(load_backend("torch"), leaves)
     words = [write(number) for number in numbers]
@@ -324,12 +336,12 @@ def call_of_function(function: Function, described: Any) -> Call:
 
 
 def emit_outputs(variant: Variant) -> Callable[..., Any]:
-    """Return a function that restores the nesting of a captured form's outputs."""
+    """Return a function that restores the nesting of a variant's outputs."""
     return emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
 
 
 def call_of_guest(guest: Any) -> Call:
-    """Return `f(*tensors)` for code that runs on NumPy's arrays, an operator of the graph."""
+    """Return `f(*tensors)` for code that runs on NumPy arrays, an operator in the graph."""
     number = number_guest(guest)
 
     def call(*tensors: Tensor) -> Any:
@@ -342,12 +354,14 @@ def call_of_guest(guest: Any) -> Call:
 
 
 def reads(function: Function) -> bool:
-    """Return whether the Function's Python code reads more than its arguments."""
+    """Return whether a Function's Python code reads more than its arguments."""
     return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.facts)
 
 
 def is_read_by_graph(fact: str) -> bool:
-    """Return whether a fact is about what lies outside of a call; of modes Dynamo keeps an eye."""
+    """Return whether a fact is about the outside of a call, except modes, on which Dynamo guards
+    itself.
+    """
     return isinstance(fact, Telling) and not isinstance(fact, ModeOf)
 
 
@@ -373,7 +387,6 @@ class _Word:
 
 
 def _write(outputs: Any, names: dict[str, Any]) -> str:
-    """Return nested outputs as source."""
     if isinstance(outputs, _Word):
         return outputs.text
     if isinstance(outputs, dict):
@@ -392,7 +405,7 @@ def _write(outputs: Any, names: dict[str, Any]) -> str:
 
 
 def restore(described: Any) -> Any:
-    """Return arguments like those described, without numbers in the tensors."""
+    """Return arguments like those described, with meta tensors, which have no values."""
     kind, *rest = described
     if kind == "tensor":
         dtype, shape, requires_grad, device_type = rest
@@ -411,11 +424,11 @@ def restore(described: Any) -> Any:
 def find_variant(
     function: Function, leaves: Sequence[Any], described: Any, tree: Any = None
 ) -> Variant:
-    """Return a Function as it is captured for arguments.
+    """Return the captured variant of a Function for arguments.
 
     Raises:
-        Question: its Python code looks at the lengths of tensors, which are not known.
-        NotCaptured: it runs as it is.
+        Question: its Python code reads the lengths of tensors, which are not known.
+        NotCaptured: it runs as written.
     """
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
@@ -424,6 +437,7 @@ def find_variant(
         facts = gather_facts(recipe.subject, function.facts, layout, leaves)
         try:
             return function._variant(layout, facts, leaves)
+        # The capture has noted a new fact that it needs; gather it and try again.
         except NeedsConcrete:
             continue
 
@@ -434,7 +448,7 @@ def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
 
 
 def has_lengths(described: Any) -> bool:
-    """Return whether arguments were described with their tensors' shapes."""
+    """Return whether arguments were described with the shapes of their tensors."""
     if isinstance(described, tuple):
         if described and described[0] == "tensor":
             return isinstance(described[2], tuple)
@@ -453,7 +467,7 @@ def write(number: Any) -> str:
 
 
 def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
-    """Add the source of a key to that of the numbers; return what it names."""
+    """Add the source of a key to `words`; return the names that it uses."""
     if draws.counter is None:
         words.append("draw_key()")
         return {"draw_key": random.draw_key}
@@ -470,12 +484,15 @@ def emit_call(
     *,
     is_uncast: bool = False,
 ) -> Call:
-    """Return calls of the lowered class; `taken`: their parameters, tensors first; `is_uncast`:
-    whether the autocast around them does not reach it.
+    """Return calls of the lowered class.
 
-    It gets, and gives, copies of what it keeps: a compiler does not notice (torch 2.13) that a
-    caller writes into what an `autograd.Function` has kept, and backward would read what was
-    written. Inductor leaves them out where nobody writes.
+    The class gets and returns copies of the tensors that it keeps: a compiler does not notice
+    (torch 2.13) that a caller writes into a tensor that an `autograd.Function` has kept, so
+    backward would read the new values. Inductor leaves the copies out if nobody writes.
+
+    Args:
+        taken: the parameters of the calls, tensors first.
+        is_uncast: whether the call ignores the autocast around it.
     """
     attached = lower_graphs(variant.graphs, load_backend("torch"), compiled=True)
     native, emitted = attached.native, attached.emitted
@@ -490,7 +507,8 @@ def emit_call(
     results = [f"y{i}" for i in range(len(emitted.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
     if is_uncast:
-        for each in {native, native.eager}:  # which is compiled under the autocast around forward
+        # Backward, too, is compiled under the autocast around forward.
+        for each in {native, native.eager}:
             each.backward = staticmethod(uncast(each.backward))
     source = f"""def call({", ".join(taken)}):
     {left} = {"apply" if is_uncast else "Native.apply"}({given})
@@ -504,7 +522,9 @@ def emit_call(
 
 
 def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes in the dtypes that it is given, whatever is around it."""
+    """Return a function that computes in the dtypes of its arguments, whatever autocast is around
+    it.
+    """
 
     def run(*args: Any) -> Any:
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
@@ -516,11 +536,11 @@ def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
 def _named_calls(
     source: str, name: str, namespaces: Sequence[Mapping[str, Any]]
 ) -> list[Callable[..., Any]]:
-    """Compile the source in each namespace and return the functions that it defines as `call`."""
     calls = []
     for names in namespaces:
         call = compile_source(source, name, dict(names))["call"]
-        call.__module__ = __name__  # the graph's code refers to a callee by its module
+        # A graph's code names a callee by module and qualified name, which must be unique.
+        call.__module__ = __name__
         call.__qualname__ = call.__name__ = f"{name}_{next(serial)}"
         calls.append(call)
     return calls
@@ -529,7 +549,7 @@ def _named_calls(
 def emit_operator(
     function: Function, variant: Variant, words: Sequence[str], taken: Sequence[str]
 ) -> Call:
-    """Return calls of torch's operator for a captured form; `words`: its numbers."""
+    """Return calls of torch's operator for a variant; `words` is the source of its numbers."""
     operator = as_operator(function, variant)
     registered = register(operator)
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])

@@ -1,7 +1,7 @@
-"""Regions that `torch.utils.checkpoint` runs again.
+"""Regions that `torch.utils.checkpoint` runs again within backward.
 
-It runs forward again within backward, perhaps outside of its `use`: a region is noted at its first
-forward, and then runs under those rules.
+The second run may happen outside the `use` of the first. So each region is noted at its first
+forward, and later runs again under the rules of that time.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from ..versions import top_hooks
 
 Tensor: TypeAlias = Any
 
-REENTRANT = "run_function"  # where a region of that kind has its function
+REENTRANT = "run_function"  # the attribute of a reentrant region's ctx that holds its function
 CHECKPOINT = vars(torch.utils.checkpoint)
-graph_task = torch._C._current_graph_task_id  # -1 outside of backward
+graph_task = torch._C._current_graph_task_id  # -1 outside backward
 is_forward_mode_enabled = torch._C._is_fwd_grad_enabled
 
 
 def may_run_again() -> bool:
-    """Return whether `torch.utils.checkpoint` may be around this call, at 0.1 us where it is not.
+    """Return whether `torch.utils.checkpoint` may be around this call; takes 0.1 us if it is not.
 
-    It sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, where forward
-    mode is off.
+    A checkpoint sets hooks for saved tensors, or (reentrant) calls from an `autograd.Function`, in
+    which forward mode is off.
     """
     return top_hooks(True) is not None or not is_forward_mode_enabled()
 
@@ -50,7 +50,7 @@ def on_call() -> AbstractContextManager[Any]:
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
-    """Apply an activation in what may be a checkpointed region."""
+    """Apply an activation in a region that may be checkpointed."""
     note_regions()
     activation = activation.of_then()
     if values:
@@ -62,7 +62,7 @@ def note_regions() -> None:
     """Tie each region around this call to the active rules of its first forward.
 
     Called at the first application and at the first `use` in a region, so the active rules are
-    still those around it.
+    still those around the region.
     """
     if torch.compiler.is_compiling() or not may_run_again():
         return
@@ -73,7 +73,7 @@ def note_regions() -> None:
 
 
 def noted_regions() -> Iterator[RunAgain]:
-    """Yield the regions around this call, noted."""
+    """Note the regions around this call, and yield them."""
     note_regions()
     for owner, name in (*hooked_regions(), *reentrant_regions()):
         region = getattr(owner, name)
@@ -82,8 +82,9 @@ def noted_regions() -> Iterator[RunAgain]:
 
 
 def hooked_regions() -> Iterator[tuple[Any, str]]:
-    """Yield the regions of `use_reentrant=False`: each is held by its hook for saved tensors."""
+    """Yield the regions of `use_reentrant=False`, each held by its hook for saved tensors."""
     hooks = []
+    # torch tells only the innermost hooks, so all are popped and pushed back.
     while torch._C._autograd._saved_tensors_hooks_is_enabled() and (top := top_hooks(True)):
         torch._C._autograd._pop_saved_tensors_default_hooks()
         hooks.append(top)
@@ -91,13 +92,16 @@ def hooked_regions() -> Iterator[tuple[Any, str]]:
         torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
     for pack, _ in hooks:
         code = getattr(pack, "__code__", None)
+        # The region's frame is a closure variable of torch's own pack hook.
         names = code.co_freevars if code is not None else ()
         if "frame" in names and pack.__module__ == CheckpointFunction.__module__:
             yield pack.__closure__[names.index("frame")].cell_contents, "recompute_fn"
 
 
 def reentrant_regions() -> Iterator[tuple[Any, str]]:
-    """Yield the regions of `use_reentrant=True`: each is an `autograd.Function` being called."""
+    """Yield the regions of `use_reentrant=True`, each an `autograd.Function` that is
+    being called.
+    """
     if is_forward_mode_enabled() or torch.is_inference_mode_enabled():
         return
     caller = sys._getframe()
@@ -108,7 +112,7 @@ def reentrant_regions() -> Iterator[tuple[Any, str]]:
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call: where a region runs again, that of its first run."""
+    """Return the key of a call; in a second run of a region, the key of its first run."""
     again = _RUNNING.again
     if torch.compiler.is_compiling() or (again is None and not may_run_again()):
         return draw()
@@ -120,7 +124,7 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def draw_noting(draw: Callable[[], Any]) -> tuple[Any, bool]:
-    """Return a new key, and whether torch's own generator gave it."""
+    """Return a new key, and whether torch's own generator produced it."""
     before = random.DRAWN.number
     key = draw()
     return key, random.DRAWN.number != before
@@ -136,16 +140,16 @@ _RUNNING = _Running()
 
 
 class RunAgain:
-    """A region's function, run under the rules of its first forward; draws are those made there.
+    """A region's function, run under the rules of its first forward and with its draws.
 
     Attributes:
-        function: the region's own.
+        function: the region's own function.
         active: the rules in force at its first forward.
-        is_reentrant: whether that ran without recording gradients.
-        noted: what stood there besides.
-        acted: what acted on modules there, by identity, with what lets it act there again.
-        drawn: the keys of calls, in the first run, and whether torch's own generator gave them.
-        repeated: how many of these the run that goes on has had.
+        is_reentrant: whether the first forward ran without recording gradients.
+        noted: the values of schedules then.
+        acted: what acted on modules then, by identity, with a context in which it acts again.
+        drawn: the keys of calls in the first run, and whether torch's own generator produced them.
+        repeated: how many of these the current run has used.
     """
 
     def __init__(
@@ -165,7 +169,8 @@ class RunAgain:
         if position >= len(self.drawn):
             return draw_noting(draw)
         if self.drawn[position][1]:
-            draw()  # the generator goes on as it did then, for what else draws from it
+            # Advance the generator as in the first run: other code draws from it, too.
+            draw()
         return self.drawn[position]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -174,7 +179,8 @@ class RunAgain:
             stack.callback(CURRENT.reset, CURRENT.set(self.active))
             show_tensors(self.active)
             stack.enter_context(self.noted.again())
-            if self.noted.names:  # activations then ask `may_run_again`, and look their rules up
+            # With hooks `may_run_again` is true, so activations look up the noted values.
+            if self.noted.names:
                 stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
             stack.callback(setattr, _RUNNING, "again", _RUNNING.again)
             _RUNNING.again, self.repeated = self, 0
@@ -192,14 +198,14 @@ def as_it_is(saved: Tensor) -> Tensor:
 
 def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
     """Note that something acts on modules in the regions around this call, and how it acts in their
-    second runs, where it may have been taken off.
+    second runs, when it may have been removed.
     """
     for region in noted_regions():
         region.acted.setdefault(key, (held, act_again))
 
 
 def is_around_region() -> bool:
-    """Return whether a region may be around this call, in its first run or its second."""
+    """Return whether a region may be around this call, in its first or second run."""
     return top_hooks(True) is not None or not is_forward_mode_enabled() or graph_task() != -1
 
 
@@ -209,7 +215,7 @@ def is_second_run() -> bool:
 
 def has_acted(key: Any) -> bool:
     """Return whether something acted on modules in the first run of the region that runs again
-    here, if any does.
+    here, if one does.
     """
     again = _RUNNING.again
     if again is not None:
@@ -218,8 +224,8 @@ def has_acted(key: Any) -> bool:
 
 
 def is_run_again() -> bool:
-    """Return whether `torch.utils.checkpoint` runs a region again here, in which nothing of ours
-    acted at first.
+    """Return whether `torch.utils.checkpoint` runs a region again here in which nothing of ours
+    acted at first, so that it was not noted.
     """
     caller = sys._getframe()
     while caller is not None:
@@ -230,8 +236,8 @@ def is_run_again() -> bool:
 
 
 def is_first_without_gradients() -> bool:
-    """Return whether a reentrant region runs here for the first time, where no tensor has a
-    gradient yet, or again: each call draws in both, or in none.
+    """Return whether a reentrant region runs here for the first time, when no tensor has a gradient
+    yet, or again: a call must draw in both runs or in none.
     """
     again = _RUNNING.again
     if again is not None:

@@ -1,8 +1,8 @@
-"""torch.compile: what Dynamo traces in the place of activations and Functions.
+"""torch.compile and xg.jit: the code that Dynamo traces instead of activations and Functions.
 
-The arguments are described to `prepare`, which runs outside of the trace and leaves a call among
-CALLS, or asks for more: for the lengths of tensors, for what is in force, for its numbers. What it
-is told becomes part of the graph. `xg.jit` is at the end.
+The arguments are described to `prepare`, which runs outside the trace. It stores a call in CALLS
+and returns its name, or asks for more: the lengths of tensors, what is in force, its numbers.
+Whatever it is told becomes part of the graph. `xg.jit` is at the end.
 """
 
 from __future__ import annotations
@@ -55,26 +55,31 @@ from .calls import (
 from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, Applied, Cell, check_mirror
 
 Tensor: TypeAlias = Any
-AS_IT_IS = "?"  # how it begins where compiled code reads the class that a Function is made of
-REFUSED = "!"  # how the answer of `prepare` begins where compiled code cannot do it
-# What Dynamo takes for a constant, or this file takes apart.
+# Prefixes of the answers of `prepare`: compiled code reads the Function's own class; it cannot
+# compile the call.
+AS_IT_IS = "?"
+REFUSED = "!"
+# Types that Dynamo takes as constants, or that this file takes apart.
 PLAIN = (
     *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, Enum),
 )
-MOST_NAMES = 4096
-# In a class as written Dynamo (torch 2.13) makes zeros of missing cotangents, and fails where a
-# tensor is returned twice.
+MOST_NAMES = 4096  # then all names and calls are forgotten, and Dynamo's graphs with them
+# In a user's class Dynamo (torch 2.13) makes zeros of missing cotangents, and fails if a tensor is
+# returned twice.
 MISREAD = frozenset((MISSING, TWICE))
-NAMES: dict[Any, str] = {}  # of the calls, by what they depend on
+# Names of calls, by everything that a call depends on: what it leaves out is silently shared.
+NAMES: dict[Any, str] = {}
 
 
 class Calls:
-    """What compiled code calls: attributes, as of a dict Dynamo knows only its first keys."""
+    """A namespace of calls. Dynamo guards attributes one by one, but of a dict only the
+    first keys.
+    """
 
 
 CALLS = Calls()
-# Of OWN, by the name of the call: inputs of the graph, so that changes in place are followed.
+# Tensors of OWN calls, by the call's name: inputs of the graph, so that writes in place are seen.
 TENSORS = Calls()
 
 
@@ -89,7 +94,7 @@ def is_exporting() -> bool:
 
 
 def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
-    """What Dynamo traces in the place of `Activation.__call__`; with values, of `call_with`."""
+    """Apply an activation in traced code, instead of `Activation.__call__` or `call_with`."""
     subject = (activation.key, activation.forward.key)
     if is_partial(x):
         torch._dynamo.graph_break(msg="a partial DTensor")
@@ -100,10 +105,12 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
         torch._dynamo.graph_break(msg=name)
         return apply_activation(activation, x, values)
     hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
+    # Each draw under xg.jit takes the next application's number, as an input of the graph.
     if hidden and DRAWS in kind:
         n = MIRROR.applied.number
         MIRROR.applied.number = n + 1
-    if hidden and x.ndim == 0:  # as one example of vmap may be: float64 numbers would promote it
+    # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
+    if hidden and x.ndim == 0:
         hidden = (hidden[0].to(x.dtype), *hidden[1:])
     if OWN in kind:
         values = getattr(TENSORS, name)
@@ -117,11 +124,12 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
 
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What Dynamo traces in the place of `Function.__call__`."""
+    """Call a Function in traced code, instead of `Function.__call__`."""
     if not torch.compiler.is_dynamo_compiling() and any(
         isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))
     ):
-        return function._apply(args, kwargs)  # in a capture that `prepare` began
+        # Called in a capture that `prepare` began: its values are symbols of ours.
+        return function._apply(args, kwargs)
     if any(map(is_object, args)) and not kwargs:
         name, tensors = class_for_objects(function.identifier), []
     else:
@@ -132,7 +140,8 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         torch._dynamo.graph_break(msg=name)
         return apply_function(function, args, kwargs)
     if torch.compiler.is_exporting() and not name.startswith(OPERATOR):
-        # What is exported is ATen ops: rather no gradient than the forward's own in silence.
+        # An exported program has only ATen ops. No gradient is better than silently the forward's
+        # own.
         tensors = [tensor.detach() for tensor in tensors]
     if any(map(is_partial, tensors)):
         torch._dynamo.graph_break(msg="a partial DTensor")
@@ -142,14 +151,15 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]:
-    """Return the name of a call among CALLS, and the tensors among the arguments.
+    """Return the name of a call in CALLS, and the tensors among the arguments.
 
-    `is_read`: whether what is in force matters. More is told than that where `prepare` asks for it.
+    `is_read`: whether what is in force matters. `prepare` is told more only if it asks for more.
     """
     has_lengths = has_numbers = False
     while True:
         tensors: list[Tensor] = []
         described, token, epoch = describe(arguments, tensors, has_lengths), "", ""
+        # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
         if is_read:
             token, epoch = MIRROR.exact if has_numbers else MIRROR.token, EPOCH.text
         name = prepare(subject, described, token, epoch)
@@ -164,30 +174,32 @@ def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]
 
 
 def is_partial(x: Tensor) -> bool:
-    """Return whether the parts of a DTensor are still to be added up; eager code refuses that."""
+    """Return whether the parts of a DTensor are not added up yet, which eager code refuses."""
     return hasattr(x, "placements") and any(each.is_partial() for each in x.placements)
 
 
 def keep_placements(x: Tensor) -> Tensor:
-    """Return a DTensor whose gradient is to lie as it does, and another tensor as it is."""
+    """Return a DTensor whose gradient gets the same placements; any other tensor unchanged."""
     return x.redistribute(placements=x.placements) if hasattr(x, "placements") else x
 
 
 def run(name: str, *inputs: Any) -> Any:
-    """Call what `prepare` made."""
+    """Call a call that `prepare` has stored."""
     if torch._C._are_functorch_transforms_active():
-        # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
+        # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
         return getattr(CALLS, name + "_in_graph")(*inputs)
     return getattr(CALLS, name)(*inputs)
 
 
 def guard(n: Any) -> Any:
-    """Return a number itself, for which Dynamo may have a symbol."""
+    """Return a number, concrete where Dynamo may have a symbol for it."""
     return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
 
 
 def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
-    """Return arguments as constants, their tensors in the order of the leaves."""
+    """Return arguments as constants; their tensors are appended to `tensors`, in the order of
+    leaves.
+    """
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         shape = tuple([guard(n) for n in value.shape]) if has_lengths else value.ndim
@@ -203,51 +215,53 @@ def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
         inner = [describe(value[name], tensors, has_lengths) for name in names]
         return ("dict", tuple(names), tuple(inner))
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return ("value", guard(value))  # Dynamo makes a symbol of one that has changed
+        # Dynamo makes a symbol of a number that has changed between calls.
+        return ("value", guard(value))
     return ("value", value)
 
 
 def is_object(value: Any) -> bool:
-    """Return whether an argument is none of the constants that Dynamo knows."""
+    """Return whether an argument is not one of the constants that Dynamo knows."""
     return not (isinstance(value, PLAIN) or callable(value))
 
 
+# The next two run outside compiled code, after a graph break.
 @dynamo.disable
 def apply_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...] = ()) -> Tensor:
-    """Apply outside of compiled code, after a graph break."""
     return activation.call_with(x, values) if values else activation.apply(x)
 
 
 @dynamo.disable
 def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply outside of compiled code, after a graph break."""
     if versions.COMPILES and torch.compiler.is_exporting():
-        with torch.no_grad():  # the arguments themselves, which code may write to
+        # Not on detached arguments: the code may write to them.
+        with torch.no_grad():
             return function._apply(args, kwargs)
     return function._apply(args, kwargs)
 
 
-# --- what runs outside of the trace --------------------------------------------------------------
+# --- outside the trace ---------------------------------------------------------------------------
 
 
 @dynamo.assume_constant_result
 def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
-    """Make the call for arguments like these, and return its name among CALLS, or a question.
+    """Make the call for arguments like these; return its name in CALLS, or a question.
 
     Args:
-        subject: a Function's identifier, or the key of an activation.
-        described: its arguments.
-        token: of what is in force.
-        epoch: the registry's; "" where the Function is taken to read nothing besides its arguments.
+        subject: a Function's identifier, or the keys of an activation and its forward.
+        described: its arguments, as `describe` returns them.
+        token: that of the active rules.
+        epoch: the registry's; "" as long as the Function is taken to read only its arguments.
     """
-    # An export that Dynamo does not trace would record what a capture runs.
+    # In an export that Dynamo does not trace (strict=False), the ops of a capture would be
+    # recorded.
     is_recorded = torch.compiler.is_exporting() and torch._guards.CompileContext.try_get() is None
     with without_modes() if is_recorded else nullcontext():
         return find_or_ask(subject, described, token, epoch)
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
-    """Return the name of a call, a question, or why there is none."""
+    """Return the name of a call, a question, or REFUSED and the reason why there is no call."""
     is_hidden = token.startswith((JIT, HIDDEN))
     try:
         if epoch and not is_hidden:
@@ -269,7 +283,8 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
         return f"{REFUSED}{error.error}"
     except Exception as error:  # noqa: BLE001
         note_refused(error)
-        # Dynamo would wrap it; after the break it is raised as it is.
+        # Raised within Dynamo it would be wrapped; eager code raises it again after the graph
+        # break.
         return f"{REFUSED}{type(error).__name__}: {error}"
 
 
@@ -279,7 +294,7 @@ def find_activation(
     """Return the name of an activation's call.
 
     Raises:
-        Question: more has to be told.
+        Question: if `prepare` has to be told more.
     """
     in_force = activation.in_force()
     exporting = (torch.compiler.is_exporting(), asks_for_operators())
@@ -298,7 +313,7 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     """Return the name of a Function's call.
 
     Raises:
-        Question: more has to be told.
+        Question: if `prepare` has to be told more.
     """
     if not epoch and reads(function):
         raise Question(READS)
@@ -312,14 +327,16 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     if key in NAMES:
         return NAMES[key]
     call = call_of_function(function, described)
+    # Again: the capture may have found that the code reads more than its arguments.
     if not epoch and reads(function):
         raise Question(READS)
     return keep(key, call)
 
 
 def keep(key: Any, call: Call) -> str:
-    """Keep a call by what it depends on, and return its name."""
+    """Store a call under what it depends on, and return its name."""
     if len(NAMES) >= MOST_NAMES:
+        # All three together: a name without its call would be an AttributeError in traced code.
         for memory in (NAMES, vars(CALLS), vars(TENSORS)):
             memory.clear()
     NAMES[key] = name = f"{call.kind}_{next(serial)}"
@@ -333,17 +350,17 @@ def keep(key: Any, call: Call) -> str:
 
 @dynamo.assume_constant_result
 def class_for_objects(identifier: str) -> str:
-    """Return the name of the class of a Function that is given objects, else why there is none."""
+    """Return the name of the class of a Function that is given objects, or why there is none."""
     function = by_identifier[identifier]
     given = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
     return keep_class(function) or given
 
 
 def keep_class(function: Function, has_keywords: bool = False) -> str:
-    """Return the name of the class that a Function is made of, "" where Dynamo may not read it.
+    """Return the name of a Function's own class, "" if Dynamo may not read it.
 
-    Where it is not captured eager code runs it as it is, and so may compiled code, but for
-    transforms of torch.func: there Dynamo (torch 2.13) takes the derivative of its forward.
+    Eager code runs a Function that is not captured unchanged, and so may compiled code, except
+    under torch.func transforms: there Dynamo (torch 2.13) differentiates the forward instead.
     """
     if torch._C._are_functorch_transforms_active():
         return ""
@@ -357,7 +374,9 @@ def keep_class(function: Function, has_keywords: bool = False) -> str:
 
 
 def warn_of_graphs(in_force: RuleInForce) -> None:
-    """Warn at the last graph that Dynamo keeps of one code, if numbers or keys may be why."""
+    """Warn at the last graph that Dynamo keeps of one code object, if numbers or keys
+    may be why.
+    """
     context = torch._guards.CompileContext.try_get()
     made = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
     limit = getattr(torch._dynamo.config, "recompile_limit", 0)
@@ -395,7 +414,7 @@ else:
 
 # --- xg.jit: numbers and keys of the rule in force are inputs of compiled code --------------------
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    """Return torch.compile(fn) to which numbers and keys of the rule in force are inputs.
+    """Return torch.compile(fn), with the numbers and keys of the rule in force as inputs.
 
     Raises:
         UnsupportedOp: torch is too old.
@@ -410,6 +429,8 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
             return fn(*args, **kwargs)
         active = all_at_present(CURRENT.get(), load_backend("torch"))
         hidden = hide(active.activations)
+        # One compiled function per rule and epoch, so that changes of rules do not use up
+        # recompile_limit.
         structure = f"{hidden.token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)
@@ -420,7 +441,9 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
 
 def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn behind code of its own: Dynamo keeps `recompile_limit` graphs for one code."""
+    """Return fn wrapped in a code object of its own: Dynamo limits the graphs of one
+    code object.
+    """
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -431,7 +454,7 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A rule in force as compiled code sees it: two tokens, and what they leave out."""
+    """A rule in force as compiled code sees it: two tokens, and the tensors that they leave out."""
 
     token: str
     exact: str
@@ -440,7 +463,7 @@ class Hidden:
 
 
 def hide(in_force: RuleInForce | None) -> Hidden:
-    """Return the rule in force with its numbers and its key as tensors."""
+    """Return the rule in force with its numbers and key as tensors."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
     token = exact = f"{JIT}-"
@@ -452,21 +475,24 @@ def hide(in_force: RuleInForce | None) -> Hidden:
         if not has_static_numbers(in_force):
             numbers = in_force.values
             token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
-    # All in one tensor: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+    # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
 
 
 @contextmanager
 def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
-    """Mirror a rule whose numbers are hidden; its counter ends where it would eagerly."""
+    """Mirror a rule whose numbers are hidden; at the end its counter is where eager code would
+    leave it.
+    """
     in_force, applied = active.activations, Applied()
     before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
     with ExitStack() as stack:
-        if active is not CURRENT.get():  # what a graph break leaves to eager code reads it too
+        # Eager code after a graph break reads the same rules.
+        if active is not CURRENT.get():
             stack.callback(CURRENT.reset, CURRENT.set(active))
         if in_force is not None and in_force.counter is not None:
-            # What a graph break leaves to eager code goes on counting where compiled code is.
+            # Eager code after a graph break continues the count of compiled code.
             counter = SharedCounter(in_force.counter.count, applied)
             inner = RuleInForce(in_force.bound_rule, Draws(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
@@ -481,7 +507,7 @@ def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
 
 
 class SharedCounter:
-    """Counts applications together with compiled code."""
+    """Counts applications in eager code and compiled code together."""
 
     def __init__(self, start: int, applied: Applied) -> None:
         self.start = start
@@ -489,7 +515,6 @@ class SharedCounter:
 
     @property
     def count(self) -> int:
-        """The number of the next application."""
         return self.start + self.applied.number
 
     def __next__(self) -> int:

@@ -1,9 +1,9 @@
-"""What Dynamo guards on: the active rules and the registry's epoch, as text.
+"""State on which Dynamo guards: the active rules and the registry's epoch, as text.
 
-It guards the strings that it reads from plain objects, so the active rules' token is mirrored to a
-thread-local string and the epoch to a global one: another rule is another graph, and coming back is
-a cache hit. Tensors among the params of the rule in force are mirrored as they are; under `xg.jit`,
-so are its numbers and its key.
+Dynamo guards the strings that it reads from plain objects, so the active rules' token is mirrored
+to a thread-local string and the epoch to a global one. Another rule means another graph, and coming
+back is a cache hit. Tensors among the params of the rule in force are mirrored themselves; under
+`xg.jit`, so are its numbers and its key.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from multigrad.trace.scope.schedule_values import Moving
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
 Tensor: TypeAlias = Any
-JIT = "xg.jit "  # how the mirrored token begins under xg.jit,
-HIDDEN = "xg.jit(*) "  # and where the rule's numbers are inputs of the graph, not literals
+# Prefixes of the mirrored token: under xg.jit, and where its numbers are inputs, not literals.
+JIT = "xg.jit "
+HIDDEN = "xg.jit(*) "
 
 
 class Mirror(threading.local):
-    """What traced code reads on this thread; set in `__init__`, where Dynamo guards it."""
+    """The state that traced code reads on this thread; set in `__init__`, where Dynamo
+    guards it.
+    """
 
     def __init__(self) -> None:
         self.token = ""  # of the active rules; under xg.jit, without the numbers
@@ -60,8 +63,8 @@ EPOCH = Epoch()
 
 
 def on_enter(token: str) -> Callable[[], None]:
-    """Show the active rules' token to Dynamo."""
-    # Asked here, without calls of ours: each `use` comes here.
+    """Mirror the active rules' token for Dynamo; return a function that undoes it."""
+    # `may_run_again`, inlined: each `use` comes here.
     if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
         note_regions()
     before, MIRROR.token = MIRROR.token, token
@@ -69,7 +72,7 @@ def on_enter(token: str) -> Callable[[], None]:
 
 
 def leave(before: str) -> None:
-    """Show the active rules: no saved one outside of xg.jit, as asyncio tasks interleave."""
+    # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
     active = CURRENT.get()
     MIRROR.token = before if MIRROR.hidden else active.token
     acts = active.activations
@@ -78,71 +81,74 @@ def leave(before: str) -> None:
 
 
 def on_tensors(active: ActiveRules) -> None:
-    """Show the tensors among the params of the rule in force to Dynamo."""
+    """Mirror the tensors among the params of the rule in force for Dynamo."""
     MIRROR.tensors = tensors_in(active.activations)
 
 
 def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
-    """Return the params that may change, tensors in place."""
+    """Return the params that may change, as tensors or cells."""
     if in_force is None or not in_force.has_tensors:
         return ()
     return tuple(cell_of(value) for value in in_force.values if may_change(value))
 
 
 def may_change(value: Any) -> bool:
-    """Return whether a param is an input of compiled code, not a literal."""
+    """Return whether a param is an input of compiled code rather than a literal."""
     return isinstance(value, torch.Tensor | Moving)
 
 
 class Cell:
-    """What stands now for a number that moves, as compiled code reads it: another tensor when it
-    has moved, as what a graph keeps for backward is not to change.
+    """The present value of a moving number, as compiled code reads it. A new value is a new tensor,
+    as a graph may keep the old one for backward.
     """
 
     def __init__(self, moving: Moving) -> None:
         self.fill(moving.value)
 
     def fill(self, number: float) -> None:
-        # One axis: of 0-d float64 inputs Dynamo (torch 2.13) makes scalars, at a second trace.
+        # One axis: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
         self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
 
 
+# One cell per moving number, for as long as the number lives.
 CELLS: weakref.WeakKeyDictionary[Moving, Cell] = weakref.WeakKeyDictionary()
 
 
 def cell_of(value: Tensor | Moving) -> Tensor | Cell:
-    """Return the one cell of a number that moves; a tensor as it is."""
+    """Return the one cell of a moving number; a tensor unchanged."""
     if not isinstance(value, Moving):
         return value
     cell = CELLS.get(value)
     if cell is None:
         cell = CELLS.setdefault(value, Cell(value))
-        cell.fill(value.value)  # it may have moved meanwhile
+        # `on_move` may have run before the cell was in CELLS.
+        cell.fill(value.value)
     return cell
 
 
 def on_move(moving: Moving) -> None:
-    """Show compiled code a number that has moved."""
+    """Update the cell of a number that has moved."""
     cell = CELLS.get(moving)
     if cell is not None:
-        with _filling:  # what is shown last must be what stands there last
+        # The value is read under the lock, so that the latest one is written last.
+        with _filling:
             cell.fill(moving.value)
 
 
 def is_tracing() -> bool:
-    """Return whether Dynamo reads along, or a call of `xg.jit` runs, whose numbers are those of its
+    """Return whether Dynamo traces, or a call of `xg.jit` runs, whose numbers are those at its
     beginning.
     """
     return is_compiling() or bool(MIRROR.hidden)
 
 
 def on_register(epoch: int) -> None:
-    """Invalidate compiled code: a name changed its meaning."""
+    """Invalidate compiled code: a rule's name has a new meaning."""
     EPOCH.text = str(epoch)
 
 
 def check_mirror(token: str) -> None:
-    """Check that what Dynamo sees is the rule in force."""
+    """Raise StaleTraceError unless Dynamo sees the rule in force."""
     if token != CURRENT.get().token:
         raise StaleTraceError(
             f"torch.compile would keep for {token!r} what it traces under {CURRENT.get().token!r}: "

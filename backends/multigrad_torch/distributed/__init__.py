@@ -1,1 +1,1 @@
-"""Processes and devices that share an array, or train one model."""
+"""Process groups and DTensors: arrays that processes share, and one model trained on several."""

@@ -1,7 +1,8 @@
-"""Torch's rows of the ops over shards: process groups; a DTensor is one array over all of them.
+"""torch's kernels of the ops over shards, on process groups; a DTensor is one array over all of
+them.
 
-The exchanges are torch's functional collectives: compilers read them, and their derivatives are
-taken to any order.
+The exchanges are torch's functional collectives: compilers can read them, and they have derivatives
+of any order.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ Names: TypeAlias = tuple[str, ...] | None
 
 @dynamo.assume_constant_result
 def group_names(names: Names) -> tuple[str, ...]:
-    """Return the names that torch has for the process groups that are meant.
+    """Return torch's names of the process groups with these names; None means the default group.
 
     Raises:
         GradientError: there are no process groups.
-        RuleValueError: none has that name, or several have.
+        RuleValueError: no group has that name, or several have.
     """
     dist = torch.distributed
     if not dist.is_available() or not dist.is_initialized():
@@ -45,7 +46,8 @@ def group_names(names: Names) -> tuple[str, ...]:
             "a reduction over all shards needs a process group, and this process is in none: call "
             "torch.distributed.init_process_group first, or leave over= and axis_name= away"
         )
-    from torch.distributed import _functional_collectives  # noqa: F401  # its derivatives; 60 ms
+    # Registers the collectives' derivatives; takes 60 ms.
+    from torch.distributed import _functional_collectives  # noqa: F401
 
     if names is None:
         return (dist.group.WORLD.group_name,)
@@ -53,8 +55,8 @@ def group_names(names: Names) -> tuple[str, ...]:
 
 
 def group_of(name: str) -> str:
-    """Return torch's name of the group that a name means: of a dimension of the mesh that is
-    entered, of a group, of a dimension of any mesh.
+    """Return torch's name of a group: of a dimension of an entered mesh, of a process group, or of
+    a dimension of any mesh, in this order.
     """
     entered = torch.distributed.device_mesh._mesh_resources.mesh_stack
     for mesh in reversed(entered):
@@ -69,14 +71,14 @@ def group_of(name: str) -> str:
     return known
 
 
-# By a dimension's name and the groups that there are.
+# Found groups, by dimension name and the groups that existed: new groups mean a new search.
 _MESHES: dict[tuple[str, frozenset[str]], str] = {}
 
 
 def find_in_meshes(name: str, groups: set[str]) -> str:
-    """Return torch's name of the group of a mesh's dimension."""
     kind = torch.distributed.device_mesh.DeviceMesh
-    # Torch keeps no list of its meshes, and a mesh of one dimension has the group of all.
+    # torch keeps no list of its meshes, so the garbage collector is asked. A mesh of one dimension
+    # has the group of all processes.
     meshes = [each for each in gc.get_objects() if type(each) is kind and each.mesh_dim_names]
     of_name: dict[str, set[str]] = {}
     for mesh in meshes:
@@ -88,7 +90,7 @@ def find_in_meshes(name: str, groups: set[str]) -> str:
         return found.pop()
     if found:
         raise RuleValueError(
-            f"several meshes have a dimension {name!r}: run forward and backward inside of `with "
+            f"several meshes have a dimension {name!r}: run forward and backward inside `with "
             f"mesh:`, or name the group: axis_name=mesh[{name!r}]"
         )
     raise RuleValueError(
@@ -98,11 +100,11 @@ def find_in_meshes(name: str, groups: set[str]) -> str:
 
 
 def check_names(x: Tensor, names: Names) -> None:
-    """Refuse names that are no dimensions of a DTensor's mesh.
+    """Raise an error for a name that is no dimension of a DTensor's mesh.
 
     Raises:
-        RuleValueError: there is one.
-        GradientError: the tensor's parts are still to be added up.
+        RuleValueError: there is such a name.
+        GradientError: the tensor's parts are not added up yet.
     """
     refuse_partial("a reduction over shards", x)
     dims = x.device_mesh.mesh_dim_names or ()
@@ -117,7 +119,7 @@ def check_names(x: Tensor, names: Names) -> None:
 
 
 def exchange(x: Tensor, kind: str, names: Names) -> Tensor:
-    """Return the all-reduction of x over groups, one after the other."""
+    """Return the all-reduction of x over groups, one after another."""
     for group in group_names(names):
         reduced = torch.ops._c10d_functional.all_reduce(x.contiguous(), kind, group)
         x = torch.ops._c10d_functional.wait_tensor(reduced)
@@ -135,7 +137,7 @@ def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
 
 
 class Largest(torch.autograd.Function):
-    """The largest over shards; ties share the gradient."""
+    """The maximum over shards; ties share the gradient."""
 
     generate_vmap_rule = True
 
@@ -143,7 +145,7 @@ class Largest(torch.autograd.Function):
     def forward(x: Tensor, names: Names) -> Tensor:
         if not x.is_floating_point():
             return exchange(x, "max", names)
-        # Gloo's maximum loses NaN.
+        # Gloo's maximum drops NaN, so a second row says where one is.
         unknown = torch.isnan(x)
         numbers = torch.where(unknown, -torch.inf, wide(x))
         largest, has_nan = exchange(torch.stack([numbers, unknown.to(numbers.dtype)]), "max", names)
@@ -158,6 +160,7 @@ class Largest(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore
         x, largest = ctx.saved_tensors
         chosen = (x == largest).to(x.dtype)
+        # One exchange for both sums, in a dtype wide enough to count ties.
         number, whole = exchange(torch.stack([wide(chosen), wide(grad)]), "sum", ctx.names)
         return (chosen * (whole / number)).to(x.dtype), None
 
@@ -165,7 +168,8 @@ class Largest(torch.autograd.Function):
 def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
     if is_whole(x, of, names):
         return x
-    for group in reversed(group_names(names)):  # the last counts fastest
+    # The last group's rank varies fastest, so its parts are joined first.
+    for group in reversed(group_names(names)):
         gathered = COMMS.all_gather_into_tensor(x.contiguous(), size_of(group), group)
         x = joined(COMMS.wait_tensor(gathered), size_of(group), axis)
     return x
@@ -194,7 +198,7 @@ def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
-    """A process sends all of x to one, and gets as much from one: of none, zeros."""
+    """Send x to one process and receive as much from one; zeros if no pair names this process."""
     if is_whole(x, of, names):
         check_pairs(pairs, 1)
         return x if pairs else torch.zeros_like(x)
@@ -210,6 +214,7 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     flat = x.reshape(-1) if any(sent) else x.reshape(-1)[:0]
     came = COMMS.all_to_all_single(flat.contiguous(), received, sent, group)
     came = COMMS.wait_tensor(came)
+    # The empty sum keeps the exchange in the graph: backward must take part in it, too.
     return came.reshape(x.shape) if any(received) else came.sum() + torch.zeros_like(x)
 
 
@@ -217,7 +222,7 @@ COMMS = torch.ops._c10d_functional
 
 
 def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
-    """Return whether a tensor is one array over all processes, a DTensor."""
+    """Return whether one of the tensors is a DTensor, which is one array over all processes."""
     for each in (of, x):
         if is_distributed(each):
             check_names(each, names)
@@ -226,7 +231,7 @@ def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
 
 
 def single_group(op: str, names: Names) -> str:
-    """Return torch's name of the one group that is meant."""
+    """Return torch's name of the only group in `names`."""
     group, *others = group_names(names)
     if others:
         raise RuleValueError(
@@ -241,12 +246,12 @@ def size_of(group: str) -> int:
 
 
 def joined(parts: Tensor, number: int, axis: int) -> Tensor:
-    """Return parts, which lie one after the other along the first axis, joined along another."""
+    """Return parts that are stacked along the first axis, joined along another."""
     return parts if axis == 0 else torch.cat(parts.chunk(number), axis)
 
 
 def cut(x: Tensor, number: int, axis: int, op: str) -> Tensor:
-    """Return as many parts of an axis one after the other along the first."""
+    """Return an axis cut into equal parts, which are stacked along the first axis."""
     if x.shape[axis] % number:
         raise RuleValueError(
             f"{op} cuts axis {axis} of a tensor of shape {tuple(x.shape)} into a part for each of "
@@ -285,8 +290,8 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
 
 @dynamo.assume_constant_result
 def rank_among(names: Names) -> tuple[int, int]:
-    """Return this process's rank among those of all these groups, the last of which counts fastest,
-    and how many they are.
+    """Return this process's rank among those of all the groups, of which the last varies fastest,
+    and their number.
     """
     rank, number = 0, 1
     resolve = torch.distributed.distributed_c10d._resolve_process_group
@@ -312,19 +317,21 @@ OPS = rows_of(globals())
 
 
 # --- the processes and their store, which MULTIGRAD_CHECK_RANKS compares by -----------------------
-KEYS = "multigrad"  # how ours begin
+KEYS = "multigrad"  # prefix of our keys in the store
 
 
 class _Known:
-    """The group of the store that was met last."""
+    """The group that belongs to the default store; a new store, of a new process group, replaces
+    it.
+    """
 
     store: Any = None
     group: Group | None = None
 
 
 def rank_group() -> Group | None:
-    """Return the ranks of the default process group; None: there is none, or it is of one, or
-    another thread than the main one asks.
+    """Return the ranks of the default process group; None if there is none, it has one rank, or the
+    calling thread is not the main one.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -340,7 +347,6 @@ def rank_group() -> Group | None:
 
 
 def make_group(distributed: Any, store: Any) -> Group:
-    """Return the ranks that share a store."""
     keys = distributed.PrefixStore(KEYS, store)
 
     def put(key: str, text: str) -> None:
@@ -350,7 +356,8 @@ def make_group(distributed: Any, store: Any) -> Group:
         return keys.get(key).decode() if keys.check([key]) else None
 
     def drop(key: str) -> None:
-        if not isinstance(store, distributed.FileStore):  # a file only grows
+        # The file of a FileStore only grows, by deletions too.
+        if not isinstance(store, distributed.FileStore):
             keys.delete_key(key)
 
     def timeout() -> float:

@@ -1,7 +1,8 @@
-"""DTensors: elementwise code runs on each process's part, other code on the whole by DTensor's ops.
+"""Emitted code on DTensors: elementwise code runs on each process's part, other code on the whole
+by DTensor's ops.
 
-A gradient comes back with the placements of what it is of. A partial tensor, whose parts are still
-to be added up, is refused as an input, and added up as a cotangent.
+A gradient has the placements of the tensor it belongs to. A partial tensor, whose parts are not
+added up yet, is refused as an input, and added up as a cotangent.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ Tensor: TypeAlias = Any
 
 
 def is_distributed(value: Any) -> bool:
-    """Return whether a value is a DTensor."""
     if type(value) is torch.Tensor:
         return False
+    # Without an import: if the module is not loaded, there are no DTensors.
     tensors = sys.modules.get(DTENSORS)
     return tensors is not None and isinstance(value, tensors.DTensor)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a DTensor lies on its mesh."""
+    """The mesh and placements of a DTensor."""
 
     mesh: Any
     placements: tuple[Any, ...]
@@ -45,7 +46,9 @@ class Layout:
     stride: tuple[int, ...]
 
     def lay_out(self, x: Tensor) -> Tensor:
-        """Lay a DTensor of the same shape out so; what is partial here is whole there."""
+        """Redistribute a DTensor of the same shape to this layout; partial placements become
+        replicated.
+        """
         wanted = tuple([whole_placement(each) for each in self.placements])
         return x if x.placements == wanted else x.redistribute(self.mesh, wanted)
 
@@ -55,14 +58,14 @@ def layout_of(x: Tensor) -> Layout:
 
 
 def whole_placement(placement: Any) -> Any:
-    """Return a placement, or Replicate() in the place of a partial one."""
+    """Return a placement, or Replicate() instead of a partial one."""
     if not placement.is_partial():
         return placement
     return sys.modules[DTENSORS].Replicate()
 
 
 def refuse_partial(subject: str, x: Tensor, what: str = "an input") -> None:
-    """Raise for a tensor whose parts are still to be added up."""
+    """Raise an error for a tensor whose parts are not added up yet."""
     if any(each.is_partial() for each in x.placements):
         raise GradientError(
             f"{subject} got {what} of placements {shown(x.placements)}, whose parts are not added "
@@ -76,7 +79,7 @@ def shown(placements: Sequence[Any]) -> str:
 
 
 def show_placement(placement: Any) -> str:
-    """Return a placement as one writes it."""
+    """Return a placement as code."""
     if placement.is_shard():
         return f"Shard({placement.dim})"
     return "Replicate()" if placement.is_replicate() else f"Partial({placement.reduce_op!r})"
@@ -100,7 +103,7 @@ class ToLocal(Function):
 
 
 class FromLocal(Function):
-    """The DTensor that lies as a spec says, of which each process gives its part."""
+    """The DTensor with a given spec, made of each process's part."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, spec: Any) -> Tensor:
@@ -110,7 +113,7 @@ class FromLocal(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        # Of an output that nothing used torch makes zeros, which are no DTensor.
+        # For an output that nothing used torch passes plain zeros, no DTensor.
         if not is_distributed(grad):
             return None, None
         if grad.placements != ctx.spec.placements:
@@ -119,18 +122,18 @@ class FromLocal(Function):
 
 
 def part_of(x: Tensor) -> Tensor:
-    """Return this process's part, outside of autograd."""
+    """Return this process's part, without recording gradients."""
     part = x._local_tensor
     return part.wait() if hasattr(part, "wait") else part
 
 
 def to_parts(x: Tensor) -> Tensor:
-    """Return this process's part of a DTensor, and another tensor as it is."""
+    """Return this process's part of a DTensor; any other tensor unchanged."""
     return ToLocal.apply(x) if is_distributed(x) else x
 
 
 def from_parts(y: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor that lies as `like` does, of which each process gives its part."""
+    """Return the DTensor with the layout of `like`, made of each process's part."""
     if not is_distributed(like):
         return y
     part, spec = like._local_tensor, like._spec
@@ -143,7 +146,7 @@ def from_parts(y: Tensor, like: Tensor) -> Tensor:
 
 
 def as_whole(part: Tensor, spec: Any, stride: tuple[int, ...]) -> Tensor:
-    """Return the DTensor of parts; a spec is of one dtype, and of parts with these strides."""
+    """Return the DTensor of parts, with the spec adapted to their dtype and strides."""
     if part.dtype != spec.tensor_meta.dtype or part.stride() != stride:
         part = part.contiguous() if 0 in part.stride() else part  # repeated by torch.expand
         spec = respaced(part, spec)
@@ -151,10 +154,10 @@ def as_whole(part: Tensor, spec: Any, stride: tuple[int, ...]) -> Tensor:
 
 
 def respaced(part: Tensor, spec: Any) -> Any:
-    """Return a spec for parts of another dtype, or that lie in memory in another order."""
+    """Return a spec for parts of another dtype or another order in memory."""
     kind = sys.modules[DTENSORS].DTensor
     shape = spec.tensor_meta.shape
-    # As torch.empty_like has it, densely in the order of the part's strides.
+    # Dense, in the order of the part's strides, as torch.empty_like does.
     order = sorted(range(part.ndim), key=lambda i: (-part.stride(i), i))
     whole = torch.empty([shape[i] for i in order], device="meta")
     whole = whole.permute([order.index(i) for i in range(part.ndim)])
@@ -171,7 +174,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
 
 
 def have_one_layout(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all are DTensors that lie alike."""
+    """Return whether all tensors are DTensors with one layout."""
     first = tensors[0]
     return len(tensors) == 1 or all(
         is_distributed(x)
@@ -188,8 +191,9 @@ def have_one_layout(tensors: Sequence[Tensor]) -> bool:
 def run_distributed(
     native: Any, tensors: Sequence[Tensor], values: tuple[Any, ...], local: Callable[..., Any]
 ) -> Any:
-    """Apply an emitted class to tensors of which one is a DTensor; `local` applies it to parts."""
+    """Apply an emitted class to tensors, one of which is a DTensor; `local` applies it to parts."""
     refuse_odd(native.subject, tensors)
+    # Both attributes are set at the first call on a DTensor, as most classes never see one.
     if native.elementwise is None:
         native.elementwise = acts_on_elements(native.emitted)
     if native.elementwise and have_one_layout(tensors) and not any(map(is_distributed, values)):
@@ -203,14 +207,14 @@ def run_distributed(
 
 
 def acts_on_elements(emitted: Emitted) -> bool:
-    """Return whether emitted code acts on single elements throughout."""
+    """Return whether emitted code is elementwise throughout."""
     bodies = (emitted.forward, emitted.keep, emitted.backward)
     types = (*emitted.output_types, *emitted.gradient_types)
     return all(body.elementwise for body in bodies) and all(t.shape == INPUT_SHAPE for t in types)
 
 
 def refuse_odd(subject: str, tensors: Sequence[Tensor]) -> None:
-    """Raise for partial tensors, and for plain ones beside DTensors."""
+    """Raise an error for partial tensors, and for plain tensors next to DTensors."""
     mesh = next(x.device_mesh for x in tensors if is_distributed(x))
     for x in tensors:
         if is_distributed(x):
@@ -228,9 +232,9 @@ def replicate() -> Any:
 
 
 def on_whole(native: Any) -> Any:
-    """Return an emitted class for DTensors, whose gradients lie as what they are of.
+    """Return an emitted class for DTensors, whose gradients have the layouts of the inputs.
 
-    It is made of the class that is for everywhere, whose forward is given no ctx.
+    It derives from the class with `setup_context`, whose forward gets no ctx.
     """
 
     class OnWhole(native):
@@ -260,14 +264,14 @@ def on_whole(native: Any) -> Any:
 
 
 def lay_out(x: Tensor, layout: Layout | None) -> Tensor:
-    """Lay a DTensor out, where there is a layout."""
+    """Redistribute a DTensor to a layout if there is one; any other tensor unchanged."""
     return x if layout is None or not is_distributed(x) else layout.lay_out(x)
 
 
 class OnDistributed(TorchFunctionMode):
-    """Where code runs on DTensors: a reduction is added up at once, as every op that reads a
-    partial tensor would ask for the sum again; and an op that DTensor cannot do is an error that
-    says the way out.
+    """A mode for code on DTensors. Reductions are added up at once, as each op that reads a partial
+    tensor would otherwise add it up again. An op that DTensor lacks raises an error with the way
+    out.
     """
 
     def __init__(self, subject: str) -> None:
@@ -279,7 +283,7 @@ class OnDistributed(TorchFunctionMode):
             result = self.run(func, args, kwargs or {})
         except RuntimeError as error:  # NotImplementedError among them
             if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
-                raise  # of a process, not of the op
+                raise  # a process failed, not the op
             given = [x for x in pytree.tree_leaves((args, kwargs)) if is_distributed(x)]
             raise UnsupportedOp(
                 f"{self.subject} has an op that torch cannot do on DTensors of placements "
@@ -290,7 +294,7 @@ class OnDistributed(TorchFunctionMode):
         return add_up(result) if is_distributed(result) else result
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch; constants of the code are the same on each process."""
+        """Call a torch function; plain tensors in it are constants, equal on all processes."""
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
@@ -303,7 +307,7 @@ class OnDistributed(TorchFunctionMode):
 
 
 def everywhere(x: Any, mesh: Any) -> Any:
-    """Return a plain tensor as a DTensor that each process has whole; other values as they are."""
+    """Return a plain tensor as a replicated DTensor; other values unchanged."""
     if not isinstance(x, torch.Tensor) or is_distributed(x):
         return x
     tensors = sys.modules[DTENSORS]
@@ -311,7 +315,7 @@ def everywhere(x: Any, mesh: Any) -> Any:
 
 
 def add_up(x: Tensor) -> Tensor:
-    """Return a DTensor without parts that are still to be added up."""
+    """Return a DTensor without partial placements."""
     if not any(each.is_partial() for each in x.placements):
         return x
     return x.redistribute(x.device_mesh, [whole_placement(each) for each in x.placements])
@@ -324,7 +328,7 @@ def run_bare(
     grad_out: Tensor,
     args: tuple[Any, ...],
 ) -> Tensor:
-    """Apply an emitted bare rule to a gradient of another class, which may be a DTensor."""
+    """Apply an emitted bare rule to a gradient of another class, such as a DTensor."""
     if not is_distributed(grad_out):
         return function(grad_out, *args)
     refuse_partial(f"rule {name!r}", grad_out, "a gradient")

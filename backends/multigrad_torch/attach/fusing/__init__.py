@@ -1,1 +1,3 @@
-"""Functions whose forward, what it keeps, and backward run as one kernel each, in C or Triton."""
+"""Functions fused into one kernel each for forward, forward with residuals, and backward: C,
+Triton.
+"""

@@ -1,7 +1,7 @@
-"""Kernels on processors: C, compiled by the system's compiler, with the bits of torch's own.
+"""C kernels for processors, compiled by the system's compiler, with the bits of torch's own.
 
-Functions in them are torch's own, so that their bits are: MKL's, of arrays, and SLEEF's, of
-vectors, as libtorch has them where it was built so. A kernel calls them on a chunk.
+To have the same bits, kernels call torch's own functions on chunks: MKL's for arrays, and SLEEF's
+for vectors, where libtorch was built with them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from ...kernels.fast import fused as fast
 from ...kernels.fast.no_grad import FAST
 from ...state import PROCESS
 
-GRAIN = 1 << 15  # elements that a thread gets at least, as of torch's own loops
+GRAIN = 1 << 15  # elements that a thread gets at least, as in torch's own loops
+# MKL's names of ops, for `vms` (float32) and `vmd` (float64) functions.
 MKL = {
     ops.EXP: "Exp", ops.LOG: "Ln", ops.LOG2: "Log2", ops.LOG10: "Log10", ops.SIN: "Sin",
     ops.COS: "Cos", ops.TAN: "Tan", ops.ASIN: "Asin", ops.ACOS: "Acos", ops.ATAN: "Atan",
@@ -40,15 +41,15 @@ MKL = {
 
 
 class Vectors(NamedTuple):
-    """What torch computes by vectors.
+    """An op that torch computes by vectors.
 
     Attributes:
-        function: SLEEF's, which is F in the formula.
-        formula: of a vector x.
-        alone: of one number, where torch computes the last ones of each thread's share, fewer than
-            two vectors, one by one.
-        exponent: how it is declared, if there is one.
-        before: what is done instead, for some exponents.
+        function: SLEEF's function, which is F in the formula.
+        formula: the result for a vector x.
+        alone: the result for one number: the last ones of each thread's share, fewer than two
+            vectors, torch computes one by one.
+        exponent: how an exponent is declared, if there is one.
+        before: shortcuts for some exponents.
     """
 
     function: str
@@ -58,7 +59,8 @@ class Vectors(NamedTuple):
     before: str = ""
 
 
-# For exponents that are numbers. Torch rounds one to the dtype for vectors alone.
+# Shortcuts for exponents that are numbers, as torch has them. Torch rounds the exponent to the
+# dtype only for vectors.
 POWERS = """
     if (e == 1) return;
     if (e == 0.5) ROOT;
@@ -77,7 +79,7 @@ SLEEF = {
     ops.POW.name: Vectors("pow", "F(x, vector_at(e + i))", "POW(x, e[i])", "const R *e,"),
     "power": Vectors("pow", "F(x, (R)e - (V){0})", "(R)pow(x, e)", "double e,", POWERS),
 }
-# vml.h of torch: high accuracy, subnormals stay, errors are not looked for.
+# The mode of torch's vml.h: high accuracy, subnormals are kept, errors are ignored.
 OF_ARRAYS = """
 void (*NAME_)(int64_t, const R *, R *, int64_t);
 static void NAME(R *x, int64_t n) { NAME_(n, x, x, 0x140102); }
@@ -136,13 +138,13 @@ static inline int64_t find_last(
     return to;
 }}
 """
-# By what torch says of the processor: what a compiler calls it, and its vectors' bytes.
+# By torch's CPU capability: the compiler's macro, and the bytes of a vector.
 CAPABILITIES = {"AVX2": ("AVX2", 32), "AVX512": ("AVX512F", 64)}
 
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return torch's library of operations, where it computes with vectors."""
+    """Return torch's library of operations, or None if torch does not compute with vectors."""
     if torch.backends.cpu.get_cpu_capability() not in CAPABILITIES:
         return None
     try:
@@ -153,12 +155,15 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def functions(dtype: str) -> dict[str, tuple[int, str]]:
-    """Return torch's functions for a dtype by the names of ops: where they are, what calls them."""
+    """Return torch's functions for a dtype, by op name: the address, and the C code
+    that calls it.
+    """
     if library() is None:
         return {}
     _, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
     kind, vectors = ("d", f"d{width // 8}") if dtype == "float64" else ("s", f"f{width // 4}")
     symbols = {op.name: (f"vm{kind}{name}", OF_ARRAYS) for op, name in MKL.items()}
+    # A square root by MKL if torch is linked with it, otherwise by the compiler.
     root = "{ torch_sqrt(memory, m); return; }"
     if not hasattr(library(), symbols[ops.SQRT.name][0]):
         root = "EACH(SQRT(x))"
@@ -176,6 +181,7 @@ def functions(dtype: str) -> dict[str, tuple[int, str]]:
         symbols[name] = f"Sleef_{row.function}{vectors}_u10", source
     found = {}
     for op_name, (symbol, source) in symbols.items():
+        # A symbol may be absent: torch was built without MKL or SLEEF.
         function = getattr(library(), symbol, None)
         if function is not None:
             address = ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -184,10 +190,10 @@ def functions(dtype: str) -> dict[str, tuple[int, str]]:
 
 
 def rows(dtype: str) -> dict[Op, str]:
-    """Return rows of ops by torch's functions."""
+    """Return rows of ops that call torch's functions."""
     found = functions(dtype)
     rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in found}
-    # What plain code mends in this version of torch is something else.
+    # Plain code corrects these ops in this version of torch, so torch's own bits are not wanted.
     by_vectors = [ops.OPS[name] for name in SLEEF if name in found and name in ops.OPS]
     for op in [each for each in by_vectors if each not in MENDED]:
         operands = ", ".join(["{}"] * len(op.operands))
@@ -196,13 +202,13 @@ def rows(dtype: str) -> dict[Op, str]:
 
 
 def rows_by_number(dtype: str) -> dict[Op, str]:
-    """Return rows of ops of a tensor and a number."""
+    """Return rows of ops on a tensor and a number."""
     is_there = "power" in functions(dtype)
     return {ops.POW: "WHOLE(torch_power, {}, {}, PLACE_{layout})"} if is_there else {}
 
 
 def source(kernels: str, dtype: str) -> str:
-    """Return the definitions of what kernels call."""
+    """Return the C definitions of the functions that kernels call."""
     called = [text for name, (_, text) in functions(dtype).items() if is_in(kernels, name)]
     if not called:
         return ""
@@ -211,20 +217,20 @@ def source(kernels: str, dtype: str) -> str:
 
 
 def give(library: ctypes.CDLL, kernels: str, dtype: str) -> None:
-    """Tell a compiled library where the functions are."""
+    """Store the functions' addresses in a compiled library."""
     for name, (address, _) in functions(dtype).items():
         if is_in(kernels, name):
             ctypes.c_void_p.in_dll(library, f"torch_{name}_").value = address
 
 
 def is_in(kernels: str, name: str) -> bool:
-    """Return whether kernels call a function, or one that does."""
+    """Return whether kernels call a function, directly or through `power`."""
     names = (name, "power") if name == ops.SQRT.name else (name,)
     return any(f"torch_{each}(" in kernels for each in names)
 
 
 Tensor: TypeAlias = torch.Tensor
-# The rows by which fast code rounds otherwise than the ops: its bits are those of the kernels.
+# Patterns by which fast code rounds differently from the ops; kernels must have its bits.
 ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
 OWN_ROWS = {
     # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
@@ -236,7 +242,7 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 
 def language(dtype: str) -> Language:
-    """Return C, with torch's own ops and functions."""
+    """Return C with rows for torch's own ops and functions."""
     by_number = {**C.by_number, **rows_by_number(dtype)}
     return replace(C, rows={**C.rows, **OWN_ROWS, **rows(dtype)}, by_number=by_number)
 
@@ -253,23 +259,25 @@ def rounding_as_eager(graph: Graph) -> Graph:
 
 
 class Launch:
-    """One kernel, loaded."""
+    """One loaded kernel."""
 
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
         self.function = getattr(library, kernel.name)
         self.pointers = Struct(f"{len((*kernel.parts.inputs, *kernel.parts.results))}P").pack
 
     def pack(self, numbers: Sequence[float], n: int, columns: int) -> Any:
-        """Return the elements, and what a call takes of them, as C does."""
+        """Return the number of elements, and the arguments of a call as C values."""
         array = (ctypes.c_double * len(numbers))(*numbers)
         return n, (array, ctypes.c_int64(n), ctypes.c_int64(columns))
 
     def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
         n, given = packed
         shares, threads = torch.get_num_threads(), 1
+        # A forked process has one thread: OpenMP would wait forever for the parent's.
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
             threads = min(shares, n // GRAIN)
         pointers = self.pointers(*map(Tensor.data_ptr, tensors))
+        # `shares` decides the bits (where torch computes one by one), `threads` only the speed.
         if self.function(pointers, *given, threads, shares):
             raise MemoryError
 

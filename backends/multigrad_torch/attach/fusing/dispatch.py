@@ -1,4 +1,4 @@
-"""When a Function's parts run as one kernel each; `fused.py`, loaded then, has the kernels."""
+"""The decision whether a Function's parts run as fused kernels; loads `fused.py` when they do."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from .fused import Call, Kernels
 
 Tensor: TypeAlias = torch.Tensor
-# For what kernels are made.
+# What kernels are specialized for: dtype, kind of device, and each tensor's layout.
 Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
-# From so many elements on kernels pay, by the kind of device: measured, see docs/performance.md.
-# To call one takes Python longer than plain code's calls: on a GPU, which works meanwhile, the work
+# Number of elements from which kernels pay, by kind of device: measured, see docs/performance.md.
+# Python takes longer to call a kernel than plain code. On a GPU, which works meanwhile, the work
 # has to take longer than that.
 LARGE = {"cpu": 1 << 19, "cuda": 1 << 24}
 FLOATS = {float}
@@ -44,14 +44,14 @@ _lock = make_lock()
 
 
 class Fusing:
-    """What is known of a Function's kernels.
+    """The state of a Function's fused kernels.
 
     Attributes:
-        least: the elements from which a call asks.
-        waits: whether the first call waits for the compiler, and the reason is said where there is
-            no kernel.
-        kernels: by dtype, kind of device and layouts; None where they are being made, or there are
-            none.
+        least: the number of elements from which a call considers kernels.
+        waits: whether the first call waits for the compiler, and warns if there is no kernel.
+        kernels: by dtype, kind of device and layouts; None while they are compiled, or if there
+            are none.
+        calls: how many calls of a kind have run unfused, before a compiler starts.
     """
 
     __slots__ = ("calls", "kernels", "known", "least", "native", "said", "waits")
@@ -67,13 +67,13 @@ class Fusing:
         self.kernels: dict[Kind, Kernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
-        # Of the call before: its tensors' dtypes, devices and shapes, its values, their text, which
-        # tells -0.0 from 0.0, the kind of device, and what was found: all in one tuple, which
-        # threads see whole.
+        # The previous call: its tensors' dtypes, devices and shapes; its values; their text, which
+        # distinguishes -0.0 from 0.0; the kind of device; and the kernels found. One tuple, so that
+        # threads never see half of it.
         self.known: tuple[Any, ...] = (None, None, None, None, None)
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
-        """Apply the Function, by kernels where there are some that fit."""
+        """Apply the Function, by kernels if some fit, otherwise by plain code."""
         found = self.fit(tensors, values)
         if found is not None:
             kernels, call = found
@@ -87,8 +87,9 @@ class Fusing:
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
     ) -> tuple[Kernels, Call] | None:
-        """Return kernels that may run on tensors, and what the call needs."""
-        # What is recomputed in backward must be what forward kept, by whichever code.
+        """Return kernels that may run on these tensors, and the arguments of their call."""
+        # Under saved-tensor hooks (a checkpoint) backward may recompute, and must get what forward
+        # kept, so both run plain code.
         if top_hooks(False) is not None:
             return None
         key, is_plain = [], True
@@ -101,7 +102,8 @@ class Fusing:
             found = self.prepare(tensors, values, key)
         elif torch.is_autocast_enabled(kind):
             return None
-        # A CUDA graph that is being recorded takes no kernels for rows of another length.
+        # Kernels for rows of a new length would be compiled, which breaks a CUDA graph in
+        # recording.
         if found is not None and found[0].is_by_rows and is_recorded(tensors[0]):
             return None
         return found
@@ -109,7 +111,9 @@ class Fusing:
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[Kernels, Call] | None:
-        """Return the same for tensors or values that are others than at the call before."""
+        """Return what `fit` returns for tensors or values that differ from those of the previous
+        call.
+        """
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:
@@ -143,7 +147,8 @@ class Fusing:
             try:
                 found = kernels, kernels.prepare(values, whole, device)
             except CannotFuseError as error:  # for these values
-                if str(error):  # else of one element nothing is reduced
+                # Without a message there is one element, of which nothing is reduced.
+                if str(error):
                     self.say(str(error))
         if found is not None or (self.waits and not is_recorded(x)):
             self.known = key, values, repr(values), device.type, found
@@ -152,14 +157,17 @@ class Fusing:
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
     ) -> Kernels | None:
-        """Return the kernels for tensors like this one, that lie so, once they are there."""
+        """Return the kernels for this kind of tensors and layouts if they are compiled
+        and proven.
+        """
         kind = x.dtype, x.device.type, layouts
         kernels = self.kernels.get(kind)
         if kernels is not None and kernels.is_proven:
             return kernels
-        # A CUDA graph that is being recorded takes neither new kernels nor comparisons.
+        # Compiling and comparing would break a CUDA graph that is being recorded.
         if is_recorded(x):
             return None
+        # Looked up again under the lock, as another thread may have settled it meanwhile.
         with _lock:
             kernels = self.kernels.get(kind)
             if kernels is not None and not kernels.is_proven:
@@ -171,6 +179,7 @@ class Fusing:
             calls = self.calls[kind] = self.calls.get(kind, 0) + 1
             if calls >= FIRST:
                 self.kernels[kind] = None
+                # An empty tensor, or the thread would keep the caller's memory alive.
                 make = partial(self.make, x.new_empty(0), values, layouts)
                 thread = threading.Thread(None, self.settle, THREAD, (kind, make))
                 thread.daemon = True
@@ -178,7 +187,9 @@ class Fusing:
             return None
 
     def make(self, like: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Kernels:
-        """Return new kernels for tensors like this one, proven unless a call is to do that."""
+        """Return new kernels for tensors like this one, proven unless a later call has
+        to do that.
+        """
         from . import fused
 
         kernels = fused.Kernels(self.native, like, self.waits, layouts)
@@ -188,18 +199,19 @@ class Fusing:
         return kernels if done else kernels.prove(values)
 
     def settle(self, kind: Kind, make: Callable[[], Kernels]) -> Kernels | None:
-        """Keep what is made, or that there is none, and why."""
+        """Keep the kernels that `make` returns, or None if it fails, and report the reason."""
         try:
             kernels = make()
         except Exception as error:  # noqa: BLE001 - whatever a kernel lacks, plain code is there
-            if str(error):  # else there is one operation, which is a kernel already
+            # Without a message there is one operation, which is a kernel of torch already.
+            if str(error):
                 self.say(str(error))
             kernels = None
         self.kernels[kind] = kernels
         return kernels
 
     def say(self, reason: str) -> None:
-        """Say once why plain code runs, to who asked for kernels."""
+        """Warn once why plain code runs, if kernels were asked for."""
         if self.waits and not self.said:
             self.said = True
             warnings.warn(
@@ -215,7 +227,9 @@ def is_recorded(x: Tensor) -> bool:
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
-    """Return how a tensor lies to elements of this shape; None: not as kernels take it."""
+    """Return how a tensor's shape relates to that of the elements; None if kernels
+    cannot take it.
+    """
     if own == shape:
         return WHOLE
     if len(own) > len(shape):
@@ -229,7 +243,7 @@ def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
 
 
 def depth_of_call() -> int:
-    """Return how many frames of ours stand below the code that called."""
+    """Return the stack level at which a warning names the caller's line."""
     frame, depth = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("multigrad"):
         frame, depth = frame.f_back, depth + 1

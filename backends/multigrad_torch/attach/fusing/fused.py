@@ -1,7 +1,7 @@
 """A Function whose parts run as one kernel each: forward, forward with what it keeps, and backward.
 Masks are kept as bits.
 
-Where backward is differentiated, transformed or recorded, the plain code runs, on what the kernels
+When backward is differentiated, transformed or recorded, the plain code runs on what the kernels
 have kept.
 """
 
@@ -35,33 +35,35 @@ if TYPE_CHECKING:
 
 Tensor: TypeAlias = torch.Tensor
 is_grad_enabled = torch.is_grad_enabled
-# By the kind of device: how torch rounds there, what kernels are written in, and what runs them.
+# By kind of device: a module that rounds as torch does there, and writes and runs kernels.
 LANGUAGES: dict[str, Any] = {"cpu": c_kernels, "cuda": triton_kernels}
-MANY = 4  # kernels of torch for rows that one of ours is faster than
+# A kernel over rows pays only if it replaces at least so many kernels of torch.
+MANY = 4
 
 
 class Kernels:
-    """What is compiled of a Function for one dtype, one kind of device, and tensors that lie so.
+    """The compiled kernels of a Function for one dtype, one kind of device, and one layout of
+    tensors.
 
     Attributes:
-        apply: `apply(*tensors, call)`, which `prepare` gives.
+        apply: `apply(*tensors, call)`; `prepare` returns the call.
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
-        compares_beside: whether that may be found out in another thread.
+        compares_beside: whether another thread may find that out.
         names: what the kernels of forward write, then what they keep.
-        saved: of what backward gets the tensors.
-        layouts: how tensors lie to the elements, by their names.
-        slots: what they are.
-        first: the first input that has all elements.
-        pays: whether they are faster than plain code where tensors are large.
-        reduces: whether one needs to know how many elements or rows there are.
+        saved: the residuals that backward gets as tensors.
+        layouts: how tensors relate to the shape of the elements, by name.
+        slots: dtypes and layouts of tensors, by name.
+        first: the position of the first input that has all elements.
+        pays: whether they are faster than plain code on large tensors.
+        reduces: whether a kernel needs to know how many elements or rows there are.
         rank: how many axes tensors must have; None: any number.
-        row_axes: how many of them, at the end, are a row.
+        row_axes: how many of the last axes form a row.
     """
 
     def __init__(
         self, native: Any, like: Tensor, is_proven: bool, layouts: Sequence[Layout] | None = None
     ) -> None:
-        """Write and compile kernels for tensors like this one, that lie so to the elements.
+        """Write and compile kernels for tensors like this one with these layouts.
 
         Raises:
             CannotFuseError: there are none.
@@ -71,6 +73,7 @@ class Kernels:
         self.dtype, self.device = like.dtype, like.device
         self.emitted: Emitted = native.emitted
         check(self.emitted)
+        # `find` makes kernels only for devices in LARGE, which are those of LANGUAGES.
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.inputs
@@ -84,6 +87,7 @@ class Kernels:
         launches = iter(language.load([each for each in kernels if each.parts.results], like))
         self.names = [*owned(self.emitted), *self.emitted.computed]
         self.saved = [n for n in self.emitted.residuals if n not in self.emitted.likes]
+        # By kernel, as `write` returns them: forward, forward that keeps, backward.
         given = [inputs, inputs, (*self.saved, *self.emitted.cotangents)]
         params, on_numbers = self.emitted.params, language.ON_NUMBERS
         self.rank, self.row_axes = axes_of(kernels)
@@ -113,6 +117,7 @@ class Kernels:
         emitted, slots = self.emitted, self.slots
         read = [*self.saved, *emitted.cotangents]
         carries = [*[True for _ in self.saved], *emitted.carries]
+        # A cotangent of an output without gradients is None, and cannot be checked.
         checked = [(i, slots[name]) for i, name in enumerate(read) if carries[i]]
         inputs = {slots[name]: i for i, name in enumerate(emitted.inputs)}
         at_hand = {slot: i for i, slot in checked}
@@ -139,10 +144,11 @@ class Kernels:
         )
 
     def prove(self, values: Any) -> Kernels:
-        """Return these, compared with eager code on edge values, for these values of params.
+        """Compare these kernels with eager code on edge values, for these values of params; return
+        them.
 
         Raises:
-            CannotFuseError: the numbers are others.
+            CannotFuseError: the numbers differ.
         """
         with torch.inference_mode(False), torch.enable_grad():
             agree(self.native, self, values)
@@ -151,13 +157,14 @@ class Kernels:
 
 
 class Call(NamedTuple):
-    """What calls of kernels need for these values of params, and elements of this shape.
+    """The arguments of kernels for given values of params, and elements of a given shape.
 
     Attributes:
         forward, keep, backward: what each kernel takes besides tensors.
-        outputs, written, slopes: which tensors forward makes, alone and with what it keeps, and
-            backward: the place of a given one that is alike, if any, dtype, shape and strides.
-        read: the tensors that backward is given: their places, dtypes and shapes.
+        outputs, written, slopes: the tensors that forward makes, alone and with what it keeps, and
+            those that backward makes: the position of a given tensor that is alike, if any, dtype,
+            shape and strides.
+        read: the tensors that backward is given: their positions, dtypes and shapes.
     """
 
     values: Any
@@ -173,7 +180,7 @@ class Call(NamedTuple):
 
 
 class Part:
-    """One kernel, and what runs it; `names` are those of the tensors that it is given."""
+    """One kernel and its launcher; `names` are those of the tensors that it is given."""
 
     def __init__(
         self,
@@ -192,7 +199,7 @@ class Part:
         """Pack the kernel's non-tensor arguments for given values of the params."""
         params = dict(zip(self.params, values, strict=True))
         found = self.kernel.values(params, self.on_numbers, shape)
-        # Beyond the dtype some ops of torch raise.
+        # For a number beyond the dtype some ops of torch raise an error, which a kernel would not.
         if any(self.largest < abs(each) < math.inf for each in found):
             raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
         return None if self.launch is None else self.launch.pack(found, shape.numel(), columns)
@@ -212,7 +219,7 @@ class Part:
 
 
 def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
-    """Return how many axes tensors must have, if that matters, and how many of them are a row."""
+    """Return how many axes tensors must have, if that matters, and how many of them form a row."""
     ranks = {rank for kernel in kernels for rank in kernel.ranks}
     row_axes = {kernel.row_axes for kernel in kernels if kernel.parts.is_by_rows}
     if len(ranks) > 1 or len(row_axes) > 1:
@@ -221,7 +228,9 @@ def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
 
 
 def check(emitted: Emitted) -> None:
-    """Check what a kernel cannot give: a view of an input, a number; and whether it has a use."""
+    """Raise CannotFuseError if a kernel could not return an output, such as a view, or
+    has no use.
+    """
     if emitted.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)
@@ -239,7 +248,7 @@ def check(emitted: Emitted) -> None:
 
 
 def passed_on(emitted: Emitted) -> dict[int, str]:
-    """Return the outputs that are an input as it is, which no kernel computes, and which."""
+    """Return the outputs that are an unchanged input, which no kernel computes, with its name."""
     assert emitted.graphs is not None
     found = enumerate(zip(emitted.outputs, emitted.graphs[0].outputs, strict=True))
     kept = {*emitted.residuals, *[emitted.outputs[i] for i in emitted.undifferentiable]}
@@ -259,8 +268,8 @@ def owned(emitted: Emitted) -> list[str]:
 def write(
     emitted: Emitted, dtype: str, language: Any, layouts: dict[str, Layout] | None = None
 ) -> tuple[Kernel, Kernel, Kernel]:
-    """Return the kernels of forward, of forward with what it keeps, and of backward; and complete
-    `layouts`, which are those of the inputs.
+    """Return the kernels of forward, of forward with what it keeps, and of backward. Also complete
+    `layouts`, given for the inputs, with those of all other tensors.
     """
     assert emitted.graphs is not None
     layouts = dict.fromkeys(emitted.inputs, WHOLE) if layouts is None else layouts
@@ -284,6 +293,7 @@ def write(
         return write_kernel(graph.name, rounded(graph), dtype, words, layouts=layouts, **more)
 
     packs: list[int] = []
+    # Which masks are bits depends on layouts, which writing finds out: repeat until both agree.
     while True:
         kernels = [written(alone), written(both, packs=packs)]
         places = kernels[1].parts.results
@@ -292,7 +302,7 @@ def write(
         pairs = zip(emitted.cotangents, emitted.outputs, strict=True)
         layouts |= {cotangent: layouts[name] for cotangent, name in pairs}
         kernels.append(written(backward, packed=[names[i] for i in packs]))
-        # Of these bytes are kept, as a row need not end where a byte of bits does.
+        # Masks over rows stay bytes, as a row need not end where a byte of bits does.
         is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
         masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(own)]
         masks = [i for i in masks if places[i].layout == WHOLE and not is_by_rows]
@@ -306,17 +316,17 @@ def write(
     if any(layouts[name] != each.layout for name, each in zip(emitted.wrt, places, strict=True)):
         raise CannotFuseError("a gradient of another shape")
     if all(count_kernels(language.as_eager(graph)) < 2 for graph in (both, backward)):
-        raise CannotFuseError  # each is a kernel of torch already
+        raise CannotFuseError  # without a message: each part is a kernel of torch already
     return kernels[0], kernels[1], kernels[2]
 
 
 def count_kernels(graph: Graph) -> int:
-    """Return how many kernels of torch compute a graph, one for each tensor."""
+    """Return how many kernels of torch compute a graph: one for each tensor."""
     return sum(n.op is not ops.INPUT and n.type.kind == "tensor" for n in graph.nodes)
 
 
 class Restored:
-    """What the plain backward reads of a call: what was kept, as it would have been."""
+    """A ctx for the plain backward, with what the plain forward would have saved."""
 
     def __init__(self, ctx: Any, saved: list[Tensor]) -> None:
         self.ctx = ctx

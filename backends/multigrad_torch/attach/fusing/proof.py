@@ -1,8 +1,8 @@
-"""Whether kernels agree with plain code, asked of each before it is used.
+"""Comparison of fused kernels with plain code, made before kernels are used.
 
-What no reduction feeds has the bits of plain code. What one does may differ from a run in float64
-by four roundings of the largest number it comes from, or by 1.5 times as much as plain code does.
-Where plain code overflows, and is off by as much as that number, nothing is asked.
+Results that no reduction feeds must have the bits of plain code. Others may differ from a run in
+float64 by four roundings of the largest number they come from, or by 1.5 times as much as plain
+code does. Where plain code overflows, and is off by as much as that number, nothing is compared.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 
 Tensor: TypeAlias = torch.Tensor
-DRAWN, BLOCK = 3 * c_kernels.GRAIN + 13, 1 << 10  # elements of samples, and of a short one
+# Elements of samples (no vector's width or thread's share divides it), and of a short one.
+DRAWN, BLOCK = 3 * c_kernels.GRAIN + 13, 1 << 10
 EDGES = (0.0, float("inf"), float("nan"), 1e-45, 1e-40, 1.1754944e-38, 0.5, 1.0, 1.5, 2.5, 3e38)
-# Shapes of samples where what a reduction feeds is compared, of edge values too; and of more.
+# Shapes on which reductions are compared: with edge values too, and with drawn numbers only.
 SMALL = ((7,), (5, 4))
 MORE = ((2,), (2, 3, 2), (3, 67), (3, 4097), (c_kernels.GRAIN + 5,))
 # Numbers for tensors of one element.
@@ -33,7 +34,7 @@ ONES = (0.37, -1.25, 2.0, 0.0, float("inf"), float("nan"))
 
 
 def agree(native: Any, kernels: Any, values: Any) -> None:
-    """Compare forward and backward with eager code."""
+    """Raise CannotFuseError unless forward and backward agree with eager code."""
     is_exact = are_exact(kernels)
     has_ones = any(layout.kind not in (FULL, COLUMN) for layout in kernels.layouts.values())
     for ones in ONES if has_ones else ONES[:1]:
@@ -48,6 +49,7 @@ def are_exact(kernels: Any) -> list[bool]:
     emitted, places = kernels.emitted, kernels.keep.kernel.parts.results
     exact = dict.fromkeys(emitted.outputs, True)
     exact |= {n: not each.is_reduced for n, each in zip(kernels.names, places, strict=True)}
+    # A gradient is exact only if everything it reads from forward is, too.
     of_wrt = kernels.backward.kernel.parts.results
     slopes = {n: not each.is_reduced for n, each in zip(emitted.wrt, of_wrt, strict=True)}
     keeps_none = all(exact.values())
@@ -56,7 +58,7 @@ def are_exact(kernels: Any) -> list[bool]:
 
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return shapes with as many axes as kernels need, by axes of length 1 before or after."""
+    """Return the shapes with as many axes as kernels need, padded by axes of length 1."""
     found = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
     if kernels.rank is None:
         return found
@@ -67,7 +69,7 @@ def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, 
 def run(
     apply: Any, rest: Any, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Return outputs and gradients."""
+    """Return the outputs and gradients of a function on copies of the inputs."""
     given = [each.clone().requires_grad_() for each in inputs]
     outputs = apply(*given, *rest)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -87,12 +89,13 @@ def apply_new(kernels: Any, values: Any, *tensors: Tensor) -> Any:
 
 
 def prepared(native: Any, like: Tensor, values: Any) -> Any:
-    """Return the values of params as eager code takes them."""
     return values if native.prepare is None else (native.constants.of(like, values),)
 
 
 def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list[bool]) -> bool:
-    """Compare with eager code what no reduction feeds; tensors of one element are of this one."""
+    """Compare the bits of all results that no reduction feeds; tensors of one element contain
+    `one`.
+    """
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     rest = prepared(native, samples[0], values)
@@ -110,14 +113,14 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
         return [each for each, exact in pairs if exact and each is not None]
 
     eager, ours = eager_of(native), partial(apply_new, kernels, values)
-    # Of a length that nothing divides, and of one that much does.
+    # The length of one part nothing divides, that of the other many widths do.
     parts = slice(None), slice(BLOCK)
     pairs = [(run_part(ours, (), part), run_part(eager, rest, part)) for part in parts]
     return all(all(map(are_same, found, expected)) for found, expected in pairs)
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
-    """Compare with a run in float64 what a reduction feeds."""
+    """Compare all results with a run in float64."""
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
     small = fitting(kernels, SMALL)
@@ -125,6 +128,7 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
         drawn = []
         for layout in [*layouts, *[WHOLE for _ in native.emitted.outputs]]:
             sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")
+            # Numbers and rows away from zero, as they may divide.
             sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
             drawn.append(sample.to(kernels.device, kernels.dtype))
         trials = [drawn]
@@ -159,6 +163,7 @@ def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) 
             continue
         a, b, c = ours.double(), theirs.double(), right.double()
         finite = c.isfinite()
+        # Rounding errors are relative to the largest number that a sum may contain.
         scale = max(largest, float(torch.where(finite, c, 0.0).abs().max()))
         off_each = torch.where(finite, (b - c).abs(), 0.0).nan_to_num(float("inf"))
         off = float(off_each.max())
@@ -169,7 +174,7 @@ def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) 
 
 
 def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
-    """Return inputs and cotangents: each edge value with each other one, and some drawn."""
+    """Return inputs and cotangents: every pair of edge values, then drawn numbers."""
     numbers = [*values, *[-value for value in values]]
     listed = [*EDGES, *[-each for each in EDGES], *numbers]
     edges = torch.tensor(listed, dtype=kernels.dtype, device="cpu")
@@ -178,6 +183,7 @@ def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
     draws = torch.Generator("cpu").manual_seed(0)
     samples = []
     for i in range(len(emitted.inputs) + len(emitted.outputs)):
+        # Odd tensors repeat the whole list, even ones each value: together they meet in all pairs.
         own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
         drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
         samples.append(torch.cat([own.roll((i // 2) * 7), drawn]).to(kernels.device))
@@ -185,7 +191,7 @@ def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
 
 
 def are_same(a: Tensor, b: Tensor) -> bool:
-    """Return whether numbers are the same, zeros' signs too."""
+    """Return whether numbers are equal, including the signs of zeros; NaN equals NaN."""
     if not a.is_floating_point():
         return torch.equal(a, b)
     nan = a.isnan() & b.isnan()

@@ -1,7 +1,8 @@
-"""Kernels on GPUs: Triton, with the bits of torch's own code there.
+"""Triton kernels for GPUs, with the bits of torch's own code there.
 
-Not by `torch.library.triton_op`, by which a compiler sees into a kernel: what is compiled takes the
-plain code, which the compiler fuses itself, and each call of such an op costs more than the launch.
+They do not use `torch.library.triton_op`, which lets a compiler look into a kernel: compiled code
+takes the plain code, which the compiler fuses itself, and each call of such an op costs more than
+the launch.
 """
 
 from __future__ import annotations
@@ -37,27 +38,27 @@ from multigrad.lowering.patterns import apply_patterns
 from ...kernels.fast.no_grad import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
-OLDEST = (3, 6)  # in 3.5.1 the division that is exact makes 0 of subnormals
-BLOCK, LONG = 1024, 1 << 31  # elements: of a program, and what an index of 32 bits tells
+OLDEST = (3, 6)  # Triton 3.5.1: exact division flushes subnormals to 0
+BLOCK, LONG = 1024, 1 << 31  # elements: of a program, and beyond an index of 32 bits
 TILES = ((32, 32), (128, 8), (BLOCK, 1))  # columns and rows of a program
-MEMORY = 1 << 22  # numbers for each sum of columns, which programs give
-# Products and sums in one would round otherwise; CUDA's functions would lose subnormals.
+MEMORY = 1 << 22  # partial sums of all programs, for each sum of columns
+# A fused multiply-add would round differently, and CUDA's fast functions flush subnormals.
 OPTIONS = {"num_warps": 4, "enable_fp_fusion": False, "enable_reflect_ftz": False}
-# Not beside the program: it may be recording a CUDA graph, which a launch of ours would break.
+# Never in another thread: the program may be recording a CUDA graph, which our launch would break.
 COMPARES_BESIDE = False
 ON_NUMBERS: dict[Op, Any] = {}
 SCALED = kernel("torch.scaled", "x number", lambda x, number: elementwise(x))
 
 
 def divide_by_number(node: Node) -> Node | None:
-    """A tensor divided by a number, as torch (2.13) does it on GPUs: a product with 1 / number."""
+    """Rewrite a tensor divided by a number as torch (2.13) does it on GPUs: times 1 / number."""
     x, number = node.operands
     if x.type.kind != "tensor" or number.type.kind != "scalar":
         return None
     return make_node(SCALED, (x, number), {}, node.type)
 
 
-# Without the rows that fast code has for processors alone.
+# Without the rows that fast code has for CPUs only.
 ROUNDING = FastKernels(
     patterns=(
         Pattern("torch.reciprocal", "", {ops.DIV: divide_by_reciprocal}),
@@ -67,7 +68,7 @@ ROUNDING = FastKernels(
 
 
 def language(dtype: str) -> Language:
-    """Return Triton, with torch's own ops."""
+    """Return Triton with rows for torch's own ops."""
     found = triton_code.language(dtype)
     inverse = triton_code.QUOTIENTS[COMPUTED[dtype]].format("1.0", "{1}")
     return replace(found, rows={**found.rows, SCALED: f"{{0}} * ({inverse})"})
@@ -84,10 +85,10 @@ def as_eager(graph: Graph) -> Graph:
 
 
 class Launch:
-    """One kernel: launches on the tensors' device, in the current stream."""
+    """One kernel, launched on the tensors' device in the current stream."""
 
     def __init__(self, parts: Parts, functions: Sequence[Any], like: Tensor) -> None:
-        """Compile it for the device of a tensor, unless it needs to know how long rows are."""
+        """Compile the kernel for a tensor's device, unless it needs to know the length of rows."""
         self.is_plain, self.is_by_rows = is_plain(parts), parts.is_by_rows
         self.ones, self.columns = len(given(parts, ONE)), len(given(parts, COLUMN))
         self.device = like.get_device()
@@ -99,11 +100,12 @@ class Launch:
         kinds += [torch.float64] * bool(self.ones) + [0.0] * parts.numbers
         if not self.is_by_rows:
             with torch.cuda.device_of(like):
+                # Triton specializes on whether 16 divides a length: 16 and 17 compile both forms.
                 for (_, launch), n in product(self.stages, (16, 17)):
                     launch.compile((BLOCK,), kinds, (n,) if self.is_plain else (n, n, 2))
 
     def pack(self, numbers: Sequence[float], n: int, columns: int) -> Any:
-        """Return numbers, elements, and the length of a row, as a call takes them."""
+        """Return the numbers, elements, and length of a row, as a call takes them."""
         return tuple(numbers), n, columns
 
     def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
@@ -111,9 +113,12 @@ class Launch:
         if not n:
             return
         device = tensors[0].get_device()
+        # Triton launches on the current device, whichever one the tensors are on.
         if device >= 0 and device != torch.cuda.current_device():
             with torch.cuda.device(device):
                 return self(tensors, packed)
+        # Compiled for this device, indices of 32 bits and pointers that 16 divides; else Triton
+        # specializes again.
         is_fast = device == self.device and n < LONG
         is_fast = is_fast and not any(tensor.data_ptr() % 16 for tensor in tensors)
         work = (n + BLOCK - 1) // BLOCK
@@ -126,9 +131,11 @@ class Launch:
             tile = block, rows, is_all
             work = (n // columns + rows - 1) // rows
         programs = min(work, MOST)
-        if self.columns:  # each program has a place for each
+        # Each program has memory of its own for each column, which bounds their number.
+        if self.columns:
             programs = min(programs, max(PARTS, MEMORY // columns))
         if self.ones or self.columns:
+            # Partial sums in float64: columns add to theirs, hence zeros; others write each once.
             size = self.ones * MOST + self.columns * programs * columns
             make = torch.zeros if self.columns else torch.empty
             tensors = [*tensors, make(size, dtype=torch.float64, device=tensors[0].device)]
@@ -139,7 +146,9 @@ class Launch:
 
 
 def tile_of(columns: int) -> tuple[int, int, bool]:
-    """Return how many columns and rows a program takes at once, and whether that is all."""
+    """Return how many columns and rows a program takes at once, and whether those are
+    all columns.
+    """
     for block, rows in TILES:
         if columns <= block:
             return block, rows, True
@@ -147,10 +156,10 @@ def tile_of(columns: int) -> tuple[int, int, bool]:
 
 
 class Compiled:
-    """One launch.
+    """One Triton function with its compiled forms.
 
-    `known`, by tiles and whether 16 divides the lengths: to call these takes Python half of the
-    time that Triton needs to find them.
+    `known` holds them by tile and whether 16 divides the lengths. Calling these takes Python half
+    the time that Triton needs to look them up.
     """
 
     def __init__(self, function: Any) -> None:
@@ -158,7 +167,7 @@ class Compiled:
         self.known: dict[Any, Any] = {}
 
     def compile(self, tile: Sequence[int], kinds: Sequence[Any], sizes: Sequence[int]) -> None:
-        """Compile it for lengths that 16 divides, or for others."""
+        """Compile the function for lengths of the same divisibility by 16."""
         given = *kinds, *sizes, *tile
         self.known[tile, divides(sizes)] = self.function.warmup(*given, grid=(1,), **OPTIONS)
 
@@ -171,7 +180,8 @@ class Compiled:
         sizes: Sequence[int],
     ) -> None:
         grid, key = (many, 1, 1), (tile, divides(sizes))
-        found = self.known.get(key) if is_fast else None  # None of Triton's interpreter
+        # Triton's interpreter compiles nothing, so `known` may hold None.
+        found = self.known.get(key) if is_fast else None
         if found is not None:
             found[grid](*given, *sizes, *tile)
             return
@@ -185,7 +195,7 @@ def divides(sizes: Sequence[int]) -> bool:
 
 
 def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
-    """Compile the kernels for a tensor's device and return their launchers; nothing is launched."""
+    """Compile the kernels for a tensor's device, without a launch, and return their launchers."""
     if read_setting() == "off":
         raise NoLibraryError(f"{VARIABLE}=off")
     try:
@@ -200,6 +210,7 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
     launches = []
     for each in kernels:
         names = [f"{each.name}_{i}" for i, _ in enumerate(stages_of(each.parts))]
+        # The number of programs changes with the length; Triton would compile for each.
         options = {} if is_plain(each.parts) else {"do_not_specialize": ["programs"]}
         own = [triton.jit(functions[name], **options) for name in names]
         launches.append(Launch(each.parts, own, like))
@@ -207,7 +218,6 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
 
 
 def stored(place: Place, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a tensor that a kernel reads or writes."""
     if place.is_packed:
         return torch.uint8
     return torch.bool if place.is_mask else dtype
