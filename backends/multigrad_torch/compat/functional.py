@@ -1,4 +1,4 @@
-"""FreeGrad's functional calls on torch: `vjp` and `jvp` of a function with a rule in force."""
+"""FreeGrad's functional calls on torch: `vjp` and `jvp` of a function under a rule."""
 
 from __future__ import annotations
 
@@ -97,16 +97,15 @@ def jvp(
 
 
 def _check_linear(rule: Any, params: Mapping[str, Any] | None) -> None:
-    """Refuse a rule whose product would be a number without meaning; one that has no graph is
-    trusted.
-    """
     if rule is None:
         return
     bound_rule = resolve(rule).bound_rule(params)
     try:
         graph = bound_rule.graph()
+    # A rule without a graph cannot be checked, and is trusted.
     except (NeedsConcrete, TraceError):
         return
+    # The product of a nonlinear rule would be a meaningless number.
     if not is_linear(graph):
         raise UnsupportedOp(
             f"rule {bound_rule.specialization.rule.name!r} is not linear in grad_out, so "

@@ -1,7 +1,7 @@
-"""Activations of ours among the methods that norse's neurons name.
+"""Our activations as surrogate methods of norse's neurons.
 
-norse (1.1) chooses a surrogate by comparing `method` with its own strings, in one function that its
-modules import by name: there is no table to add to, so that function is replaced where it is bound.
+norse (1.1) compares `method` with its own strings, in one function that its modules import by name.
+There is no table to extend, so that function is replaced wherever norse has bound it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
 
 
 def _rebind(old: Any, new: Any) -> None:
-    """Bind a function instead of another wherever norse has bound that."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "norse" and vars(module).get("threshold") is old:
             vars(module)["threshold"] = new

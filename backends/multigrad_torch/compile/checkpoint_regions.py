@@ -146,7 +146,7 @@ class RunAgain:
         function: the region's own function.
         active: the rules in force at its first forward.
         is_reentrant: whether the first forward ran without recording gradients.
-        noted: the values of schedules then.
+        noted: the moving numbers, and the meanings of rule names, at that time.
         acted: what acted on modules then, by identity, with a context in which it acts again.
         drawn: the keys of calls in the first run, and whether torch's own generator produced them.
         repeated: how many of these the current run has used.
@@ -179,7 +179,7 @@ class RunAgain:
             stack.callback(CURRENT.reset, CURRENT.set(self.active))
             show_tensors(self.active)
             stack.enter_context(self.noted.again())
-            # With hooks `may_run_again` is true, so activations look up the noted values.
+            # With hooks `may_run_again` is true, so activations look up what names meant then.
             if self.noted.names:
                 stack.enter_context(saved_tensors_hooks(as_it_is, as_it_is))
             stack.callback(setattr, _RUNNING, "again", _RUNNING.again)

@@ -64,7 +64,7 @@ PLAIN = (
     *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, Enum),
 )
-MOST_NAMES = 4096  # then all names and calls are forgotten, and Dynamo's graphs with them
+MOST_NAMES = 4096  # then all names and calls are forgotten
 # In a user's class Dynamo (torch 2.13) makes zeros of missing cotangents, and fails if a tensor is
 # returned twice.
 MISREAD = frozenset((MISSING, TWICE))

@@ -1,4 +1,6 @@
-"""Rules on the gradients of parameters: the door of this room, behind which most never come."""
+"""Rules on the gradients of parameters. Most programs use none, so `param_hooks` is
+imported late.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from contextlib import AbstractContextManager
 
 
 def hook_params() -> AbstractContextManager[None]:
-    """Let hooks attach by themselves, at each forward inside of the context."""
+    """Let hooks attach automatically, at each forward within the context."""
     from .param_hooks import hook_params
 
     return hook_params()

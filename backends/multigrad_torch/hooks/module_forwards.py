@@ -1,8 +1,8 @@
-"""The rules that were in force at a module's forwards: what hooks on its parameters go by.
+"""The rules in force at a module's forwards, from which hooks on its parameters choose.
 
-A backward belongs to a forward that may not be the last one, so the outputs of the outermost module
-note, when backward reaches them, how far forwards had come then. Eras count the changes of the
-active rules on one thread.
+A backward may belong to a forward that is not the last one. So when backward reaches the outputs of
+the outermost module, they note how far forwards had come at that time. Eras count the changes of
+the active rules on one thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from .. import dynamo
 from ..compile.checkpoint_regions import note_regions
 
 Tensor: TypeAlias = Any
-# of one module: a backward that comes later than so many changes of the active rules takes the
-# oldest
+# Notes of one module: a backward that is later than so many changes of the active rules takes the
+# oldest note.
 MOST_NOTES = 16
 MOST_BACKWARDS = 256
 DEVICES = ("cuda", "cpu")
+# Eras of all threads come from one counter, so that notes of one module can be compared.
 _eras = itertools.count(1)
 
 
@@ -43,13 +44,13 @@ class _Era(threading.local):
 
 
 _ERA = _Era()
-# How far forwards had come, by the backward that reached them; the engine may use threads of its
-# own.
+# By running backward, the era that it has reached. Not thread-local: the engine may use threads of
+# its own.
 _REACHED: OrderedDict[int, int] = OrderedDict()
 
 
 def era_of(active: ActiveRules) -> int:
-    """Return the number of these rules' era, a new one where this thread noted other rules last."""
+    """Return the era of these rules, a new one if this thread noted other rules last."""
     if _ERA.active is not active:
         _ERA.active, _ERA.number = active, next(_eras)
     return _ERA.number
@@ -61,7 +62,7 @@ class Forwards:
     def __init__(self) -> None:
         self.notes: deque[tuple[int, ActiveRules]] = deque(maxlen=MOST_NOTES)
         self.hooks: set[Hashable] = set()
-        # Of a model whose hooks were asked for: these hook what is new in it.
+        # These hook new parameters, in a model whose hooks were attached explicitly.
         self.renewals: list[Callable[[], None]] = []
         self.is_half = False  # whether autocast to float16 was on
         self.marks = False
@@ -74,9 +75,9 @@ class Forwards:
         self.note()
 
     def note(self) -> None:
-        """Note the active rules."""
         note_regions()
-        if not torch.is_grad_enabled():  # an evaluation before backward does not count
+        # An evaluation between forward and backward does not count.
+        if not torch.is_grad_enabled():
             return
         active = all_at_present(CURRENT.get())
         era = era_of(active)
@@ -85,39 +86,40 @@ class Forwards:
             self.notes.append((era, active))
 
     def note_at(self, era: float) -> tuple[int, ActiveRules]:
-        """Return the last note made by the end of an era, else the oldest one or an empty one."""
+        """Return the last note up to the end of an era, else the oldest one, or an empty one."""
         for note in reversed(self.notes):
             if note[0] <= era:
                 return note
         return self.notes[0] if self.notes else (0, EMPTY)
 
     def mark(self, module: nn.Module) -> None:
-        """Tie the outputs of an outermost module to the rule of their forward, from now on."""
+        """From now on, tie the outputs of an outermost module to the rules of their forward."""
         if not self.marks:
             self.marks = True
             self._handles.append(module.register_forward_hook(mark_outputs))
 
     def remove(self) -> None:
-        """Note no forward any more."""
         for handle in self._handles:
             handle.remove()
+        # Without handles `forwards_of` makes a new object, so this one may stay in the dict.
         self._handles.clear()
         self.notes.clear()
         self.renewals.clear()
         self.marks = False
 
     def __deepcopy__(self, memo: Any) -> Forwards:
-        return Forwards()  # what is copied is a module's own hooks, and no parameter's
+        # A copied module copies its hooks, but a parameter's hooks are not copied.
+        return Forwards()
 
     def __reduce__(self) -> Any:
         return Forwards, ()
 
 
+# By module; a value refers to its module only weakly, or neither would be freed.
 _forwards: weakref.WeakKeyDictionary[nn.Module, Forwards] = weakref.WeakKeyDictionary()
 
 
 def is_half(device: str) -> bool:
-    """Return whether autocast computes in float16 on a kind of device."""
     return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.float16
 
 
@@ -131,14 +133,13 @@ def forwards_of(module: nn.Module) -> Forwards:
 
 
 def forget(module: nn.Module) -> None:
-    """Note no forward of a module any more."""
     forwards = _forwards.pop(module, None)
     if forwards is not None:
         forwards.remove()
 
 
 def forget_idle(model: nn.Module) -> None:
-    """Note no forward any more of the modules in a model whose parameters have no hooks."""
+    """Stop noting the forwards of modules in a model whose parameters have no hooks."""
     for module in model.modules():
         forwards = _forwards.get(module)
         if forwards is not None and not forwards.hooks and not forwards.renewals:
@@ -161,6 +162,7 @@ class Mark:
 
     def __call__(self, grad: Tensor) -> None:
         task = torch._C._current_graph_task_id()
+        # Moved to the end: the oldest backwards are forgotten first.
         _REACHED[task] = max(self.era, _REACHED.pop(task, 0))
         while len(_REACHED) > MOST_BACKWARDS:
             _REACHED.popitem(last=False)

@@ -1,9 +1,9 @@
-"""Rules on parameter gradients, by torch's hooks.
+"""Rules on parameter gradients, by hooks of torch.
 
-A hook on a parameter transforms its gradient by the rule in force at the forward that a backward
-belongs to: that of the module that owns it, or of a module around that, whichever came last. Hooks
-are attached by `attach_param_hooks`, or by themselves (`hook_params`). Both kinds share one
-register, so that no parameter has two.
+A hook on a parameter transforms its gradient by the rule in force at the forward to which a
+backward belongs: the forward of the module that owns it, or of a module around that, whichever came
+last. Hooks are attached by `attach_param_hooks`, or automatically (`hook_params`). Both kinds share
+one register, so that no parameter has two.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ParamHooks:
             self._find_reductions(model)
 
     def _find_reductions(self, model: nn.Module) -> None:
-        """Give the hooks what reduces their parameters: a module in the model, or around it."""
+        # The DDP module that reduces may be in the model, or around it.
         kind = ddp_class()
         around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
         for module in [*around, *(each for each in model.modules() if isinstance(each, kind))]:
@@ -93,7 +93,7 @@ class ParamHooks:
             reduction.note_forward()
 
     def remove(self) -> None:
-        """Remove the hooks; the model is as before."""
+        """Remove the hooks, so that the model is as it was before."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -101,6 +101,7 @@ class ParamHooks:
         if model is None:
             return
         root = forwards_of(model)
+        # Other hooks of the same model may still renew theirs.
         if self.renew in root.renewals:
             root.renewals.remove(self.renew)
         forget_idle(model)
@@ -187,11 +188,11 @@ def remove_param_hooks(model: nn.Module) -> None:
 
 
 class ParamHook:
-    """The hook on one parameter; keeps neither it nor a module alive.
+    """The hook on one parameter; keeps neither the parameter nor a module alive.
 
     Attributes:
-        forwards: of the module that owns it, and of those around that.
-        asked: what asked for it; None where it attached by itself.
+        forwards: those of the module that owns it, and of the modules around that.
+        asked: the ParamHooks that it belongs to; None if it attached automatically.
     """
 
     def __init__(self, parameter: Tensor, name: str, asked: ParamHooks | None) -> None:
@@ -211,19 +212,20 @@ class ParamHook:
         if in_force is None:
             return grad
         if is_distributed(grad):  # its parts may not be added up yet
+            # The rule needs the gradient itself, with the parameter's own placements.
             grad = lay_out(grad, layout_of(self.parameter()))
         return self.apply(in_force, grad)
 
     def rule(self) -> RuleInForce | None:
-        """Return the rule that acts on the gradient that has come."""
+        # Code that calls methods of a model only has no noted forward: then the rule around
+        # backward acts.
         return self.rule_in(rules_for(self.forwards)) or self.rule_in(CURRENT.get())
 
     def rule_in(self, active: ActiveRules) -> RuleInForce | None:
-        """Return the rule among them, if it acts through hooks of this kind."""
+        """Return the params rule among these, if it acts through hooks of this kind."""
         return active.params if active.hooks_params or self.asked is not None else None
 
     def apply(self, in_force: RuleInForce, grad: Tensor) -> Tensor:
-        """Apply a rule to a gradient, which may be sparse or scaled."""
         scaler = None if self.asked is None else self.asked.unscale
         if scaler is not None:
             return apply_unscaled(in_force, grad, self.name, scaler)
@@ -232,7 +234,6 @@ class ParamHook:
         return apply_to_gradient(in_force, grad, self.name)
 
     def go_by(self, forwards: Forwards) -> None:
-        """Follow the forwards of one more module."""
         if forwards not in self.forwards:
             self.forwards.append(forwards)
             forwards.hooks.add(self)
@@ -242,7 +243,8 @@ class ParamHook:
         self._forget()
 
     def _forget(self, _: Any = None) -> None:
-        if _hooks.get(self._identity) is self:  # else the identity is that of a later parameter
+        # The identity may belong to a later parameter by now.
+        if _hooks.get(self._identity) is self:
             del _hooks[self._identity]
         for forwards in self.forwards:
             forwards.hooks.discard(self)
@@ -251,15 +253,16 @@ class ParamHook:
 
 
 class ShardedHook(ParamHook):
-    """The hook on a parameter of `fully_shard`: it acts on the reduced gradient, which autograd
-    never sees.
+    """The hook on a parameter of `fully_shard`: acts on the reduced gradient, which autograd never
+    sees.
     """
 
     def register(self, parameter: Tensor) -> Any:
-        """Let `fully_shard` call this when it has added to the gradient."""
+        """Let `fully_shard` call this after it has added to the gradient."""
         if not versions.has(versions.SHARDING):
             way_out = "xg.apply_to_gradients(grads, rule) before optimizer.step()"
             raise GradientError(versions.need(versions.SHARDING, f"apply it by {way_out}"))
+        # The gradient that was there before, on which no rule may act again.
         self._left = nothing if parameter.grad is None else weakref.ref(parameter.grad)
         return parameter.register_post_accumulate_grad_hook(self)
 
@@ -279,10 +282,10 @@ class ShardedHook(ParamHook):
 
 
 class ReducedHook(ParamHook):
-    """The hook on a parameter whose gradient is the mean of processes' own, once backward ends."""
+    """The hook on a parameter whose gradient is the mean over processes once backward ends."""
 
     reduction: Reduction | None = None
-    has_acted = False  # on the gradient that is there
+    has_acted = False  # on the present gradient
 
     def __call__(self, grad: Tensor) -> Tensor:
         if self.reduction is None:
@@ -290,6 +293,7 @@ class ReducedHook(ParamHook):
         parameter = self.parameter()
         if parameter is not None and parameter.grad is None:
             self.has_acted = False
+        # Within backward the rule of its forward is still known; the reduction acts at its end.
         self.reduction.reach(self, self.rule())
         return grad
 
@@ -299,7 +303,9 @@ def nothing() -> None:
 
 
 def warn_of_scaled(in_force: RuleInForce) -> None:
-    """Say that gradients under autocast to float16 are a GradScaler's, if nobody has said whose."""
+    """Warn that gradients under float16 autocast are scaled, if nobody has passed the
+    GradScaler.
+    """
     warnings.warn(
         f"rule {in_force.specialization.rule.name!r} acts on parameters' gradients of a forward "
         "under autocast to float16, which a GradScaler scales: pass it as "
@@ -311,7 +317,8 @@ def warn_of_scaled(in_force: RuleInForce) -> None:
 
 
 _lock = make_lock()
-_hooks: dict[int, ParamHook] = {}  # by the parameter's identity: parameters compare elementwise
+# By identity, as parameters compare elementwise. An entry leaves with its parameter.
+_hooks: dict[int, ParamHook] = {}
 
 
 def find_hook(parameter: Tensor) -> ParamHook | None:
@@ -325,15 +332,16 @@ def find_hook(parameter: Tensor) -> ParamHook | None:
 def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) -> None:
     """Hook the trainable parameters of a module and of all below it, and list the new hooks.
 
-    A hook that attached by itself gives way to one that was asked for. What is refused is refused
-    before the first one is hooked.
+    A hook that attached automatically gives way to an explicit one. Everything that is refused is
+    refused before the first hook is attached.
     """
+    # The whole plan first: the generator raises errors.
     for kind, parameter, name, chain in [*_plan_below(root, (), asked, owners_of_shards())]:
         hook = find_hook(parameter)
         if hook is None or (asked is not None and hook.asked is None):
             with _lock:
                 known = find_hook(parameter)
-                if known is not hook and known is not None:  # another thread was faster
+                if known is not hook and known is not None:  # by another thread
                     continue
                 if hook is not None:
                     hook.remove()
@@ -349,7 +357,6 @@ def _plan_below(
     asked: ParamHooks | None,
     owners: dict[int, Tensor],
 ) -> Iterator[tuple[type[ParamHook], Tensor, str, tuple[nn.Module, ...]]]:
-    """Yield which hook each parameter is to get, its name, its module and those around that."""
     refuse_flat(module)
     chain = (module, *around)
     for name, parameter in own_parameters(module):
@@ -367,7 +374,7 @@ def _plan_below(
 
 
 def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:
-    """Raise where the hooks that a model has act at another time than those that are asked for."""
+    """Raise an error if a model's hooks act at another time than those that are asked for now."""
     if before.reduced != asked.reduced:
         raise GradientError(
             f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
@@ -376,11 +383,11 @@ def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:
 
 
 def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield a module's own trainable parameters, also those in lists and dicts, where Keras's
-    layers have them.
+    """Yield a module's own trainable parameters, including those in lists and dicts, as in Keras
+    layers.
 
     Raises:
-        GradientError: torch.func takes the gradient of what stands for one: it calls no hooks.
+        GradientError: a parameter is replaced under torch.func, which calls no hooks.
     """
     in_transform = torch._C._are_functorch_transforms_active()
     for name, parameter in module._parameters.items():
@@ -388,7 +395,7 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
             continue
         if in_transform and torch._C._functorch.is_functorch_wrapped_tensor(parameter):
             refuse_transformed(module, name, parameter)
-        # Not what a data-parallel replica puts in the place of parameters.
+        # A data-parallel replica has non-leaf copies instead of parameters.
         elif parameter.requires_grad and parameter.is_leaf:
             yield name, parameter
     for name, child in module._modules.items():
@@ -397,31 +404,30 @@ def own_parameters(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def refuse_transformed(module: nn.Module, name: str, value: Tensor) -> None:
-    """Raise where a transform differentiates with respect to what stands for a parameter."""
+    """Raise an error if a transform differentiates by the value that replaces a parameter."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(value):
         if functorch.is_gradtrackingtensor(value):
             raise GradientError(
                 f"the rule of scope 'params' cannot act on {type(module).__name__}.{name}: "
                 "torch.func differentiates what stands for it, and calls no hooks. Apply the rule "
-                "to the gradients: xg.apply_to_gradients(grads, rule), outside of this `use` or "
+                "to the gradients: xg.apply_to_gradients(grads, rule), outside this `use` or "
                 "under scope='activations'"
             )
         value = functorch.get_unwrapped(value)
 
 
-# --- parameters that are sharded over processes ---------------------------------------------------
 # `fully_shard` runs forward and backward on gathered parameters, and adds the reduced gradient to
-# the sharded one itself. FullyShardedDataParallel flattens several parameters into one, of whose
-# gradient each process has a slice that ends anywhere: no rule for one parameter can act there.
+# the sharded parameter itself. FullyShardedDataParallel flattens several parameters into one, and
+# each process has an arbitrary slice of its gradient: no rule for one parameter can act there.
 
-# What torch (2.13) puts into modules in the place of the sharded parameter.
+# Attributes of torch (2.13) with the tensors that modules hold instead of the sharded parameter.
 STAND_INS = ("_unsharded_param", "_sharded_post_forward_param")
 
 
 def owners_of_shards() -> dict[int, Tensor]:
-    """Return the sharded parameters of `fully_shard`, by the identity of all that stands for them
-    in modules.
+    """Return the sharded parameters of `fully_shard`, by the identity of everything that represents
+    them in modules.
     """
     if "torch.distributed.fsdp" not in sys.modules:
         return {}
@@ -431,12 +437,12 @@ def owners_of_shards() -> dict[int, Tensor]:
             found[id(each.sharded_param)] = each.sharded_param
             for name in STAND_INS:
                 found[id(getattr(each, name, None))] = each.sharded_param
-    found.pop(id(None), None)
+    found.pop(id(None), None)  # stand-ins that are not there
     return found
 
 
 def refuse_flat(module: nn.Module) -> None:
-    """Raise for a module whose parameters get no gradients that rules could act on."""
+    """Raise an error for a module whose parameters get no gradients that rules could act on."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and (isinstance(module, fsdp.FullyShardedDataParallel) or is_flat(module)):
         raise GradientError(
@@ -454,28 +460,29 @@ def is_flat(module: nn.Module) -> bool:
         return False
     if not module._fsdp_use_orig_params:
         return True
-    # The original parameters are marked; within forward, views of the flat one stand for them.
+    # The original parameters are marked; within forward, views of the flat one replace them.
     views = (v for v in vars(module).values() if isinstance(v, torch.Tensor))
     marked = (hasattr(p, "_fsdp_flattened") for p in module._parameters.values())
     return any(marked) or any(view.grad_fn is not None for view in views)
 
 
-# --- hooks that attach by themselves --------------------------------------------------------------
-# At each forward inside of a `use` that names the scope "params": torch then calls
-# `attach_at_forward` before every module.
+# Within a `use` that names the scope "params", torch calls `attach_at_forward` before each forward
+# of every module.
 COMPILED_MODULE = r"Using `torch.compile\(module\)` when there are global hooks on modules"
 _entering = make_lock()
 
 
 class _Active:
-    """How many `use` that name the scope "params" are entered now, on all threads."""
+    """How many `use` with the scope "params" are entered, on all threads; changed under
+    `_entering`.
+    """
 
     number = 0
-    hooks = ExitStack()  # and what runs eagerly where compiled code would call none
+    hooks = ExitStack()  # closing it removes them, and ends force_eager on old releases
 
 
 class _Outermost(threading.local):
-    """The outermost module that is called now on this thread, and all below it."""
+    """The outermost module that is called now on this thread, and all modules below it."""
 
     module: Any = None
     below: Any = frozenset()
@@ -486,7 +493,7 @@ _OUTERMOST = _Outermost()
 
 @contextmanager
 def hook_params() -> Iterator[None]:
-    """Let hooks attach by themselves; the frame says on which thread, and in which task."""
+    """Let hooks attach automatically; the active rules decide in which thread and task."""
     with _entering:
         if _Active.number == 0:
             expect_compiled_modules()
@@ -509,9 +516,10 @@ def hook_params() -> Iterator[None]:
 
 
 def expect_compiled_modules() -> None:
-    """Silence torch's warning that our hook is called for a compiled module too: it should be."""
-    # Each change of the filters lets Python repeat warnings that it has shown, so there is at most
-    # one.
+    """Silence torch's warning that our hook is also called for a compiled module, as it
+    should be.
+    """
+    # Added once only: each change of the filters lets Python repeat warnings it has shown already.
     known = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
     if COMPILED_MODULE not in known:
         warnings.filterwarnings("ignore", COMPILED_MODULE, UserWarning)
@@ -519,22 +527,26 @@ def expect_compiled_modules() -> None:
 
 @dynamo.disable
 def attach_at_forward(module: nn.Module, inputs: Any) -> None:
-    """Hook all parameters below the outermost module before its forward, if the frame says so."""
+    """Hook all parameters below the outermost module before its forward, if the active rules ask
+    for it.
+    """
     if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
         return
     hook_tree(module, None, [])
     forwards = forwards_of(module)
     forwards.mark(module)
-    forwards.note()  # too late for the module to call its new hook in this forward
+    # In this forward torch no longer calls the pre-hook that was just registered.
+    forwards.note()
     _OUTERMOST.module = weakref.ref(module)
     _OUTERMOST.below = weakref.WeakSet(module.modules())
 
 
 @dynamo.disable
 def attach_after_forward(module: nn.Module, inputs: Any, outputs: Any) -> None:
-    """Hook what the forward of the outermost module has made; it gave None where it has failed."""
+    """Hook parameters that the outermost module's forward has made, unless it failed."""
     if _OUTERMOST.module is None or _OUTERMOST.module() is not module:
         return
     _OUTERMOST.module, _OUTERMOST.below = None, frozenset()
+    # With always_call=True torch passes None after an error.
     if outputs is not None and CURRENT.get().hooks_params:
         hook_tree(module, None, [])

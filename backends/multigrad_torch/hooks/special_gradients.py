@@ -1,5 +1,5 @@
-"""Gradients that a rule does not get as they are: sparse ones, those that a GradScaler has scaled,
-and those that DistributedDataParallel reduces.
+"""Rules on gradients that need preparation: sparse ones, those that a GradScaler has scaled, and
+those that DistributedDataParallel reduces.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensor: TypeAlias = Any
 
 
 def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
-    """Apply a rule to the gradient of a parameter, also to a sparse one."""
+    """Apply a rule to the gradient of a parameter, which may be sparse."""
     if grad.layout is torch.strided:
         return apply_rule(in_force, None, grad, None)
     rule = in_force.specialization.rule.name
@@ -33,24 +33,24 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
     if draws(in_force):
         raise GradientError(f"{what}: it would draw for the zeros too. {way_out}")
     given = apply_rule(in_force, None, values, None)
-    # As if one more row were there: rules for which zeros count (a mean) show it.
+    # With one more row of zeros, a rule for which zeros count (a mean) returns something else.
     more = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
     padded = apply_rule(in_force, None, more, None)
     if not fits(padded, given):
         raise GradientError(f"{what}: zeros that are not stored count for it. {way_out}")
-    # As an argument it does not stop a warning of torch 2.11.
+    # As an argument of sparse_coo_tensor it does not stop a warning of torch 2.11.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
         return torch.sparse_coo_tensor(grad.indices(), given, grad.shape, is_coalesced=True)
 
 
 def draws(in_force: RuleInForce) -> bool:
-    """Return whether a rule is random, as far as can be told."""
+    """Return whether a rule is random, as far as its captured graph tells."""
     graph, _ = in_force.bound_rule.likely_graph(False)
     return graph is not None and graph.input("key") is not None
 
 
 def fits(padded: Tensor, given: Tensor) -> bool:
-    """Return whether a row of zeros gave zeros, and left the others as they were."""
+    """Return whether a row of zeros gave zeros and left the other rows unchanged."""
     rows = len(given)
     same = torch.allclose(
         padded[:rows].double(),
@@ -65,7 +65,7 @@ def fits(padded: Tensor, given: Tensor) -> bool:
 def apply_unscaled(in_force: RuleInForce, grad: Tensor, name: str, scaler: Any) -> Tensor:
     """Apply a rule to a gradient without the scale of a GradScaler, and scale what it returns.
 
-    A gradient that is not finite stays as it is: the scaler looks for that to skip the step.
+    A gradient with inf or NaN stays unchanged: the scaler looks for these to skip the step.
     """
     scale = find_scale(scaler)
     if scale is None:
@@ -79,17 +79,20 @@ def apply_unscaled(in_force: RuleInForce, grad: Tensor, name: str, scaler: Any) 
 
 
 def find_scale(scaler: Any) -> Tensor | None:
-    """Return a GradScaler's scale, where the processor need not wait for it; None: it has none."""
+    """Return a GradScaler's scale, if possible without a wait for the device; None if it is
+    disabled.
+    """
     if not scaler.is_enabled():
         return None
+    # `get_scale` returns a Python float, so it synchronizes; before the first `scale` there is no
+    # tensor.
     waiting = getattr(scaler, "_get_scale_async", scaler.get_scale)()
     return scaler.get_scale() if waiting is None else waiting
 
 
-# --- after the all-reduce of DistributedDataParallel, when backward has ended ---------------------
-# DDP adds processes' gradients up within backward, bucket by bucket, through whatever communication
-# hook it has, and writes them to `grad` in a callback at its end. A rule acts in a callback behind
-# that: so it composes with every communication hook, and raises where backward was called.
+# DDP adds up the processes' gradients within backward, bucket by bucket, by any communication hook,
+# and writes them to `grad` in a callback at its end. A rule acts in a later callback, so it
+# composes with every communication hook, and its errors are raised where backward was called.
 ReducedHook: TypeAlias = Any  # that of `param_hooks.py`
 
 
@@ -100,8 +103,7 @@ def ddp_class() -> Any:
 
 
 class _None:
-    """No module is an instance of it."""
-
+    # Stands for DDP while torch.nn.parallel.distributed is not loaded: no module is an instance.
     _active_ddp_module = None
 
 
@@ -116,26 +118,27 @@ class Reduction:
         self.task = -1
 
     def note_forward(self) -> None:
-        """Note whether the backward of a forward is to reduce: outside of `no_sync`."""
+        """Note whether the backward of this forward will reduce: not under `no_sync`."""
         module = self.module()
         if module is not None and torch.is_grad_enabled():
             self.syncs = module.require_backward_grad_sync
 
     def reach(self, hook: ReducedHook, in_force: RuleInForce | None) -> None:
-        """Note that backward has come to a parameter, and act at its end."""
+        """Note that backward has reached a parameter, and act when it ends."""
         self.reached.pop(hook, None)
-        self.reached[hook] = in_force  # in the order of this backward
+        self.reached[hook] = in_force  # removed and added: in the order of this backward
         task = torch._C._current_graph_task_id()
         if task != self.task:
             self.task = task
             queue(self.wait)
 
     def wait(self) -> None:
-        """Let what waits for the end of backward go first: DDP, queued after its last gradient."""
+        """Queue `finish` behind the callback of DDP, which queues its own after the
+        last gradient.
+        """
         queue(self.finish)
 
     def finish(self) -> None:
-        """Let the rules act on what was reduced."""
         self.task = -1
         if not self.syncs:
             return
@@ -150,14 +153,14 @@ class Reduction:
         module = self.module()
         if not (module.find_unused_parameters or module.static_graph):
             return list(reached)
-        # What one process has not used another may have, and its gradient is then everywhere.
+        # A parameter that this process has not used may be used by another, and then has a gradient
+        # everywhere.
         used = torch.tensor([float(hook in reached) for hook in self.hooks])
         used = used.to(module.device) if module.device is not None else used
         torch.distributed.all_reduce(used, group=module.process_group)
         return [hook for hook, count in zip(self.hooks, used.tolist(), strict=True) if count]
 
     def act(self, hook: ReducedHook, in_force: RuleInForce) -> None:
-        """Apply a rule to a reduced gradient."""
         parameter = hook.parameter()
         if parameter is None or parameter.grad is None:
             return
@@ -167,7 +170,7 @@ class Reduction:
             raise GradientError(
                 f"{what}: it was added to one on which a rule has acted. Call optimizer.zero_grad"
                 "(set_to_none=True) before backward or, to accumulate gradients, run all but the "
-                "last forward and backward inside of `with model.no_sync():`"
+                "last forward and backward inside `with model.no_sync():`"
             )
         if hasattr(parameter, "_in_backward_optimizers"):
             raise GradientError(
@@ -182,12 +185,12 @@ class Reduction:
         with torch.no_grad():
             result = hook.apply(in_force, parameter.grad)
             if result.layout is torch.strided:
-                parameter.grad.copy_(result)  # it may be a part of a bucket
+                parameter.grad.copy_(result)  # in place: it may be a view of a bucket
             else:
                 parameter.grad = result
         hook.has_acted = True
 
 
 def queue(callback: Callable[[], None]) -> None:
-    """Let the engine call it after the callbacks that it has now."""
+    """Let the engine call a function after its present callbacks."""
     Variable._execution_engine.queue_callback(callback)  # pyright: ignore

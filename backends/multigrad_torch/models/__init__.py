@@ -1,7 +1,7 @@
-"""Rules on models and functions of PyTorch that exist: the door of this room.
+"""Rules on existing PyTorch models and functions; each entry imports its module when it is called.
 
-What is behind it is imported where it is used: the rules of attribution make Functions, which ask
-for this backend; and most never attach.
+The imports are late because the rules of attribution make Functions, which need this backend, and
+most programs never attach.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def is_model(value: Any) -> bool:
 
 
 def attach(model: nn.Module, rules: Any) -> Attachment:
-    """Put rules on layers and operations of a module; see `multigrad.attach.attach`."""
+    """Attach rules to layers and operations of a module; see `multigrad.attach.attach`."""
     from .attaching import attach_rules
 
     return attach_rules(model, rules)
@@ -34,14 +34,14 @@ def quantize(module: nn.Module, weights: Any, activations: Any, **options: Any) 
 
 
 def kept(model: nn.Module, shapes: Any, dtypes: Any) -> Any:
-    """Tell what layers keep for backward; see `multigrad.memory`."""
+    """Return the tensors that layers keep for backward; see `multigrad.memory`."""
     from .layer_memory import kept_by_layers
 
     return kept_by_layers(model, shapes, dtypes)
 
 
 def kept_by_call(*args: Any) -> Any:
-    """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
+    """Return the tensors that layers of a Keras model keep for backward; see `multigrad.memory`."""
     from .layer_memory import kept_by_call
 
     return kept_by_call(*args)
@@ -51,6 +51,7 @@ def is_operation(selector: Any) -> bool:
     """Return whether a selector of `override` is a function of torch."""
     from .operations import find_operation
 
+    # Python's own operators and strings are also selectors of other frameworks.
     module = getattr(selector, "__module__", None)
     return (
         not isinstance(selector, str)

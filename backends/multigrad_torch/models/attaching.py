@@ -1,4 +1,4 @@
-"""`xg.attach` on torch modules."""
+"""`xg.attach` for torch modules: the plan of what acts on which module."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ Planned = tuple[Acting, nn.Module, str]
 
 
 def attach_rules(model: nn.Module, rules: Any) -> Attachment:
-    """Put rules on layers and operations of a module: all of them, or none."""
+    """Attach all rules to layers and operations of a module, or none if one of them is wrong."""
     compiled = getattr(model, "_orig_mod", None)
+    # torch.compile wraps a module: rules go on the module itself.
     if compiled is not None and type(model).__name__ == "OptimizedModule":
         model = compiled
     layers = layers_of(model)
@@ -84,7 +85,7 @@ def undo(acting: Iterable[Acting]) -> None:
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """Return the modules of a model, each once with all of its names."""
+    """Return the modules of a model, each once, with all of its names."""
     names: dict[int, list[str]] = {}
     modules: dict[int, nn.Module] = {}
     for name, module in model.named_modules(remove_duplicate=False):
@@ -97,10 +98,10 @@ def layers_of(model: nn.Module) -> list[Layer]:
 
 
 def plan_layers(choices: list[Choice]) -> list[Planned]:
-    """Return the plan: for each chosen layer or function, the rule that acts on it.
+    """Return the plan for chosen layers and functions: the rule that acts on each.
 
     Raises:
-        RuleValueError: a rule is on one of them already.
+        RuleValueError: one of them has a rule already.
         RuleTypeError: one has code that is not Python.
     """
     acting: dict[Any, OnLayer] = {}
@@ -113,6 +114,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
             continue
         refuse_scripted(name, layer)
         refuse_second(name, layer)
+        # One object per rule: layers that share it also share its classes and compiled code.
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
             acting[key] = (
@@ -123,7 +125,9 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
 
 
 def functions_of(layers: list[Layer]) -> list[Layer]:
-    """Return the functions that modules hold as attributes: F.relu as a block's activation."""
+    """Return the functions that modules hold as attributes, such as F.relu as a block's
+    activation.
+    """
     return [
         Layer(
             tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
@@ -155,7 +159,6 @@ def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
 
 
 def refuse_second(name: str, layer: nn.Module) -> None:
-    """Refuse a layer that has a rule."""
     for other in acting_on(layer):
         if isinstance(other, OnLayer):
             raise RuleValueError(
@@ -166,7 +169,7 @@ def refuse_second(name: str, layer: nn.Module) -> None:
 def plan_operations(
     model: nn.Module, layers: list[Layer], operations: list[OperationChoice]
 ) -> list[Planned]:
-    """Return the plan that intercepts the operations in each module.
+    """Return the plan that lets a mode see the operations in each module.
 
     Raises:
         RuleValueError: an operation has a rule already.
@@ -185,11 +188,12 @@ def plan_operations(
             plan.append((within, layer.layer, layer.names[0]))
         elif layer.is_leaf:
             plan.append((quiet, layer.layer, layer.names[0]))
+    # The root last, around everything else: it checks that each rule has acted.
     return [*plan, (root, model, "")]
 
 
 def refuse_scripted(name: str, module: nn.Module) -> None:
-    """Refuse a module whose forward is no Python code."""
+    """Raise an error for a module whose forward is not Python code."""
     if isinstance(module, torch.jit.ScriptModule):
         raise RuleTypeError(
             f"layer {name or '(model)'!r} is a {type(module).__name__}: scripted and traced code "
@@ -201,7 +205,7 @@ def refuse_scripted(name: str, module: nn.Module) -> None:
 def plan_composite(
     model: nn.Module, layers: Sequence[Layer], composite: Composite
 ) -> tuple[list[Planned], list[Row]]:
-    """Return the plan of which rule acts on which module, and the rows of the table to print."""
+    """Return which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
     given = give(composite, leaves, kind_of)
     merged = merges(given) if composite.canonize else {}
@@ -212,6 +216,7 @@ def plan_composite(
     rows: list[Row] = []
     for i, each in enumerate(given):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
+        # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
             if may_call(module, set(calls.rules)):
                 plan.append((within, module, name))
@@ -239,15 +244,15 @@ def plan_composite(
 
 
 def make(rule: Any, merges: bool) -> OnLayer:
-    """Return an object that applies a rule to a leaf; with None the leaf keeps its own gradient."""
+    """Return an object that applies a rule to a leaf; None keeps the leaf's own gradient."""
     if rule is None or is_layer_rule(rule):
         return InsideActing(rule, merges)
     return LayerActing(PlainRule(rule))
 
 
 def merges(given: Sequence[Given]) -> dict[int, int]:
-    """Return, by the positions of batch normalizations, those of the layers right before them,
-    which a rule that reads weights is for.
+    """Return the positions of batch normalizations and of the layers right before them, if those
+    have a weight and a rule that reads it.
     """
     return {
         i: i - 1
@@ -260,7 +265,7 @@ def merges(given: Sequence[Given]) -> dict[int, int]:
 
 
 def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
-    """Return the rules for operations that are called in code."""
+    """Return the composite's rules for operations that code calls."""
     rules = {
         name: composite.rule(row.kind)
         for name, row in OPERATIONS.items()
@@ -290,7 +295,7 @@ class ActingByMode(Acting):
 
 
 class OnModel(ActingByMode):
-    """Stands on the model that a mode is for."""
+    """Acts on the root of the model that a mode is for."""
 
     def __init__(self, mode: OperationMode) -> None:
         super().__init__(mode)
@@ -310,19 +315,22 @@ class OperationsActing(ActingByMode):
         @functools.wraps(method)
         def within(*args: Any, **kwargs: Any) -> Any:
             if is_entered(mode) or (not is_compiling() and is_second_run()):
-                return method(*args, **kwargs)  # a second run is in the mode as its first was
+                # A region that runs again has entered the mode by itself.
+                return method(*args, **kwargs)
             inner = find_inner(mode) if stack_length() else None
             if inner is None:
                 with mode:
                     return method(*args, **kwargs)
-            with mode, inner:  # its rules are asked first
+            with mode, inner:  # the inner model's rules go first
                 return method(*args, **kwargs)
 
         return within
 
 
 class QuietActing(ActingByMode):
-    """Layers of torch that call none of the mode's operations run without it: it sees each call."""
+    """torch's own layers that call none of the mode's operations run without the mode, which saves
+    its look at each call.
+    """
 
     def around_forward(self, original: type, method: Method) -> Method:
         mode = self.mode
@@ -331,7 +339,8 @@ class QuietActing(ActingByMode):
             listens = is_compiling() or mode.seen is not None
             if listens or stack_length() != 1 or stack_at(0) is not mode:
                 return method(*args, **kwargs)
-            pop_mode()  # that one alone: a tensor of a class of its own is still seen by its class
+            # Only the mode is suspended: tensor subclasses still see the calls.
+            pop_mode()
             try:
                 return method(*args, **kwargs)
             finally:
@@ -341,14 +350,14 @@ class QuietActing(ActingByMode):
 
 
 class RootActing(OnModel):
-    """After a call of the whole model, each of the mode's rules has acted."""
+    """Checks after a call of the whole model that each of the mode's rules has acted."""
 
     def __init__(self, mode: OperationMode) -> None:
         super().__init__(mode)
         mode.say_layers = self.say_layers
 
     def say_layers(self, operation: str) -> str:
-        """Return which layers have a rule of their own, that are an operation; "" if none."""
+        """Return which layers that are an operation have rules of their own; "" if none."""
         names = [
             f"layer {name!r} ({type(module).__name__})"
             for model in self.all_modules()[:1]
@@ -389,8 +398,8 @@ class RootActing(OnModel):
 def make_mode(
     model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
 ) -> OperationMode:
-    """Return the mode that applies rules to operations of a model. Where one model is nested in
-    another, the inner model's rules win inside it.
+    """Return the mode that applies rules to operations of a model. If one model is nested in
+    another, the inner model's rules win within it.
     """
     mode = OperationMode(rules)
     parts = {id(layer.layer) for layer in layers}
@@ -418,13 +427,13 @@ def make_mode(
 
 
 def put_around(inner: OperationMode, outer: OperationMode) -> None:
-    """Note that a model lies inside of another one, as long as that has its rules."""
+    """Note that a model lies within another one, as long as the outer one has its rules."""
     inner.around = (*(each for each in inner.around if each.roots() and each is not outer), outer)
 
 
 def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
-    """Return whether code of a module may call one of some operations: of torch's own layers it is
-    known.
+    """Return whether the code of a module may call one of some operations; certain for torch's own
+    layers.
     """
     cls = original_class(module)
     is_own = not cls.__module__.startswith("torch.nn.modules.")

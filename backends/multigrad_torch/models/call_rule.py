@@ -1,7 +1,7 @@
-"""A rule over one call: of a layer's forward, of an operation.
+"""A rule over one call, of a layer's forward or of an operation.
 
-Where the call is one of our activations its rule's own Function does both passes; any other forward
-stays as it is, on a constant, and gets the rule's gradient (`multigrad.models.interpose`).
+If the call is one of our activations, its rule's own Function does both passes. Any other forward
+runs unchanged on detached inputs, and gets the rule's gradient (`multigrad.models.interpose`).
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ Call = Callable[..., Any]
 stack_length = torch._C._len_torch_function_stack
 is_compiling = torch.compiler.is_compiling
 
-# A tensor's attribute: what a batch normalization needs of the layer that made it.
+# Attribute of a tensor with what a batch normalization needs from the layer that made it.
 MERGES = "_multigrad_merges"
 
 
 class PlainRule:
-    """A rule that acts on the one tensor which a call computes its output from."""
+    """A rule that acts on the one tensor from which a call computes its output."""
 
     def __init__(self, rule: Any) -> None:
         self.rule = resolve(rule)
         self.name = named(rule)
-        self.over = RuleOver(rule)  # a wrong rule or param is said here
+        self.over = RuleOver(rule)  # raises the errors of a wrong rule or param
         self.activations = {name: Activation(name, rule) for name in ACTIVATIONS}
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
 
     def activation(
         self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Activation | None:
-        """Return our activation for a call of an operation, None where it is another function."""
+        """Return our activation for a call of an operation, None if it computes another
+        function.
+        """
         settings = ACTIVATIONS.get(operation)
         if settings is None:
             return None
@@ -66,7 +68,7 @@ class PlainRule:
         Args:
             x: a tensor that may require a gradient.
             forward: a function of the tensor alone.
-            where: names the call, for messages.
+            where: returns the call's name, for messages.
 
         Raises:
             RuleValueError: forward returns something other than a tensor, or writes into x.
@@ -83,25 +85,26 @@ class PlainRule:
         if not isinstance(out, torch.Tensor):
             raise RuleValueError(
                 f"{where()} returns a {type(out).__name__}, and rule {self.name!r} acts on the "
-                "gradient of one tensor: select the layers inside of it, or an operation that it "
+                "gradient of one tensor: select the layers inside it, or an operation that it "
                 "calls"
             )
         if looks and x._version != version:
             raise RuleValueError(
                 f"{where()} writes into its input, so rule {self.name!r} would act on another "
-                "one: select the layer or operation inside of it that does"
+                "one: select the layer or operation inside it that does"
             )
         self.check_shape(x, out, where)
-        # If a Function returns its input, the result is a view of it.
+        # A Function that returns its input returns a view, which must not be written to: hence a
+        # clone.
         rule = self.over.now() if is_compiling() else self.over.here()
         return rule(x, out).clone()
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call an operation under the rule, for the one activation that it takes."""
+        """Call an operation under the rule, which acts on its only activation."""
         if kwargs.get("out") is not None:
-            return func(*args, **kwargs)  # torch takes no derivative of that
+            return func(*args, **kwargs)  # torch differentiates no call with out=
         x = args[0] if args else kwargs.get("input")
         refuse_symbols(name, x)
         act = self.activation(name, args, kwargs) if isinstance(x, torch.Tensor) else None
@@ -110,6 +113,8 @@ class PlainRule:
                 self.draw_along(x)
                 return func(*args, **kwargs)
             return self.in_place[name](x) if in_place else act(x)
+        # Find the one activation among the arguments, by position or name, also in lists of
+        # tensors.
         places = [*enumerate(args), *kwargs.items()]
         if name in WITH_WEIGHTS:
             places = places[:1]
@@ -155,8 +160,8 @@ class PlainRule:
         return x.copy_(self.apply(x.clone(), lambda given: forward(given.clone()), where))
 
     def draw_along(self, x: Any) -> None:
-        """Draw as the rule would, in the first run of a reentrant region, where no tensor has a
-        gradient yet: so its second run draws the same, and the next step draws anew.
+        """Draw as the rule would, in the first run of a reentrant region, in which no tensor has a
+        gradient yet. So its second run draws the same numbers, and the next step new ones.
         """
         if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return
@@ -176,26 +181,26 @@ class PlainRule:
         refuse_shape(self.name, where(), x.shape, out.shape)
 
 
-refuse_shape = dynamo.disable(check_fit)  # an error, which code that is traced cannot raise
+# Traced code cannot raise errors, so these two run eagerly after a graph break.
+refuse_shape = dynamo.disable(check_fit)
 
 
 @dynamo.disable
 def refuse(message: str) -> None:
-    """Raise an error, which code that is traced cannot."""
     raise RuleValueError(message)
 
 
 def may_have_gradient(x: Tensor) -> bool:
-    """Return whether somebody may take a derivative by x."""
+    """Return whether a derivative with respect to x may be taken."""
     if transforms_active() or (x.requires_grad and torch.is_grad_enabled()):
         return True
     if is_compiling():
-        return is_exporting()  # what was exported may be asked for one later
+        return is_exporting()  # an exported program may be differentiated later
     return torch.autograd.forward_ad._current_level >= 0
 
 
 def refuse_symbols(operation: str, x: Any) -> None:
-    """Refuse what torch.fx traces with."""
+    """Raise an error for the symbols with which torch.fx traces."""
     if isinstance(x, torch.fx.Proxy):
         raise RuleValueError(
             f"torch.fx traces operation {operation!r}, and its graph would hold no rule: trace the "
@@ -204,37 +209,40 @@ def refuse_symbols(operation: str, x: Any) -> None:
 
 
 class InPlace:
-    """An activation that leaves its result in the tensor that it is given."""
+    """An activation that stores its result in the tensor that it is given."""
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
-        # Of the classes that autograd made for its Function: whether backward reads the input.
+        # By node class of autograd: whether backward reads the input, which must then be cloned.
         self._reads: dict[type, bool] = {}
         self._clones = False
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x, which holds the activation of what it held, with the rule's gradient."""
+        """Replace the values of x by their activation, with the rule's gradient, and return x."""
         if getattr(x, MERGES, None) is not None:
             setattr(x, MERGES, None)
         if is_compiling() or transforms_active() or top_hooks(True) is not None:
             return x.copy_(self.activation(x.clone()))
         is_leaf = x.is_leaf and x.requires_grad
         if is_leaf or x._is_view() or x._backward_hooks or x.retains_grad:
-            return x.copy_(self.activation(x.clone()))  # which says what torch says
+            return x.copy_(self.activation(x.clone()))  # raises torch's own errors
         y = self.activation(x.clone() if self._clones else x)
+        # Which tensors backward keeps is known only after a call; if x is one, call again on a
+        # clone.
         kind = type(y.grad_fn)
         if kind not in self._reads:
             self._reads[kind] = self._clones = reads(y.grad_fn, x) or self._clones
             if self._clones:
                 y = self.activation(x.clone())
-        # Else backward would fill a gradient of what x was with zeros, and add it.
+        # Detached first, or backward would fill a gradient for x's old values with zeros, and add
+        # it.
         return x.detach_().copy_(y)
 
 
 def reads(node: Any, x: Tensor) -> bool:
-    """Return whether a node of autograd's graph has saved x."""
+    """Return whether a node of autograd has saved x."""
     saved = getattr(node, "saved_tensors", None)
-    if saved is None:  # it is not a Function's
+    if saved is None:  # not a Function's node: unknown
         return True
     place = x.untyped_storage().data_ptr()
     return any(each is not None and each.untyped_storage().data_ptr() == place for each in saved)
@@ -243,7 +251,7 @@ def reads(node: Any, x: Tensor) -> bool:
 # --- rules that read what a layer holds, on the calls that are that layer -------------------------
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """What a layer computed, for a batch normalization that is merged with it."""
+    """A layer's call and output, for a batch normalization that is merged with it."""
 
     call: CallOfLayer
     out: Tensor
@@ -251,11 +259,14 @@ class Merging:
 
 
 _keys = itertools.count()
+# Dynamo holds constants only, so traced code names a rule by its key.
 RULES: weakref.WeakValueDictionary[str, WeightRule] = weakref.WeakValueDictionary()
 
 
 class Functions:
-    """Functions of layers, as attributes: of a dict Dynamo knows only its first keys."""
+    """A namespace of layers' Functions. Dynamo guards attributes, but of a dict only the first
+    keys.
+    """
 
 
 FUNCTIONS = Functions()
@@ -263,7 +274,7 @@ FUNCTIONS = Functions()
 
 @dynamo.assume_constant_result
 def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) -> str:
-    """Make a rule's Function, which Dynamo cannot read; return its name among FUNCTIONS."""
+    """Make a rule's Function, which Dynamo cannot trace; return its name in FUNCTIONS."""
     function = RULES[key].rule.over(kind, **dict(attributes))
     name = f"function_{function.identifier}"
     setattr(FUNCTIONS, name, function)
@@ -301,6 +312,7 @@ class WeightRule:
 
         if not in_place:
             return self.over(taken, forward(*(each.detach() for each in taken.inputs)))
+        # The operation overwrites x, but the rule needs its value.
         kept = first.clone()
         own = CallOfLayer(taken.kind, (kept, *others), taken.params, taken.attributes)
         out = forward(kept.detach().clone(), *(each.detach() for each in others))
@@ -308,7 +320,7 @@ class WeightRule:
         return first.copy_(self.over(own, out))
 
     def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
-        """Return a layer's output, with the rule's gradient for its inputs."""
+        """Return a layer's output with the rule's gradient for its inputs."""
         inputs, given, shape = taken.inputs, out, out.shape
         if taken.is_single:
             inputs, given = tuple(each[None] for each in inputs), out[None]
@@ -319,7 +331,8 @@ class WeightRule:
             function = getattr(FUNCTIONS, name)
         else:
             function = self.rule.over(taken.kind, **taken.attributes)
-        # If a Function returns an input, the result is a view, which must not be written to.
+        # A Function that returns its input returns a view, which must not be written to: hence a
+        # clone.
         result = function(*inputs, *taken.params, given).clone().reshape(shape)
         if self.merges:
             setattr(result, MERGES, Merging(taken, out, version_of(result)))
@@ -327,7 +340,9 @@ class WeightRule:
 
 
 class OwnGradient:
-    """No rule: a call keeps its own gradient, whatever the model around says of such calls."""
+    """No rule: a call keeps its own gradient, whatever rules the model around has for
+    such calls.
+    """
 
     name = "own"
 
@@ -361,7 +376,9 @@ def rule_of_operation(operation: str, rule: Any) -> CallRule:
 
 
 def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
-    """Return, for the calls inside of a layer, a rule for it: all others keep their gradient."""
+    """Return the rules for calls within a layer: this rule where it has a meaning, else their own
+    gradients.
+    """
     weights = rule_of_calls(rule, merges)
     reads = is_layer_rule(rule)
     return {
@@ -371,13 +388,13 @@ def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
 
 
 def version_of(x: Tensor) -> int:
-    """Return how often a tensor was written into; compiled code does not know."""
+    """Return how often a tensor was written to; 0 in compiled code, which cannot tell."""
     return 0 if is_compiling() else x._version
 
 
 def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
-    """Return the output of a batch normalization, merged with the layer before it; None if its
-    input is not that layer's last output, or the layer is a grouped transposed convolution.
+    """Return the output of a batch normalization merged with the layer before it. None if its input
+    is not that layer's last output, or the layer is a grouped transposed convolution.
     """
     merging = getattr(x, MERGES, None)
     if merging is None or merging.version != version_of(x):

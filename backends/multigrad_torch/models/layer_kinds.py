@@ -1,7 +1,7 @@
-"""The operations of torch that layers are: one table for all that puts rules on them.
+"""Which operation and kind of layer a torch module or call is: one table for attach and
+attribution.
 
-It says which kind of layer a module or a call is, how rules that read weights take it, and which
-are our activations.
+The table says how rules that read weights take a call, and which operations are our activations.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Tensor: TypeAlias = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class CallOfLayer:
-    """A call as `multigrad.models.attribution.kinds` has it.
+    """A call of a layer, as `multigrad.models.attribution.kinds` expects it.
 
     Attributes:
-        kind: of the layer.
-        inputs: what relevance is for.
-        params: weight and bias, where the kind has them.
-        attributes: what is fixed.
-        is_single: whether the call is of one example, without an axis for a batch.
-        shape: of the output where the kind has it with other axes.
+        kind: the kind of layer.
+        inputs: the tensors that get relevance.
+        params: weight and bias, if the kind has them.
+        attributes: constants of the call.
+        is_single: whether the call is for one example, without a batch axis.
+        shape: the shape of the output if the kind returns it with other axes.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class CallOfLayer:
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:
-    """Return a number for each axis."""
+    """Return one number for each axis, as torch reads such an argument."""
     if isinstance(value, int):
         return (value,) * count
     return tuple(value) * (count if len(value) == 1 else 1)
@@ -64,6 +64,7 @@ def convolution(
 ) -> CallOfLayer:
     count = weight.ndim - 2
     dilations = spread(dilation, count)
+    # torch puts the odd element of "same" at the end.
     if padding == "same":
         whole = [d * (size - 1) for d, size in zip(dilations, weight.shape[2:], strict=True)]
         borders = tuple((each // 2, each - each // 2) for each in whole)
@@ -131,7 +132,7 @@ def adaptive_average_pooling(axes: int, input: Tensor, output_size: Any) -> Call
 def mean(
     input: Tensor, dim: Any = None, keepdim: bool = False, **others: Any
 ) -> CallOfLayer | None:
-    """Read a mean over all axes after the channels, which is a pooling."""
+    """Return a mean over all axes after the channels as a pooling; None for any other mean."""
     dims = (dim,) if isinstance(dim, int) else tuple(dim or ())
     axes = input.ndim - 2
     if axes < 1 or {each % input.ndim for each in dims} != set(range(2, input.ndim)):
@@ -142,10 +143,11 @@ def mean(
 
 
 def addition(input: Any, other: Any, alpha: Any = 1) -> CallOfLayer | None:
-    """Read the sum of two activations."""
+    """Return the sum of two activations as a call of a layer; None for any other sum."""
     both = isinstance(input, torch.Tensor) and isinstance(other, torch.Tensor)
     if not both or isinstance(input, nn.Parameter) or isinstance(other, nn.Parameter):
         return None
+    # A parameter, as in x + bias, gets no relevance, and integers have no gradient.
     if alpha != 1 or not (input.is_floating_point() and other.is_floating_point()):
         return None
     return CallOfLayer("addition", (input, other))
@@ -153,15 +155,14 @@ def addition(input: Any, other: Any, alpha: Any = 1) -> CallOfLayer | None:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What is known of an operation that layers are.
+    """An operation that layers compute.
 
     Attributes:
-        kind: of these layers, as `multigrad.models.attribution.kinds` names it.
+        kind: the kind of these layers, as `multigrad.models.attribution.kinds` names it.
         modules: their classes.
-        read: what reads a call of it for rules that take its tensors; None: they have no meaning
-            there.
-        settings: it is our activation of its name where its numbers, by position and by name, also
-            as attributes of the modules, are these; None: it is none of ours.
+        read: reads a call of it for rules that need its tensors; None: those rules do not apply.
+        settings: the numbers, by position and name, also as attributes of the modules, with which
+            it is our activation of this name; None: it is not one of ours.
     """
 
     kind: str
@@ -173,7 +174,7 @@ class Operation:
 def over_axes(
     modules: str, kind: str, read: Callable[[int], Any] | None = None
 ) -> dict[str, Operation]:
-    """Return the rows of modules over one, two and three axes; `read`: by their number."""
+    """Return the rows of modules over one, two and three axes; `read` gets that number."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", modules).lower()
     return {
         f"{name}{n}d": Operation(kind, (getattr(nn, f"{modules}{n}d"),), read and read(n))
@@ -181,7 +182,7 @@ def over_axes(
     }
 
 
-# One row for each operation: a layer is added here, and nowhere else.
+# One row for each operation. To support another layer, add a row here; nothing else is needed.
 OPERATIONS: Mapping[str, Operation] = {
     "linear": Operation("linear", (nn.Linear,), linear),
     **over_axes("Conv", "convolution", lambda n: convolution),
@@ -207,7 +208,7 @@ OPERATIONS: Mapping[str, Operation] = {
         each.__name__.lower(): Operation("activation", (each,), settings={})
         for each in (nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Tanh)
     },
-    # Of these torch has the functions under the names of the modules, and we no activation.
+    # torch has functions with the names of these modules; none is one of our activations.
     **{
         each.__name__.lower(): Operation("activation", (each,))
         for each in (
@@ -217,10 +218,10 @@ OPERATIONS: Mapping[str, Operation] = {
         )
     },
 }
-# Those that are our activations, and the modules that are one: a subclass may compute another.
+# Our activations, and the modules that are exactly one: a subclass may compute something else.
 ACTIVATIONS = {name: row.settings for name, row in OPERATIONS.items() if row.settings is not None}
 ACTIVATION_OF = {module: name for name in ACTIVATIONS for module in OPERATIONS[name].modules}
-# Only the first of their tensors is an activation.
+# Operations of which only the first tensor is an activation; the others are weights.
 WITH_WEIGHTS = frozenset(
     {
         *(name for name, row in OPERATIONS.items() if has_weight(row.kind)),
@@ -236,6 +237,6 @@ WITH_WEIGHTS = frozenset(
 
 
 def kind_of(module: nn.Module) -> str | None:
-    """Return the kind of a module, None for one of no name."""
+    """Return the kind of a module, None if no row has its class."""
     rows = OPERATIONS.values()
     return next((row.kind for row in rows if isinstance(module, row.modules)), None)

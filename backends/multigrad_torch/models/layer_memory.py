@@ -1,4 +1,6 @@
-"""What the layers of a model keep for backward, as autograd's hooks of saved tensors tell."""
+"""The tensors that a model's layers keep for backward, read by autograd's hooks for
+saved tensors.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,13 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class Record:
-    """What is saved while layers run, and by which.
+    """The tensors that are saved while layers run, and the layers that saved them.
 
     Attributes:
         saved: each tensor with the layer that kept it.
-        given: what the layers got, with their names.
-        made: what they returned.
+        given: the inputs of layers, with the layers' names.
+        made: the outputs of layers.
+        running: the names of the layers that run now, innermost last.
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
@@ -45,22 +48,25 @@ class Record:
         self.made.extend(_tensors(outputs))
 
     def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Row]:
-        """Run forward, and return what is saved of other memory than weights."""
+        """Run forward, and return what is saved in memory other than that of weights."""
         with (
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(self.pack, as_it_is),
         ):
             outputs = run()
         rows = _rows({_place(each) for each in own}, self.saved, self.given, self.made)
-        del outputs  # until here no memory was given back, and taken by another tensor
+        # Until here all memory is held, so that no address is used twice.
+        del outputs
         return rows
 
 
 def kept_by_layers(
     model: nn.Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> list[Row]:
-    """Run a model forward on zeros, and return what is saved: by layer, what it is, shape, dtype,
-    bytes. A memory is told once, at the layer that keeps it first; weights and buffers are not.
+    """Run a model forward on zeros, and return what is saved: by layer its role, shape, dtype and
+    bytes.
+
+    Memory is counted once, for the layer that keeps it first; weights and buffers are not counted.
     """
     own = [*model.parameters(), *model.buffers()]
     inputs = _make_inputs(list(model.parameters()), shapes, dtypes)
@@ -91,7 +97,7 @@ def kept_by_call(
     shapes: Sequence[tuple[int, ...]],
     dtypes: Sequence[str],
 ) -> list[Row]:
-    """Return the same of a call of a Keras model; see `multigrad.keras.models.layer_kinds`."""
+    """Return the same for a call of a Keras model; see `multigrad.keras.models.layer_kinds`."""
     inputs = _make_inputs(weights, shapes, dtypes)
     record = Record(inputs)
 
@@ -110,8 +116,8 @@ def kept_by_call(
 def _make_inputs(
     weights: Sequence[Tensor], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> list[Tensor]:
-    """Return zeros, which ask for a gradient where no weight does."""
     device = weights[0].device if weights else None
+    # Autograd saves nothing unless a gradient is asked for: of a weight, or else of the inputs.
     learns = any(each.requires_grad for each in weights)
     inputs = [
         torch.zeros(shape, dtype=bridge.dtype(name), device=device)
@@ -131,7 +137,7 @@ def _rows(
     inputs = {(layer, _place(each)) for layer, each in given}
     outputs = {*map(_place, made)}
     rows: list[Row] = []
-    told: dict[Any, dict[Any, int]] = {}  # by memory, the bytes of each part of it
+    told: dict[Any, dict[Any, int]] = {}  # by memory: the bytes of each part of it so far
     for layer, tensor in saved:
         place = _place(tensor)
         parts = told.setdefault(place, {})
@@ -152,16 +158,16 @@ def _rows(
 
 
 def _place(tensor: Tensor) -> Any:
-    """Return where the memory of a tensor begins: one for all views of it."""
     try:
+        # All views of a memory have one address.
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (NotImplementedError, RuntimeError):  # of subclasses without a storage
         return id(tensor)
 
 
 def _size(tensor: Tensor) -> int:
-    """Return the bytes of the memory that a tensor is a part of, or a view with repetitions."""
     try:
+        # An expanded view is larger than its memory.
         return tensor.untyped_storage().nbytes()
     except (NotImplementedError, RuntimeError):
         return tensor.nbytes
@@ -180,7 +186,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 @contextmanager
 def _as_before(model: nn.Module) -> Iterator[None]:
-    """Set the buffers of a model, such as running means, and the generators back."""
+    # The run may change buffers, such as running means, and draw: both are restored.
     buffers = {name: each.detach().clone() for name, each in model.named_buffers()}
     devices = {each.device.index for each in model.parameters() if each.is_cuda}
     with torch.random.fork_rng([index for index in devices if index is not None]):

@@ -1,4 +1,4 @@
-"""A rule on a layer: around its forward, whatever that computes."""
+"""Rules on layers, which wrap a layer's forward, whatever it computes."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Tensor: TypeAlias = torch.Tensor
 
 
 class InRegions(Acting):
-    """Acts on modules in the second run of a region as in its first."""
+    """Acts on modules in the second run of a checkpointed region as in the first."""
 
     def acts_in_regions(self, module: nn.Module) -> bool:
-        """Note that it acts on a module in the regions around this call; return whether it did in
-        the first run of the one that runs again.
+        """Note in the regions around this call that it acts on a module; return whether it acted in
+        the first run of a region that runs again.
         """
         key = id(self), id(module)
         if not has_acted(key):
@@ -51,10 +51,10 @@ class InRegions(Acting):
 
 
 class OnLayer(InRegions):
-    """A rule acts on layers, each of which has one at most.
+    """A rule on layers, of which each layer has one at most.
 
     Attributes:
-        rule_name: what messages call it.
+        rule_name: the rule's name in messages.
     """
 
     rule_name: str
@@ -74,7 +74,7 @@ class OnLayer(InRegions):
 
 
 class ActingHere(Acting):
-    """Something that was taken off acts again on one thread."""
+    """Something that was taken off, but acts again on one thread."""
 
     def __init__(self, acting: Acting) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class ActingHere(Acting):
 
 @contextmanager
 def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
-    """Let something act on a module as in the first run of a region, also where it was taken off
+    """Let something act on a module as in the first run of a region, even if it was taken off
     since.
     """
     if acting in acting_on(module):
@@ -111,13 +111,14 @@ def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
 
 
 class LayerActing(OnLayer):
-    """A rule that reads no weights acts on the gradient of layers' input."""
+    """A rule that reads no weights acts on the gradient of a layer's input."""
 
     def __init__(self, rule: PlainRule) -> None:
         super().__init__()
         self.rule = rule
         self.rule_name = rule.name
-        self.has_acted = False  # or it was said that it does not
+        self.has_acted = False  # or a warning has said that it does not
+        # Layers that were called once without a gradient for the rule: the second time it warns.
         self.idle: set[int] = set()
 
     def wrap_forward(self, original: type, method: Method) -> Method:
@@ -144,6 +145,7 @@ class LayerActing(OnLayer):
                 return self.name_of(module)
 
             if getattr(module, "inplace", None) is True:
+                # The rule must see x as it was before the layer wrote into it.
                 return x.copy_(self.rule.apply(x.clone(), lambda given: call(given.clone()), where))
             out = self.rule.apply(x, call, where)
             if not self.has_acted and not is_compiling():
@@ -166,7 +168,8 @@ class LayerActing(OnLayer):
                 return general(module, input)
             if getattr(module, "inplace", False):
                 act = rule.in_place[operation]
-            if stack_length():  # operations have rules too, but not those within ours
+            # Rules on operations must not see the operations of our own code.
+            if stack_length():
                 with torch._C.DisableTorchFunction():
                     return act(input)
             return act(input)
@@ -174,12 +177,12 @@ class LayerActing(OnLayer):
         return forward
 
     def note_gradient(self, module: nn.Module, x: Tensor, out: Any) -> None:
-        """Warn where a layer is trained a second time, and no gradient ever comes to the rule."""
+        """Warn when a layer is trained a second time and the rule never gets a gradient."""
         if may_have_gradient(x):
             self.has_acted = True
-        elif out.requires_grad:  # its weights' gradients pass
+        elif out.requires_grad:  # only its weights get gradients
             if id(module) in self.idle:
-                self.has_acted = True  # it is said once
+                self.has_acted = True  # warn once
                 warnings.warn(
                     f"rule {self.rule.name!r} acts nowhere: the input of {self.name_of(module)} "
                     "needs no gradient, and a rule on a layer is for that of its input. Select a "
@@ -190,7 +193,7 @@ class LayerActing(OnLayer):
             self.idle.add(id(module))
 
     def check(self, module: nn.Module, x: Any, others: Any) -> None:
-        """Check what a layer is called with."""
+        """Raise an error unless a layer is called with one tensor that a gradient passes."""
         if isinstance(x, torch.Tensor) and x.is_floating_point():
             if others in (([], {}), ()):
                 return
@@ -202,13 +205,13 @@ class LayerActing(OnLayer):
             if not active:
                 return
             given = f"{len(active) + 1} tensors that a gradient may pass"
-            wish = "select the layers inside of it"
+            wish = "select the layers inside it"
         elif isinstance(x, torch.Tensor):
             given = f"a tensor of {x.dtype}, which has no gradient"
             wish = "select a layer that takes its output"
         else:
             given = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
-            wish = "select the layers inside of it"
+            wish = "select the layers inside it"
         raise RuleValueError(
             f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
             f"the gradient of one input: {wish}"
@@ -216,10 +219,10 @@ class LayerActing(OnLayer):
 
 
 class FunctionActing(InRegions):
-    """A rule acts on a function that a module holds as an attribute, wherever it is called there.
+    """A rule acts on a function that a module holds as an attribute, whenever it is called there.
 
-    A property of the class stands before the module's own dict, which stays as it is. Dynamo (torch
-    2.13) reads the dict first: it leaves the module's forward to eager code.
+    A property of the class takes precedence over the module's own dict, which stays unchanged.
+    Dynamo (torch 2.13) reads the dict first, so the module's forward is left to eager code.
     """
 
     def __init__(self, rule: PlainRule, attribute: str) -> None:
@@ -272,8 +275,8 @@ class FunctionActing(InRegions):
 
 
 class InsideActing(OnLayer):
-    """A rule acts on the calls inside of layers that it has a meaning for; None keeps the gradients
-    of them all, whatever the model around says of such calls.
+    """A rule acts on the calls within layers for which it has a meaning. With None all of them keep
+    their gradients, whatever rules the model around has for such calls.
     """
 
     def __init__(self, rule: Any, merges: bool = False) -> None:
@@ -301,7 +304,7 @@ class InsideActing(OnLayer):
 
 
 class MergedActing(OnLayer):
-    """A batch normalization makes one layer with the layer before it, under the rule of that."""
+    """A batch normalization forms one layer with the layer before it, under that layer's rule."""
 
     def __init__(self, rule: Any, own: OnLayer | None) -> None:
         super().__init__()
@@ -314,6 +317,7 @@ class MergedActing(OnLayer):
         alone = method if self.own is None else self.own.wrap_forward(original, method)
 
         def forward(module: Any, input: Any) -> Any:
+            # None if the input is not the marked output of that layer: then it acts alone.
             merged = call_merged(rule, module, method, input)
             return alone(module, input) if merged is None else merged
 

@@ -1,4 +1,4 @@
-"""The operations of a model whose calls get a rule: seen by a mode that its own methods enter."""
+"""Rules on a model's operations, by a torch function mode that the model's own methods enter."""
 
 from __future__ import annotations
 
@@ -46,20 +46,21 @@ Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
 stack_at = torch._C._get_function_stack_at
 _keys = itertools.count()
+# Dynamo holds constants only, so traced code names a mode by its key.
 MODES: weakref.WeakValueDictionary[str, OperationMode] = weakref.WeakValueDictionary()
-# nn.ReLU6 calls it, with these limits.
+# nn.ReLU6 calls hardtanh with these limits.
 HARDTANH, LIMITS = "hardtanh", (0.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a function of torch.
+    """A function of torch that a mode reacts to.
 
     Attributes:
         name: its operation.
-        through: how it runs where what it calls inside is meant.
+        through: its code with calls that the mode sees, if it calls operations internally.
         writes: whether its result lies in its input.
-        inplace_at: the position of the argument that asks for that.
+        inplace_at: the position of the argument `inplace`.
     """
 
     name: str
@@ -81,18 +82,18 @@ def know(name: str, function: Any) -> Known:
 
 
 class OperationMode(TorchFunctionMode):
-    """Gives calls of some operations a rule, within methods of the models that it acts on.
+    """Applies rules to calls of some operations, within methods of the models that it acts on.
 
-    Torch takes the mode away while it handles a call, so nothing is seen twice.
+    torch suspends the mode while it handles a call, so nothing is seen twice.
 
     Attributes:
         rules: by operation.
         seen: the operations that were called, until a call of the whole model has ended.
-        recorded: those of the rules that acted where gradients are taken, as long as it is `seen`.
-        hits: how often each of the rules acted; compiled code counts when it is traced.
-        around: the modes of models that hold the one that this is for, with some of its operations.
-        roots: returns the models that this is for: one, and its copies.
-        say_layers: returns which of its layers that are an operation have rules of their own.
+        recorded: those whose rules acted while gradients were recorded, as long as there is `seen`.
+        hits: how often each rule acted; in compiled code, how often it was traced.
+        around: the modes of models around this one that have rules on some of its operations.
+        roots: returns the models that the mode is for: one, and its copies.
+        say_layers: returns which layers that are an operation have rules of their own.
     """
 
     def __init__(self, rules: Mapping[str, CallRule]) -> None:
@@ -112,12 +113,10 @@ class OperationMode(TorchFunctionMode):
         let_dynamo_dispatch(self.table)
 
     def _tabulate(self) -> dict[Any, Known]:
-        """Describe the functions that compute an operation with a rule, or that call one
-        internally.
-        """
         table: dict[Any, Known] = {}
         names = set(self.rules)
         if "relu6" in names:
+            # A call of hardtanh may be a relu6, depending on its limits.
             names.add(HARDTANH)
         for function, name in known_functions().items():
             if name in names:
@@ -136,12 +135,13 @@ class OperationMode(TorchFunctionMode):
         known = None
         if not is_compiling():
             known = self.table.get(func)
-        elif row := note_seen(self.key, func):  # functions are no keys: Dynamo makes some anew
+        # Dynamo makes new objects of some functions, so traced code cannot use them as keys.
+        elif row := note_seen(self.key, func):
             known = self.rows[row]
         if known is None:
             if self.seen is not None and not is_compiling():
                 self.seen.add(name_operation(func))
-            if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot read that
+            if func is torch.Tensor.unflatten:  # Dynamo (torch 2.13) cannot trace it
                 func = torch.unflatten
             return func(*args, **kwargs)
         if known.through is not None:
@@ -160,13 +160,13 @@ class OperationMode(TorchFunctionMode):
             kwargs.get("inplace") is True
             or (len(args) > known.inplace_at and args[known.inplace_at] is True)
         )
-        if stack_length():  # another model's: what our own code calls is not for it
+        # An outer mode, of another model, must not see what our own code calls.
+        if stack_length():
             with torch._C.DisableTorchFunction():
                 return rule.call(name, func, in_place, args, kwargs)
         return rule.call(name, func, in_place, args, kwargs)
 
     def note_hit(self, name: str) -> None:
-        """Count a call of an operation that has a rule."""
         if is_compiling():
             note_hit(self.key, name)
             return
@@ -180,7 +180,7 @@ class OperationMode(TorchFunctionMode):
         return sum(self.hits.values())
 
     def keep_in_regions(self) -> None:
-        """Let the regions around this call, that run again in backward, do so within this mode."""
+        """Let the regions around this call, which run again in backward, do so within this mode."""
         for region in noted_regions():
             if not holds(region.function, self):
                 region.function = Within(region.function, self)
@@ -200,23 +200,23 @@ class OperationMode(TorchFunctionMode):
 
     def say_unrecorded(self, subject: str = "the model") -> str:
         """Return an error message after a call in which each operation was called; "" if each was
-        called where gradients are recorded, or if this thread records none.
+        called while gradients were recorded, or if this thread records none.
         """
         if not torch.is_grad_enabled():
             return ""
         missing = next((name for name in self.hits if name not in self.recorded), None)
         if missing is None:
+            # Every rule has acted: from now on calls of other operations are not noted.
             self.seen = None
             return ""
         return (
             f"{subject} calls operation {missing!r} only where torch takes no gradient, so its "
-            "rule acts nowhere: inside of an autograd.Function, whose backward is its own, or "
+            "rule acts nowhere: inside an autograd.Function, whose backward is its own, or "
             "under torch.no_grad. Select the layer that does so"
         )
 
 
 def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the limits of a call of hardtanh."""
     low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
     high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
     return low, high
@@ -227,7 +227,7 @@ def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
 
 @dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
-    """Count a call in code that is traced."""
+    """Count a call in traced code."""
     MODES[key].hits[name] += 1
     MODES[key].recorded.add(name)
     return True
@@ -235,7 +235,9 @@ def note_hit(key: str, name: str) -> bool:
 
 @dynamo.assume_constant_result
 def note_seen(key: str, function: Any) -> str:
-    """Note an operation in code that is traced; return which row of the mode is for it, if any."""
+    """Note an operation in traced code; return the key of the mode's row for it, "" if there is
+    none.
+    """
     mode, name = MODES[key], name_operation(function)
     known = mode.table.get(function)
     if known is None and name in mode.rules:
@@ -282,7 +284,6 @@ def holds(function: Any, mode: OperationMode) -> bool:
 
 
 def is_entered(mode: OperationMode) -> bool:
-    """Return whether this thread is within a mode."""
     for i in range(stack_length()):  # noqa: SIM110 (a third of the time of `any`)
         if stack_at(i) is mode:
             return True
@@ -290,7 +291,7 @@ def is_entered(mode: OperationMode) -> bool:
 
 
 def find_inner(mode: OperationMode) -> OperationMode | None:
-    """Return the innermost mode that this thread is within, of a model inside of a mode's."""
+    """Return the innermost entered mode of a model that lies within the model of this mode."""
     for i in range(stack_length() - 1, -1, -1):
         entered = stack_at(i)
         if isinstance(entered, OperationMode):
@@ -327,7 +328,7 @@ def override_calls(function: Call, rules: Any) -> Call:
 
 
 class Overriding:
-    """The mode that a function is called in, made anew where a name means another rule."""
+    """The mode in which a function is called; a new one when a rule's name gets another meaning."""
 
     def __init__(self, function: Call, rows: Mapping[str, Any]) -> None:
         self.name = name_of(function)
@@ -336,7 +337,6 @@ class Overriding:
         self.mode = self.following.now()
 
     def make_mode(self, found: Any) -> OperationMode:
-        """Return the mode for what the rules' names mean now."""
         self.mode = OperationMode({n: rule_of_operation(n, r) for n, r in self.rows.items()})
         ACTING[self.mode.key] = self
         return self.mode
@@ -362,7 +362,6 @@ def say_unmet(key: str) -> str:
 
 
 def find(selector: Any) -> str:
-    """Return the operation that a selector means."""
     operation = find_operation(selector)
     if operation is not None:
         return operation

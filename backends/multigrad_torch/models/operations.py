@@ -1,4 +1,4 @@
-"""Torch's operations by one name each, whatever function, method or operator a call goes by."""
+"""torch's operations, each under one name for its functions, methods and operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..versions import COMPILES
 
 Function = Callable[..., Any]
 
-# Names of one operation.
+# The name used here for an operation, by its other names.
 SAME = {
     "truediv": "div", "itruediv": "div", "rtruediv": "div", "divide": "div", "true_divide": "div",
     "rdiv": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub", "negative": "neg",
@@ -42,12 +42,12 @@ CALLABLES = (
 
 
 def name_operation(function: Any) -> str:
-    """Return the name of the operation that a function of torch computes."""
     name = getattr(function, "__name__", "") or ""
     if isinstance(function, torch._ops.OpOverload):
         name = name.partition(".")[0]
     if name.startswith("__") and name.endswith("__"):
         word = name[2:-2]
+        # `__iadd__` and `__radd__` are add, but `__invert__` is no in-place `nvert`.
         for prefix in ("", "i", "r"):
             plain = SAME.get(word.removeprefix(prefix), word.removeprefix(prefix))
             if word.startswith(prefix) and plain in plain_names():
@@ -61,7 +61,7 @@ def name_operation(function: Any) -> str:
 
 @functools.cache
 def plain_names() -> frozenset[str]:
-    """Return the names in torch's namespaces without the operators'."""
+    """Return the names in torch's namespaces, without those of operators."""
     found = {
         name.rstrip("_")
         for home in HOMES
@@ -78,7 +78,7 @@ def operation_names() -> frozenset[str]:
 
 @functools.cache
 def known_functions() -> dict[Any, str]:
-    """Return the operations by torch's functions and methods."""
+    """Return the operations of torch's functions and methods."""
     found = {
         value: name_operation(value)
         for home in HOMES
@@ -98,18 +98,18 @@ def known_functions() -> dict[Any, str]:
 
 
 def name_operator(name: str) -> str | None:
-    """Return the operation of a function of the module `operator`, None where torch has none."""
+    """Return the operation of a function of the module `operator`, None if torch has none."""
     found = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
     return found if found in operation_names() else None
 
 
 def is_public(name: str) -> bool:
-    """Return whether a name is no private one; operators' names are public."""
+    """Return whether a name is public, as those of operators are."""
     return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
 
 
 def find_operation(selector: Any) -> str | None:
-    """Return the operation that a selector means, None where it means none."""
+    """Return the operation that a selector means, or None."""
     if isinstance(selector, str):
         return selector if selector in operation_names() else None
     if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
@@ -127,16 +127,16 @@ HAS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_var
 
 
 def has_none(*args: Any) -> bool:
-    """Answer `has_torch_function` in a function that is seen through."""
+    """Return False, as `has_torch_function` in a function that is seen through."""
     return False
 
 
 @functools.cache
 def see_through(function: types.FunctionType) -> Function:
-    """Return a function of torch's Python code as it runs where no mode takes its call: what it
-    calls itself goes to the modes.
+    """Return one of torch's Python functions as it runs when no mode takes its call, so that modes
+    see the calls within it.
     """
-    # Dynamo reads globals that have a name from the module of that name.
+    # Without `__name__`, or Dynamo would read the globals from the module of that name.
     names = {**function.__globals__, **dict.fromkeys(HAS, has_none)}
     del names["__name__"]
     seen = types.FunctionType(
@@ -147,8 +147,8 @@ def see_through(function: types.FunctionType) -> Function:
 
 
 def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
-    """Let Dynamo ask modes about functions: it asks about those alone that torch lists as such that
-    can be overridden (torch 2.13), and hardswish, tanh or relu_ are not among them.
+    """Let Dynamo ask modes about functions. It asks only about those that torch lists as
+    overridable (torch 2.13); hardswish, tanh and relu_ are not among them.
     """
     if COMPILES:
         from torch._dynamo.variables.torch import get_overridable_functions
@@ -158,7 +158,7 @@ def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
 
 @functools.cache
 def overloaded(name: str) -> tuple[tuple[Any, ...], ...]:
-    """Return torch's operators of a name, in place too: each packet and its overloads."""
+    """Return torch's operators of a name, also in place: each packet and its overloads."""
     packets = (getattr(torch.ops.aten, each, None) for each in (name, f"{name}_"))
     return tuple(
         (packet, *(getattr(packet, each) for each in packet.overloads()))
@@ -169,7 +169,7 @@ def overloaded(name: str) -> tuple[tuple[Any, ...], ...]:
 
 @functools.cache
 def functions_calling(operations: frozenset[str]) -> tuple[types.FunctionType, ...]:
-    """Return the functions of torch's Python code that call one of some operations inside."""
+    """Return torch's Python functions that call one of some operations internally."""
     return tuple(
         function
         for function, names in _callees().items()
@@ -179,9 +179,7 @@ def functions_calling(operations: frozenset[str]) -> tuple[types.FunctionType, .
 
 @functools.cache
 def _callees() -> dict[types.FunctionType, set[str]]:
-    """Return the operations that torch's functions in Python name in their code, also those in what
-    they call.
-    """
+    # The operations that each Python function of torch names in its code.
     called = {
         value: {SAME.get(name.rstrip("_"), name.rstrip("_")) for name in value.__code__.co_names}
         for home in (F, torch.functional)
@@ -190,6 +188,7 @@ def _callees() -> dict[types.FunctionType, set[str]]:
     }
     helpers = {value.__name__: names for value, names in called.items()}
     grown = True
+    # Then also those in what it calls, until nothing is added.
     while grown:
         grown = False
         for names in called.values():

@@ -1,7 +1,7 @@
-"""Modules of torch whose weights and inputs are quantized, by torch's own parametrizations.
+"""Quantization of a module's weights and inputs, by torch's parametrizations.
 
-torch pickles no module that has any, as its class is made for it alone; of these one, the pickle
-holds the module without them, and how it is quantized.
+torch does not pickle parametrized modules, as each has a class of its own. A pickle of a quantized
+module contains the module without parametrizations, and its quantizers.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ INPUTS = "input_quantizer"
 
 
 class Quantizer(nn.Module):
-    """Quantizes a tensor; what it learns are its parameters."""
+    """A module that quantizes a tensor; its parameters are what it learns."""
 
-    holds_weights = True  # a capture looks for them
+    holds_weights = True  # tells a capture to look for its parameters
 
     def __init__(self, how: Quantization, seen: Seen, like: torch.Tensor | None = None) -> None:
         super().__init__()
         self.how = how
         dtype = torch.float32
         if like is not None:
+            # What is learned has at least float32, also for 16-bit weights.
             dtype = torch.promote_types(like.dtype, dtype)
         device = None if like is None else like.device
         for name, start in zip(how.learned, how.start(seen), strict=True):
@@ -96,8 +97,8 @@ def quantize_module(
 
 
 def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
-    """Let a module have a quantized weight."""
     parametrize.register_parametrization(owner, name, quantizer)
+    # torch made this class for this module alone, so it may be changed.
     made: Any = type(owner)
     made.__reduce_ex__ = reduce_quantized
 
@@ -105,18 +106,18 @@ def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
 def quantize_input(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
-    """Return a call's arguments, the first one quantized."""
+    """Return a call's arguments with the first one quantized."""
     quantize = getattr(module, INPUTS)
     if args:
         args = quantize(args[0]), *args[1:]
-    elif kwargs:  # in pickles of before it is given none
+    elif kwargs:  # None where an old pickle registered the hook without with_kwargs
         first = next(iter(inspect.signature(module.forward).parameters))
         kwargs = {n: quantize(x) if n == first else x for n, x in kwargs.items()}
     return args if kwargs is None else (args, kwargs)
 
 
 def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
-    """Return the weights of a module that are quantized, with the modules that hold them."""
+    """Return the weights of a module to quantize, each with the module that contains it."""
     found = []
     for path, owner in module.named_modules():
         if parametrize.is_parametrized(owner):
@@ -150,7 +151,7 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
 
 
 def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
-    """Return how a pickle makes a quantized module: of the plain one."""
+    """Return how a pickle restores a quantized module: from the plain one and its quantizers."""
     lists: Any = self.parametrizations
     if any(not isinstance(each, Quantizer) for one in lists.values() for each in one):
         raise RuntimeError(
@@ -170,8 +171,8 @@ def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
 
 
 def restore(plain: nn.Module, quantizers: dict[str, Quantizer], order: list[str]) -> nn.Module:
-    """Return a module with its weights quantized; the order of what it holds is that of its
-    parameters, which optimizers go by.
+    """Return the module with its weights quantized and its submodules in the given order, which is
+    that of the parameters, on which optimizers depend.
     """
     for name, quantizer in quantizers.items():
         put_on_weight(plain, name, quantizer)

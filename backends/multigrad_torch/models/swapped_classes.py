@@ -1,8 +1,8 @@
-"""Modules whose class is swapped for a subclass that looks like it: what acts on a model stands
-there.
+"""Rules on modules by a swapped class: a subclass that looks like the original and contains what
+acts.
 
-So a module's own dict, state dict, parameters, hooks and pickles stay as they are, compiled code
-guards on the class, and a module that nothing acts on any more has its own class again.
+The module's own dict, state dict, parameters, hooks and pickles stay as they are, and compiled code
+guards on the class. A module on which nothing acts has its own class again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from ..versions import COMPILES
 Method = Callable[..., Any]
 ACTING = "_multigrad_acting"  # what acts on a class's modules, outermost last
 ORIGINAL = "_multigrad_original"
+# Sets the real class, past the property that shows the original one.
 CLASS: Any = vars(object)["__class__"]
-BEFORE = "_multigrad_before"  # of a parametrized module's class: the one that torch made
+BEFORE = "_multigrad_before"  # on a parametrized module's class: the class that torch made
 
 
 class Acting:
-    """Something that acts on modules: it may go around their methods.
+    """Something that acts on modules and may wrap their methods.
 
-    `modules` are those that it acts on and their copies, by identity, each with its name.
+    `modules` are the modules that it acts on and their copies, by identity, each with its name.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class Acting:
         return {}
 
     def goes_inside(self, other: Acting) -> bool:
-        """Return whether it stands within another one, where that acts already."""
+        """Return whether it must be wrapped by another one that acts already."""
         return False
 
     def all_modules(self) -> list[nn.Module]:
@@ -64,7 +65,6 @@ class Acting:
         return [module for module in held if module is not None]
 
     def add(self, module: nn.Module, name: str) -> None:
-        """Note a module that it acts on."""
         key, modules = id(module), self.modules
 
         def forget(_: Any) -> None:
@@ -73,7 +73,6 @@ class Acting:
         modules[key] = weakref.ref(module, forget), name
 
     def name_of(self, module: nn.Module) -> str:
-        """Return a module's name, as messages say it."""
         name = self.modules.get(id(module), (None, ""))[1]
         return f"layer {name!r} ({type(module).__name__})" if name else type(module).__name__
 
@@ -83,7 +82,7 @@ def acting_on(module: nn.Module) -> tuple[Acting, ...]:
 
 
 def put_on(module: nn.Module, acting: Acting, name: str) -> None:
-    """Let something act on a module from now on, around what acts already.
+    """Let something act on a module from now on, around everything that acts already.
 
     Raises:
         RuleTypeError: its class has no subclass that fits.
@@ -91,12 +90,13 @@ def put_on(module: nn.Module, acting: Acting, name: str) -> None:
     dynamo.forget()
     acts = acting_on(module)
     at = next((i for i, other in enumerate(acts) if acting.goes_inside(other)), len(acts))
-    acting.add(module, name)  # first: `take_off` takes off no more than it knows of
+    # Before the class changes: `take_off` takes off only modules that are noted.
+    acting.add(module, name)
     _assign(module, (*acts[:at], acting, *acts[at:]))
 
 
 def take_off(acting: Acting) -> None:
-    """Let something act no more, on any module and any copy."""
+    """Stop something from acting, on all modules and their copies."""
     dynamo.forget()
     for module in acting.all_modules():
         if acting in acting_on(module):
@@ -106,9 +106,7 @@ def take_off(acting: Acting) -> None:
 
 @contextmanager
 def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
-    """Where what is within raises, let a module and all in it be of the classes, and hold what,
-    they do now.
-    """
+    """Restore the classes and attributes of a module and all modules in it, if the body raises."""
     before = [(each, type(each), dict(vars(each))) for each in root.modules()]
     tables = [each for *_, own in before for each in own.values() if isinstance(each, dict | set)]
     held = [(each, each.copy()) for each in tables]
@@ -119,14 +117,14 @@ def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
             CLASS.__set__(module, cls)
             vars(module).clear()
             vars(module).update(own)
-        for table, rows in held:  # the same objects: handles of hooks know them
+        for table, rows in held:  # the same objects, as handles of hooks refer to them
             table.clear()
             table.update(rows)
         raise
 
 
 def original_class(module: nn.Module) -> type:
-    """Return the class that a module has where nothing acts on it."""
+    """Return the class that a module has when nothing acts on it."""
     return getattr(type(module), ORIGINAL, type(module))
 
 
@@ -139,13 +137,14 @@ def _assign(module: nn.Module, acting: tuple[Acting, ...]) -> None:
         ) from error
 
 
+# Weak: a class lives as long as its modules and compiled code.
 _classes: weakref.WeakValueDictionary[Any, type] = weakref.WeakValueDictionary()
 
 
 def find_class(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
-    """Return the class like this one, on whose modules this acts.
+    """Return the class like `cls` on whose modules `acting` acts.
 
-    `has_own`: whether a module has a forward of its own, in the place of its class's.
+    `has_own`: whether the module has a forward of its own, instead of its class's.
     """
     if is_parametrized(cls):
         return _find_parametrized(cls, acting, has_own)
@@ -160,10 +159,8 @@ def find_class(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
 
 
 def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
-    """Return the class of a parametrized module, whose base is what acts.
-
-    torch adds properties to this class and deletes them, and returns to its base.
-    """
+    # torch adds properties to this class and deletes them, and at the end returns to its base, so
+    # the base is what acts.
     known = vars(cls).get(BEFORE, cls)
     base = find_class(cls.__bases__[0], acting, has_own)
     if not acting and known.__bases__[0] is base and properties(known) == properties(cls):
@@ -180,7 +177,7 @@ def properties(cls: type) -> set[str]:
 
 
 def is_parametrized(cls: type) -> bool:
-    """Return whether torch made a class for one parametrized module."""
+    """Return whether torch made this class for one parametrized module."""
     state = vars(cls).get("__getstate__")
     return state is not None and state.__module__ == parametrize.__name__
 
@@ -192,15 +189,17 @@ class _Parametrized(nn.Module):
         parametrize.register_parametrization(self, "weight", nn.Identity())
 
 
-# Torch's own, which it defines inside of a function.
+# torch defines its own within a function, so it is taken from an instance.
 copy_parametrized: Any = vars(type(_Parametrized()))["__deepcopy__"]
 
 
 def _make(like: type, base: type, names: dict[str, Any]) -> type:
-    """Return a class that looks like another one; no `__init_subclass__` or metaclass is told."""
+    # Made by type.__new__ on a base that is replaced after, so that no `__init_subclass__` or
+    # metaclass runs.
     names = {key: value for key, value in names.items() if key not in ("__dict__", "__weakref__")}
     names |= {key: getattr(like, key) for key in ("__module__", "__qualname__", "__doc__")}
-    if not COMPILES:  # of torch's own layers an old Dynamo reads no forward: it runs while traced
+    # In torch's own modules an old Dynamo does not read forward, but calls it while it traces.
+    if not COMPILES:
         names["__module__"] = __name__
     try:
         made = type.__new__(type(like), like.__name__, (_Base,), names)
@@ -212,11 +211,11 @@ def _make(like: type, base: type, names: dict[str, Any]) -> type:
 
 
 class _Base(nn.Module):
-    """The base of a class until it gets its own."""
+    """The base of a class until it gets its real one."""
 
 
 class _AbstractBase(ABC, nn.Module):
-    """The same for classes that have ABC before Module, as fake quantizers: their objects have
+    """The base for classes with ABC before Module, such as fake quantizers: their instances have
     another layout.
     """
 
@@ -224,7 +223,8 @@ class _AbstractBase(ABC, nn.Module):
 def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:
     names: dict[str, Any] = {ACTING: acting, ORIGINAL: original}
     names["__class__"] = property(get_class, set_class)
-    if not COMPILES:  # a call of it is never one node of a graph, which would hold today's rule
+    # Else a call of it might become one node of a graph, which would keep today's rule.
+    if not COMPILES:
         names["torchdynamo_force_dynamic"] = True
     names |= {each.__name__: each for each in (__reduce_ex__, __deepcopy__, __copy__)}
     methods = methods_of(original)
@@ -251,9 +251,7 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
 
 
 def methods_of(cls: type) -> dict[str, Method]:
-    """Return forward, `__call__` where a class has its own, and the methods that a class has beside
-    those of every module.
-    """
+    """Return forward, a class's own `__call__`, and the methods that `nn.Module` does not have."""
     found: dict[str, Method] = {}
     for each in reversed(cls.__mro__):
         if each is object or each is nn.Module:
@@ -282,8 +280,6 @@ def own_forward(original: type) -> Method:
 
 
 def bind(function: Method) -> Callable[[Any], Method]:
-    """Return a getter that binds a function to a module as its method."""
-
     def get(self: Any) -> Method:
         return MethodType(function, self)
 
@@ -299,15 +295,15 @@ def delete_forward(self: Any) -> None:
 
 
 def get_class(self: Any) -> type:
-    """Return the class that a module says it is of: pickles ask, and `super(self.__class__)`."""
+    """Return the class that a module shows: pickles ask for it, and `super(self.__class__)`."""
     cls = type(self)
     if not COMPILES and sys._getframe(1).f_globals.get("__name__", "").startswith(dynamo.NAME):
-        return cls  # an old Dynamo looks methods up there
+        return cls  # an old Dynamo looks up methods there
     return cls if is_parametrized(cls) else original_class(self)
 
 
 def set_class(self: Any, cls: type) -> None:
-    """Give a module another class, as lazy and parametrized ones do, with what acts on it."""
+    """Give a module another class, as lazy and parametrized ones do, but keep what acts on it."""
     CLASS.__set__(self, find_class(cls, acting_on(self), "forward" in vars(self)))
 
 
@@ -317,7 +313,6 @@ def __reduce_ex__(self: Any, protocol: Any) -> Any:
 
 
 def _replaced(value: Any, cls: type, by: type) -> Any:
-    """Return a tuple with a class replaced by another one in it."""
     if value is cls:
         return by
     if type(value) is tuple:
@@ -328,6 +323,7 @@ def _replaced(value: Any, cls: type, by: type) -> Any:
 def __deepcopy__(self: Any, memo: Any) -> Any:
     original = original_class(self)
     own: Any = getattr(original, "__deepcopy__", None)
+    # torch's `__deepcopy__` of parametrized modules is on the class that ours replaces.
     if own is None and is_parametrized(type(self)):
         own = copy_parametrized
     if own is not None:
@@ -346,7 +342,6 @@ def __copy__(self: Any) -> Any:
 
 
 def _as_well(module: nn.Module, copied: nn.Module) -> nn.Module:
-    """Let act on a copy what acts on the module."""
     acting = acting_on(module)
     if acting_on(copied) != acting:
         _assign(copied, acting)
