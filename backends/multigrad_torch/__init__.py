@@ -1,4 +1,4 @@
-"""multigrad's torch backend: rules as `torch.autograd.Function`."""
+"""The torch backend: rules as `torch.autograd.Function`, as one `Backend` object."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ backend = Backend(
     interop=Interop(
         lend=bridge.lend,
         borrow=bridge.borrow,
-        outside=torch.no_grad(),  # what it makes autograd does not record
+        outside=torch.no_grad(),  # so that autograd records nothing
         bridge=host.bridge,
     ),
     imports=Imports(
@@ -149,7 +149,7 @@ backend = Backend(
         },
         mapped=modes.mapped,
         whole=modes.whole,
-        # Compiled code may give away what a second backward reads.
+        # Compiled code may free what a second backward would read.
         once=partial(vjp.vjp, again=False),
         autocast=modes.autocast,
         kept=modes.kept,
@@ -163,4 +163,4 @@ backend = Backend(
         register=export.register,
     ),
 )
-_ = table  # imported for its table
+_ = table  # imported to register its table

@@ -1,1 +1,1 @@
-"""Names of other packages for PyTorch, made of our rules."""
+"""The APIs of other PyTorch packages, made of our rules."""

@@ -1,6 +1,7 @@
-"""The functions whose derivatives surrogate gradients are: the forward where a unit does not spike.
+"""Primitive functions: their derivatives are surrogate gradients, and units that do not spike
+return them.
 
-SpikingJelly calls them primitive functions and takes their true derivative, torch's own.
+The name is SpikingJelly's. Their own gradient is torch's, the true derivative.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-# By the names of the rules that are their derivatives.
+# By the name of the rule that is the derivative.
 PRIMITIVES: dict[str, Callable[..., Tensor]] = {
     "arctan": atan,
     "erf_surrogate": erf,
@@ -127,7 +128,7 @@ PRIMITIVES: dict[str, Callable[..., Tensor]] = {
 
 
 def find_primitive(activation: Activation) -> tuple[Callable[..., Tensor], dict[str, Any]]:
-    """Return the function whose derivative an activation's own rule is, and its params.
+    """Return the function whose derivative is an activation's own rule, and its params.
 
     Raises:
         RuleError: none is known.

@@ -1,8 +1,8 @@
-"""What `snntorch.surrogate` has, by its names and with its defaults, made of our rules.
+"""The API of `snntorch.surrogate`, with its names and defaults, made of our rules.
 
-A call returns an activation, which pickles and copies as snnTorch's closures do not. Where snnTorch
-1.0.0 is wrong, so that nothing can be trained with it, ours is as it is documented: `sigmoid` is
-never NaN, `LSO` works. `triangular` is snnTorch's curve, which is no triangle.
+A call returns an activation, which can be pickled and copied, unlike snnTorch's closures. Where
+snnTorch 1.0.0 is wrong, so that nothing can be trained, ours does what its documentation says:
+`sigmoid` is never NaN, `LSO` works. `triangular` is snnTorch's curve, which is not a triangle.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def step(rule: str) -> Callable[..., Activation]:
-    """Return snnTorch's function of a rule's params, which makes a step with that gradient."""
+    """Return snnTorch's function for a rule: it takes params and returns a step with
+    that gradient.
+    """
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     params = get(rule).params
     signature = inspect.Signature(
@@ -52,12 +54,12 @@ SFS = step("snntorch.SFS")
 
 
 def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation:
-    """A step whose gradient is the user's `f(input_, grad_input, spikes)`."""
+    """Return a step whose gradient is the user's `f(input_, grad_input, spikes)`."""
     return activation("Heaviside", Custom(custom_surrogate_function).as_rule)
 
 
 class Custom:
-    """A user's function of snnTorch's arguments as a rule."""
+    """A user's function of snnTorch's arguments, as a rule."""
 
     def __init__(self, function: SurrogateGradient) -> None:
         self.function = function
@@ -77,7 +79,7 @@ class CustomSurrogate:
 
 
 class AppliedFunction:
-    """A class of snnTorch's as its functions apply it: `FastSigmoid.apply(x, 25)`."""
+    """A class of snnTorch as its functions apply it: `FastSigmoid.apply(x, 25)`."""
 
     def __init__(self, rule: str) -> None:
         self.rule = rule

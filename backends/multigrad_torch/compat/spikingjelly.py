@@ -1,9 +1,9 @@
-"""What `spikingjelly.activation_based.surrogate` has, by its names and with its defaults, made of
-our rules.
+"""The API of `spikingjelly.activation_based.surrogate`, with its names and defaults, made of our
+rules.
 
 The classes are modules with `.spiking`, `set_spiking_mode` and their params as attributes, which
-may be assigned. SpikingJelly's own Triton and CuPy kernels know its own classes alone: with
-`backend="torch"` these are taken wherever those are.
+may be assigned. SpikingJelly's own Triton and CuPy kernels accept only its own classes: with
+`backend="torch"` ours work wherever those do.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class SurrogateFunctionBase(nn.Module):
         return {name: getattr(self, name) for name in self._sg_param_names}
 
     def set_spiking_mode(self, spiking: bool) -> None:
-        """Let it spike, or give the primitive function."""
+        """Choose between the spiking function and the primitive function."""
         self.spiking = spiking
 
     def extra_repr(self) -> str:
-        """Say what stands between the parentheses of the repr."""
+        """Return the text between the parentheses of the repr."""
         own = [f"{name}={value}" for name, value in self._sg_params.items()]
         return ", ".join([*own, f"spiking={self.spiking}"])
 
@@ -70,7 +70,7 @@ class SurrogateFunctionBase(nn.Module):
 
 
 class Surrogate(Activation, SurrogateFunctionBase):
-    """A surrogate of SpikingJelly's as an activation of ours."""
+    """A surrogate of SpikingJelly as an activation of ours."""
 
     rule_name: ClassVar[str]
     _sg_param_names: ClassVar[tuple[str, ...]]
@@ -82,10 +82,11 @@ class Surrogate(Activation, SurrogateFunctionBase):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
+        # SpikingJelly's neurons read params by these names.
         cls._sg_param_names = tuple(get(cls.rule_name).params)
 
     def extra_repr(self) -> str:
-        """Say what stands between the parentheses of the repr."""
+        """Return the text between the parentheses of the repr."""
         return SurrogateFunctionBase.extra_repr(self)
 
     @classmethod
@@ -109,7 +110,7 @@ class Surrogate(Activation, SurrogateFunctionBase):
 
 
 def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surrogate]:
-    """Return the class of a rule, which takes the rule's params and whether it spikes."""
+    """Return the class of a rule; it takes the rule's params and whether it spikes."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     defaults = get(rule).params if always_spikes else {**get(rule).params, "spiking": True}
     params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
@@ -121,6 +122,7 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
         _, *values = bound.args
         Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))
 
+    # So that help and IDEs show the params with their defaults.
     __init__.__signature__ = signature  # type: ignore[attr-defined]
     own = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
     return type(name, (Surrogate,), own)
@@ -184,7 +186,9 @@ class PoissonPass(SurrogateFunctionBase):
 
 
 class CountedSpikes(torch.autograd.Function):
-    """x as a count of spikes; the gradient is that of the rule of this name."""
+    """The count of spikes that x rounds to, with the gradient of
+    `spikingjelly.multi_level_spike_count`.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, most: int, grad_min: float, grad_max: float) -> Tensor:

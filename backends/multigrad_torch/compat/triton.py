@@ -1,10 +1,10 @@
-"""Kernels written in Triton, run by Triton's interpreter where there is no GPU.
+"""Triton kernels on machines without a GPU, by Triton's interpreter.
 
-The interpreter (triton 3.7) computes a kernel's program in NumPy, one instance after another. What
-it lacks is added here as a GPU has it, so that a kernel's gradient can be audited on a CPU:
-arithmetic in bfloat16, whose bits it takes for integers; the functions of libdevice; a choice among
-configurations that are to be tuned; `maximum` of NaN; calls from several threads, which it would
-mix up, and from compiled code.
+The interpreter (triton 3.7) computes a kernel's program in NumPy, one instance after another. To
+audit a kernel's gradient on a CPU, this module adds what it lacks, as a GPU does it: arithmetic in
+bfloat16, whose bits it takes for integers; the functions of libdevice; a choice among autotuned
+configurations; `maximum` of NaN; calls from several threads, which it would mix up, and from
+compiled code.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ NAME = "Triton's interpreter"
 NOTE = (
     "runs in Triton's interpreter, as there is no GPU: bfloat16 is rounded after each step, "
     "libdevice is NumPy's, of configurations to be tuned the first is taken, kernels run one at a "
-    "time and outside of compiled code"
+    "time and outside compiled code"
 )
 LIBDEVICE = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
-# Those that libdevice calls as NumPy does; others by their names there.
+# Functions with the same name in libdevice and NumPy; below, those with other names.
 SAME = (
     "abs", "cbrt", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "floor", "fmod",
     "hypot", "log", "log10", "log1p", "log2", "rint", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
@@ -59,7 +59,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def prepare() -> None:
-    """Choose the interpreter where there is no GPU; Triton reads this when it is imported."""
+    """Choose the interpreter if there is no GPU; Triton reads this setting when it is imported."""
     if not torch.cuda.is_available():
         os.environ.setdefault(SWITCH, "1")
 
@@ -70,9 +70,7 @@ def is_interpreted() -> bool:
 
 
 def mend() -> None:
-    """Add to the interpreter what it lacks; called when Triton has been imported, in a process of
-    the audit's own.
-    """
+    """Complete the interpreter; called after Triton's import, in a process of the audit's own."""
     if not is_interpreted():
         torch.from_numpy = _on_gpu(torch.from_numpy)
         return
@@ -84,7 +82,7 @@ def mend() -> None:
     _add_numbers(interpreter)
     _add_loops(interpreter)
     builder = interpreter.InterpreterBuilder
-    # maxnum and minnum leave NaN out, as on a GPU; maximum and minimum hand it on.
+    # maxnum and minnum ignore NaN, as on a GPU; maximum and minimum propagate it.
     builder.create_maxnumf = functools.partialmethod(builder.binary_op, op=np.fmax)
     builder.create_minnumf = functools.partialmethod(builder.binary_op, op=np.fmin)
     Autotuner._bench = _unmeasured
@@ -93,7 +91,7 @@ def mend() -> None:
     function, run = interpreter.InterpretedFunction, interpreter.InterpretedFunction.run
 
     def first_run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not before: the module of `disable` may be what imports Triton now.
+        # Disabled at the first run: the module of `disable` may be what imports Triton right now.
         function.run = torch.compiler.disable(run)
         return function.run(self, *args, **kwargs)
 
@@ -101,22 +99,23 @@ def mend() -> None:
 
 
 def _on_gpu(from_numpy: Callable[..., Any]) -> Callable[..., Any]:
-    """Inputs and cotangents are made of arrays, and a GPU's kernels need them there."""
-
     @functools.wraps(from_numpy)
     def made(array: Any) -> Any:
+        # Audits make inputs and cotangents from arrays, and kernels need them on the GPU.
         return from_numpy(array).cuda()
 
     return made
 
 
 def _unmeasured(*args: Any, **kwargs: Any) -> list[float]:
-    """Return the same time for each configuration, of which the first is chosen."""
+    # Equal times for all configurations, so that the first one is chosen.
     return [0.0, 0.0, 0.0]
 
 
 def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Which instance runs stands in one place, and Triton's language is replaced meanwhile."""
+    """Return a call under a lock: the interpreter keeps the running instance in one place, and
+    replaces Triton's language meanwhile.
+    """
     lock = make_lock()
 
     @functools.wraps(call)
@@ -128,7 +127,6 @@ def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _add_numbers(interpreter: Any) -> None:
-    """A float among a kernel's arguments is a scalar of the kernel's language, in float32."""
     import triton.language as tl
 
     convert = interpreter._implicit_cvt
@@ -136,14 +134,13 @@ def _add_numbers(interpreter: Any) -> None:
     def with_floats(argument: Any) -> Any:
         if not isinstance(argument, float):
             return convert(argument)
+        # On a GPU a float argument is a float32 scalar of the kernel's language.
         return tl.tensor(interpreter.interpreter_builder.get_fp32(argument), tl.float32)
 
     interpreter._implicit_cvt = with_floats
 
 
 def _add_loops(interpreter: Any) -> None:
-    """What a loop over a range counts is a scalar of the kernel's language, which has methods."""
-
     def scalars(counted: Iterable[Any]) -> Iterator[Any]:
         return map(interpreter.interpreter_semantic.to_tensor, counted)
 
@@ -152,6 +149,7 @@ def _add_loops(interpreter: Any) -> None:
         if isinstance(node.iter, ast.Call):
             called = node.iter.func
             name = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+            # On a GPU a loop counts in scalars of the kernel's language, which have methods.
             if name == "range":
                 function = ast.Name(id="interpreter_scalars", ctx=ast.Load())
                 node.iter = ast.Call(func=function, args=[node.iter], keywords=[])
@@ -163,12 +161,12 @@ def _add_loops(interpreter: Any) -> None:
 
 # --- bfloat16, whose bits the interpreter keeps as uint16 -----------------------------------------
 def widen(data: Any) -> Any:
-    """Return the numbers of bits of bfloat16, as float32."""
+    """Return bits of bfloat16 as numbers in float32."""
     return np.ascontiguousarray(data).view(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def narrow(data: Any) -> Any:
-    """Return the bits of numbers, rounded to the nearest bfloat16."""
+    """Return the bits of numbers rounded to the nearest bfloat16."""
     return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
 
 
@@ -246,7 +244,7 @@ def add_bfloat16(interpreter: Any) -> None:
 def add_libdevice(
     interpreter: Any, functions: Mapping[str, Callable[..., Any]] = FUNCTIONS
 ) -> None:
-    """Give the interpreter functions of arrays for those of libdevice."""
+    """Give the interpreter NumPy functions for those of libdevice, which is GPU code."""
     import triton.language as tl
 
     def of_tensors(compute: Callable[..., Any]) -> Callable[..., Any]:

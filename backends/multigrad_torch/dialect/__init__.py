@@ -1,1 +1,1 @@
-"""PyTorch's dialect: what a call of the library means in ops, while foreign code is captured."""
+"""What a call of torch means in ops, while foreign code is captured: torch's dialect."""

@@ -1,7 +1,7 @@
-"""Torch's dialect, arrays: their axes, parts, neighbors and products; views, which never copy,
-so that an update goes both ways; what is selected by order.
+"""torch's dialect: array functions (axes, parts, products), views, and selection by order.
 
-What may be a view or a copy, such as `reshape`, depends on how a tensor lies in memory.
+Views never copy, so updates go both ways. Whether the result of `reshape` and the like is a view
+depends on how a tensor lies in memory.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ def einsum(equation: str, *operands: Any) -> Tensor:
 
 # --- parts ----------------------------------------------------------------------------------------
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most so many parts, all but the last of one length."""
+    """Return at most so many parts; all but the last have one length."""
     return parts.pieces_of(input, max(-(-parts.length(input, dim) // chunks), 1), dim)
 
 
 def split(tensor: Tensor, split_size_or_sections: Any, dim: int = 0) -> tuple[Tensor, ...]:
-    """Parts of one length, or of those given."""
+    """Return parts of one length, or of the given lengths."""
     if isinstance(split_size_or_sections, Sequence):
         return parts.pieces(tensor, split_size_or_sections, dim)
     return parts.pieces_of(tensor, split_size_or_sections, dim)
@@ -78,7 +78,6 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
 
 
 def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
-    """Return tensors given one by one or as one sequence."""
     return tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
 
 
@@ -103,7 +102,7 @@ def cov(
 
 # --- views ----------------------------------------------------------------------------------------
 def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap a handler so that every step of its result is marked as certainly a view."""
+    """Wrap a handler so that every step of its result is marked as a view in any case."""
 
     @wraps(record)
     def certain(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -123,7 +122,9 @@ diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Write into the diagonal of a matrix; of more axes torch takes one diagonal through all."""
+    """Write into the diagonal of a matrix; with more axes torch fills one diagonal through all of
+    them.
+    """
     if len(introspection.lengths_of(x)) != 2 or wrap:
         raise TypeError("fill_diagonal_ of other than a matrix, or with wrap")
     diagonal(x)[...] = fill_value
@@ -141,15 +142,15 @@ def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
 
 
 def transpose_method(x: Tensor, *axes: Any, **named: Any) -> Tensor:
-    """Two axes exchanged, where the method is torch's."""
+    """Exchange two axes if the method is torch's, else permute them."""
     if named or (len(axes) == 2 and arrays.habits_for(x, "transpose").exchanges_two):
         return transpose(x, *axes, **named)
     return arrays.transpose(x, *axes)
 
 
 def lacks_axes(x: Tensor, *dims: Any) -> bool:
-    """Return whether a tensor has no axes, where these are such as torch takes for that one: its
-    rank is a fact then.
+    """Return whether a tensor is 0-d, if these dims are valid for one; this makes its
+    rank a fact.
     """
     return all(type(dim) is int and dim in (0, -1) for dim in dims) and x.ndim == 0
 
@@ -163,13 +164,14 @@ def same(x: Tensor) -> Tensor:
 
 # --- what is selected by order --------------------------------------------------------------------
 def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-    """The lower of two in the middle; NaN where there is one."""
+    """Return the lower of the two middle elements; NaN if there is one."""
     if dim is None:
         refuse_ties(input, "median")
         return median(xp.reshape(input, -1), 0).values
     axis = operator.index(dim)
     leave_order_open(input, "median")
     order, is_nan = xp.argsort(input, axis), cast(xp.isnan(input), INT64)
+    # Sorted last, NaN would not be the median, hence a choice.
     middle = xp.take(order, [(length(input, axis) - 1) // 2], axis)
     first = xp.argmax(is_nan, axis, keepdims=True)
     place = xp.where(xp.sum(is_nan, axis, keepdims=True) > 0, first, middle)
@@ -180,7 +182,9 @@ def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def refuse_ties(x: Tensor, name: str) -> None:
-    """Refuse what divides a gradient among equal elements, where that is derived from the ops."""
+    """Refuse a function whose own gradient divides among equal elements, where the gradient is
+    derived from the ops.
+    """
     if x.trace.kind == "function":
         raise TypeError(f"{name} in a function whose gradient it derives")
 
@@ -194,7 +198,9 @@ def searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> Tensor:
-    """The place of each element by halves, as torch finds it of what is in no order, too."""
+    """Return the position of each element by bisection, as torch finds it even in an unsorted
+    sequence.
+    """
     if sorter is not None:
         raise TypeError("searchsorted with a sorter")
     if isinstance(input, bool | int | float):
@@ -202,7 +208,7 @@ def searchsorted(
     symbol = sorted_sequence if isinstance(sorted_sequence, Value) else input
     line, x = places.as_tensor(sorted_sequence, symbol), places.as_tensor(input, symbol)
     dtypes = line.node.type.dtype, x.node.type.dtype
-    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # which gives way
+    if len({*dtypes}) == 2 and {*dtypes} <= {*WHOLE} and rank(x) == 0:  # 0-d: takes the other dtype
         x = cast(x, dtypes[0])
     is_after = xp.greater if right or side == "right" else xp.greater_equal
     count = length(line, -1)
@@ -219,14 +225,14 @@ def searchsorted(
 
 
 def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return a running extreme with its places, of equal ones the last."""
+    """Return a running extreme with its positions; of equal elements the last."""
 
     def record(input: Tensor, dim: int) -> Extremes:
         axis = operator.index(dim)
         values = cumulate(input, axis)
 
         def find() -> Value:
-            # As nodes: a pair that is returned is asked for its places when torch's code has run,
+            # As nodes: the positions of a returned pair are asked for when torch's code has run,
             # and neutral code would count in the input's dtype.
             ones = input.trace.value(cast_node(xp.ones_like(input).node, INT64))
             steps = xp.cumsum(ones, axis) - 1
@@ -242,7 +248,9 @@ def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """Put in order, the largest comes last, which is what stays."""
+    """Record a reduction into positions; extremes by sorting, so that the wanted one is written
+    last.
+    """
     axis = operator.index(dim)
     if reduce == "sum" and include_self:
         return places.scatter_add(input, axis, index, src)
@@ -267,14 +275,14 @@ def scatter_reduce(
 
 
 def masked_scatter(input: Tensor, mask: Tensor, source: Any) -> Tensor:
-    """What the same mask has selected goes back to its places."""
+    """Record values that go back to where the same mask has selected them."""
     if not isinstance(source, indexing.Picked):
         raise TypeError("values that the same mask has not selected")
     return indexing.assigned(input, mask, source)
 
 
 def equal(input: Tensor, other: Tensor) -> Any:
-    """Whether all elements are, which is True of tensors of one shape alone."""
+    """Return whether all elements are equal; False for tensors of different shapes."""
     a, b = (
         x if isinstance(x, Value) else places.as_tensor(x, y)
         for x, y in ((input, other), (other, input))
@@ -283,7 +291,7 @@ def equal(input: Tensor, other: Tensor) -> Any:
 
 
 cummax, cummin = running("cummax", xp.cummax), running("cummin", xp.cummin)
-# Under one name in torch and among its tensors' methods: what means the same, and what does not.
+# Functions with one name in torch and as methods: first those of one meaning, then the others.
 NAMED: dict[Any, str] = {
     __name__: "transpose: swapaxes(axis0=dim0, axis1=dim1)",
     composites: "allclose; isclose; logaddexp2",

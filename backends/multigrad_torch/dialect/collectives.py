@@ -1,5 +1,5 @@
 """What torch's collectives mean in a rule: sums and maxima over the processes of a group, and
-tensors that these hand around.
+exchanges of tensors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Tensor = Any
 
 
 def named_by(group: Any) -> Any:
-    """Return the name of a group in `xg.xp`; a pair is a mesh and one of its dimensions."""
+    """Return the name of a group for `xg.xp`; a pair is a mesh and one of its dimensions."""
     if isinstance(group, tuple):
         mesh, dimension = group
         return mesh.get_group(dimension)
@@ -23,31 +23,33 @@ def named_by(group: Any) -> Any:
 
 
 def over_group(tensor: Tensor, op: Any, group: Any) -> Tensor:
-    """Return the all-reduction of a symbol."""
     kinds, named = torch.distributed.ReduceOp, named_by(group)
     if op in (None, kinds.SUM):
         return xp.all_sum(tensor, named)
     if op == kinds.MAX:
         return xp.all_max(tensor, named)
+    # The op table has a maximum only.
     if op == kinds.MIN:
         return -xp.all_max(-tensor, named)
     raise TypeError("all_reduce of another kind than SUM, MAX and MIN")
 
 
 def all_reduce(tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> None:
-    """torch.distributed's, in place."""
+    """Record torch.distributed's all_reduce, which writes in place."""
     if async_op:
         raise TypeError("all_reduce with async_op=True")
     tensor.update(over_group(tensor, op, group))
 
 
 def all_reduce_anew(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor:
-    """torch.distributed.nn.functional's, whose gradient is one too."""
+    """Record the all_reduce of torch.distributed.nn.functional, whose gradient is one as well."""
     return over_group(tensor, op, group)
 
 
 def functional_all_reduce(*args: Any, **kwargs: Any) -> Any:
-    """What torch.distributed._functional_collectives calls: its result is a class of its own."""
+    """Refuse the all_reduce of torch.distributed._functional_collectives, whose result is a class
+    of its own.
+    """
     raise TypeError(
         "_functional_collectives.all_reduce, whose result is no plain tensor: "
         "torch.distributed.nn.functional.all_reduce is captured, and xg.xp.all_sum"
@@ -67,7 +69,7 @@ def scatter(self: Tensor, reduceOp: str, scatter_dim: int, group: Any, tag: str 
 def exchange(
     self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = ""
 ) -> Tensor:
-    """Of parts of one length."""
+    """Record all_to_all of parts of equal length."""
     if output_split_sizes or input_split_sizes:
         raise TypeError("all_to_all_single with sizes, which count processes; leave them None")
     return xp.all_to_all(self, named_by(group))
@@ -80,12 +82,14 @@ def exchange_into(
     input_split_sizes: Any = None,
     group: Any = None,
 ) -> Tensor:
-    """torch.distributed.nn.functional's: what is given for the result is its memory alone."""
+    """Record the same of torch.distributed.nn.functional; `output` is only memory for
+    the result.
+    """
     return exchange(input, output_split_sizes, input_split_sizes, group)
 
 
 def counts_processes(*args: Any, **kwargs: Any) -> Any:
-    """A list of tensors, one for each process."""
+    """Refuse a collective on lists, with a tensor for each process."""
     raise TypeError(
         "a collective that takes or gives a list, a tensor for each process; "
         "_functional_collectives.all_gather_single_autograd and its like are captured (before "
@@ -111,7 +115,7 @@ OUTSIDE: tuple[Callable[..., Any], ...] = ()
 if torch.distributed.is_available():
     ALIASES = {torch.distributed.all_reduce: all_reduce}
     PRIVATE = {torch.ops._c10d_functional.all_reduce: functional_all_reduce}
-    # How many processes there are, and which one this is: not of a graph, which others may run.
+    # The number of processes and this one's rank are not part of a graph, which others may run.
     OUTSIDE = (torch.distributed.get_world_size, torch.distributed.get_rank)
 
 
@@ -137,7 +141,8 @@ def of_functional_collectives() -> dict[Any, Callable[..., Any]]:
     }
 
 
-# Torch imports neither by itself, and that takes a tenth of our import.
+# torch imports neither by itself, and importing them takes a tenth of our import: the rows are
+# added when somebody has imported the module.
 COMPANIONS = {
     "torch.distributed.nn.functional": of_functional,
     "torch.distributed._functional_collectives": of_functional_collectives,

@@ -1,4 +1,4 @@
-"""Torch's dialect, convolutions; what its trace leaves of pooling; see `table.py`."""
+"""torch's dialect: convolutions, and pooling as ATen operators; see `table.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def convolution(
     output_padding: Any = 0,
     groups: int = 1,
 ) -> Tensor:
-    """What torch makes all of them of; it gives examples an axis where they have none."""
+    """Record the operator that all of torch's convolutions call; it requires a batch axis."""
     axes = len(stride)
     if rank(input) != axes + 2:
         raise TypeError("a convolution of one example")
@@ -61,7 +61,7 @@ def conv2d(
 def backward(
     grad_output: Any, input: Any, weight: Any, bias_sizes: Any, *options: Any
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of input, weight and bias, which `torch.nn.grad` asks for."""
+    """Return the gradients of input, weight and bias, for which `torch.nn.grad` asks."""
     stride, padding, dilation, transposed, _, groups, (of_x, of_weight, of_bias) = options
     if transposed:
         raise TypeError("the gradient of a transposed convolution")
@@ -69,6 +69,7 @@ def backward(
     g, x, w = (places.as_tensor(each, symbol) for each in (grad_output, input, weight))
     axes = rank(g) - 2
     border = per_axis(padding, axes)
+    # With the border as part of the input, its gradient is the inner part of the whole one.
     whole = convolutions.bordered(x, tuple((n, n) for n in border))
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
     how = {"strides": strides, "dilations": dilations, "groups": groups}
@@ -84,8 +85,8 @@ def backward(
 def pooling_of(
     x: Tensor, sizes: Any, *, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """Return by axis the sizes of windows, their strides (side by side where none are given), the
-    borders, the dilations, and what is needed at the end.
+    """Return by axis the windows' sizes, strides (the sizes if none are given), borders and
+    dilations, and what is missing at the end.
     """
     axes = len(sizes)
     strides, dilations = per_axis(stride or sizes, axes), per_axis(dilation, axes)
@@ -102,8 +103,8 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """The largest of windows, and their places: these count through the last axes as if they were
-    one, as far as that is known. Where all are -inf, it is the first that is no border.
+    """Return the maxima of windows and their flat positions in the last axes, None if there are too
+    many. If all elements are -inf, the position is the first outside the border.
     """
     sizes, strides, border, dilations, beyond = pooling_of(
         input, kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
@@ -113,9 +114,10 @@ def max_pool(
     axes, shape = len(sizes), shape_of(input)
     lengths = shape[-axes:]
     values = convolutions.max_pool(input, sizes, strides, border, dilations)
-    if math.prod(lengths) > 2**24:  # float32 counts no further
+    if math.prod(lengths) > 2**24:  # float32 has no larger exact integers
         return values, None
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
+    # Positions go through the same windows as the values; -1 marks the border.
     numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
 
     def windows(x: Tensor) -> Tensor:
@@ -142,7 +144,7 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor_override: Any = None,
 ) -> Tensor:
-    """The mean over windows of the last axes."""
+    """Return the means over windows of the last axes."""
     sizes, strides, border, ones, beyond = pooling_of(
         input, kernel_size, stride=stride, padding=padding, ceil_mode=ceil_mode
     )
@@ -160,7 +162,7 @@ def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
 
 
 def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
-    """The largest of parts, and their places, as those of `max_pool`."""
+    """Return the maxima of parts and their positions, as `max_pool` does."""
     lengths = shape_of(input)[-len(output_size) :]
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
     numbers = xp.broadcast_to(places.as_tensor(numbers, input), shape_of(input))

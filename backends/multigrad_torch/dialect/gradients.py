@@ -1,4 +1,4 @@
-"""Torch's dialect, gradients that code takes itself: `torch.autograd.grad`, `.backward()`,
+"""torch's dialect: gradients that code takes itself, by `torch.autograd.grad`, `.backward()` or
 `torch.func`; see `table.py`.
 """
 
@@ -45,7 +45,7 @@ def without_autocast() -> Iterator[None]:
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:
-    """Leave the modes of dispatch: of most code there are none, and to leave them takes long."""
+    """Leave all dispatch modes. Mostly there are none, and leaving takes long, so it asks first."""
     is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
     return _disable_current_modes() if is_any else nullcontext()
 
@@ -65,7 +65,7 @@ def pauses() -> bool:
 
 
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
-    """Let autograd watch a tensor that the code has made, which changes no value."""
+    """Let autograd watch a tensor that the code has made; no value changes."""
     if x.trace.kind == "rule":
         raise x.trace.error("calls .requires_grad_(): a rule's tensors carry no gradient")
     if x.node.op is ops.INPUT:
@@ -74,6 +74,8 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     if not requires_grad:
         raise TypeError("requires_grad_(False)")
     x.notes = {"grad": None, **(x.notes or {}), "requires_grad": True}
+    # `.backward()` adds to the `.grad` of these leaves. Weak: a leaf that is gone needs no
+    # gradient.
     x.trace.leaves.append(weakref.ref(x))
     return x
 
@@ -83,7 +85,7 @@ def many(values: Any) -> list[Any]:
 
 
 def check_sources(sources: Sequence[Any]) -> Trace:
-    """Return the trace that tensors belong to."""
+    """Return the trace that tensors belong to; refuse tensors from elsewhere, and rules."""
     for source in sources:
         if not isinstance(source, Value):
             raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
@@ -95,7 +97,7 @@ def check_sources(sources: Sequence[Any]) -> Trace:
 
 
 def heads_of(outputs: Sequence[Any], cotangents: Any) -> list[Any]:
-    """Return the cotangents of some outputs; only a tensor of one element has one by itself."""
+    """Return the cotangents of outputs; only a tensor of one element has one by default."""
     given = [None] * len(outputs) if cotangents is None else many(cotangents)
     for output, cotangent in zip(outputs, given, strict=True):
         if cotangent is None and any(n != 1 for n in lengths_of(output)):
@@ -114,7 +116,7 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> Any:
-    """The gradients, constants where no graph of them is asked for."""
+    """Return the gradients, as constants unless a graph of them is asked for."""
     if is_grads_batched:
         raise TypeError("with is_grads_batched")
     results, sources = many(outputs), many(inputs)
@@ -128,17 +130,16 @@ def grad(
 
 
 def or_zeros(found: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-    """Return gradients, zeros where there are none."""
     pairs = zip(found, sources, strict=True)
     return [xp.zeros_like(source) if each is None else each for each, source in pairs]
 
 
 def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
-    """Return a gradient as torch gives it: without a graph, unless one is asked for."""
+    """Return a gradient as torch does: without a graph, unless one is asked for."""
     if create_graph:
         return gradient
     trace.is_once |= trace.in_backward
-    return trace.value(xp.stop_gradient(gradient).node)  # which may be written into
+    return trace.value(xp.stop_gradient(gradient).node)  # the code may write into it
 
 
 def backward(
@@ -148,7 +149,7 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Add to the `.grad` of what the code has made."""
+    """Add to the `.grad` of leaves that the code has made."""
     backward_all(x, gradient, retain_graph, create_graph, inputs=inputs)
 
 
@@ -160,7 +161,7 @@ def backward_all(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    """The same of several."""
+    """Add the gradients of several tensors to the `.grad` of leaves that the code has made."""
     if grad_variables is not None:
         raise TypeError("with grad_variables; it is grad_tensors")
     outputs = many(tensors)
@@ -212,26 +213,29 @@ def on_symbols(make: Function) -> Function:
 
 
 def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
-    """Return the tensors of a structure, each as one of its own, and the structure of these."""
+    """Return new names of the tensors in a structure, the structure, and the structure
+    with these.
+    """
     leaves, structure = optree.tree_flatten(tree)
     if not all(isinstance(leaf, Value) for leaf in leaves):
         raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
     trace = leaves[0].trace
     if trace.kind != "rule":
         tell_apart(trace)
+    # New names, so that gradients with respect to them end here.
     named = [renamed(leaf) for leaf in leaves]
     return named, structure, optree.tree_unflatten(structure, named)
 
 
 def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
-    """Return gradients in the structure of what they are of, zeros where nothing depends on it."""
+    """Return gradients in the structure of their tensors, zeros where nothing depends on one."""
     found = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
     return optree.tree_unflatten(structure, or_zeros(found, named))
 
 
 def recording(transform: Function) -> Function:
-    """Return a transform that records whatever is set around it, as torch's do; its results carry
-    no gradient where that says so.
+    """Return a transform that records even under no_grad, as torch's do; its results carry no
+    gradient there.
     """
 
     @wraps(transform)
@@ -245,7 +249,7 @@ def recording(transform: Function) -> Function:
 
 
 def detached(value: Any) -> Any:
-    """Return a tensor without its history; anything else as it is."""
+    """Return a tensor without its history; anything else unchanged."""
     if not isinstance(value, Value) or value.node.type.kind != "tensor":
         return value
     return xp.stop_gradient(value) if is_float(value.node.type) else value
@@ -309,7 +313,9 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 
 @recording
 def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
-    """The derivative of a gradient, which is linear in its cotangent, with respect to that."""
+    """Return the derivative of a gradient, which is linear in its cotangent, with
+    respect to that.
+    """
     named, _, given = own_names(primals)
     result = func(*given)
     outputs, *aux = result if has_aux else (result,)
@@ -388,7 +394,7 @@ def len_of(x: Tensor, dim: int) -> int:
 
 
 def as_written(model: Any = None, **options: Any) -> Any:
-    """What a function computes that is to be compiled."""
+    """Return a function unchanged instead of compiled."""
     return partial(as_written, **options) if model is None else model
 
 
@@ -396,7 +402,7 @@ def as_written(model: Any = None, **options: Any) -> Any:
 
 
 def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
-    """What a checkpoint computes: a graph chooses by itself what it keeps."""
+    """Call the function of a checkpoint: a graph chooses by itself what it keeps."""
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))):
         return checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
     own = {name: value for name, value in kwargs.items() if name not in OF_CHECKPOINTS}

@@ -1,8 +1,9 @@
-"""What torch's code asks a tensor about itself, what it asserts of it, and how it makes others like
-it, on symbols.
+"""Answers to what code asks of a symbolic tensor (attributes, device, layout), and what it asserts
+of it or makes like it.
 
-What differs from call to call is a fact: where a tensor lies, whether it asks for a gradient, its
-dtype. How it lies in memory shows in no value, so that a capture is made both ways and must agree.
+Answers that differ from call to call are facts: a tensor's device, whether it requires a gradient,
+its dtype. No value shows how a tensor lies in memory, so a capture is made both ways and must
+agree.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ from .schemas import TORCH
 
 Tensor: TypeAlias = Any
 SIZES = {"bool": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
-STANDS_ON = "_multigrad_device_type"  # of a tensor that stands for one in compiled code
+# On a meta tensor that represents another in compiled code: the device type of that one.
+STANDS_ON = "_multigrad_device_type"
 
 
 # --- facts about a call's tensors ----------------------------------------------------------------
 
 
 def device_type(x: torch.Tensor) -> str:
-    """Return where a tensor lies, or the one that it stands for."""
+    """Return the device type of a tensor, or of the one that it represents."""
     return getattr(x, STANDS_ON, x.device.type)
 
 
 def is_strided(x: torch.Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor of another library's layout."""
+    """Return whether a tensor is neither sparse nor of another special layout."""
     return x.layout is torch.strided
 
 
@@ -64,12 +66,14 @@ def lies_in_order(x: torch.Tensor) -> bool:
 
 
 def requires_grad(x: torch.Tensor) -> bool:
-    """Return whether a tensor asks for a gradient; inside of a transform it may, outside of it."""
+    """Return whether a tensor requires a gradient, or may do so outside the transform around this
+    call.
+    """
     return x.requires_grad or (x.is_floating_point() and transforms_active())
 
 
 def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
-    """Return a tensor without numbers as what stands for one that lies there."""
+    """Mark a meta tensor as representing one on a device of this type."""
     setattr(x, STANDS_ON, place)
     return x
 
@@ -78,28 +82,27 @@ def stand_on(x: torch.Tensor, place: str) -> torch.Tensor:
 
 
 def lies_on(place: str) -> Callable[[Tensor], bool]:
-    """Return a function that tells whether a tensor is on a device of this type."""
-
     def ask(x: Tensor) -> bool:
         return place_of(x.trace) == place
 
+    # Error messages name the attribute that was asked for.
     ask.__name__ = ask.__qualname__ = f"is_{place}"
     return ask
 
 
 def never(x: Tensor) -> bool:
-    """Other tensors are no arguments of a graph."""
+    """Return False: sparse, nested and quantized tensors are refused as arguments of a graph."""
     refuse_other_layouts(x)
     return False
 
 
 def itself(x: Tensor) -> Tensor:
-    """The real part, or the conjugate, of what is real."""
+    """Return x, the real part or conjugate of a real tensor."""
     return x
 
 
 def adjoint(x: Tensor) -> Tensor:
-    """The transpose of a matrix; torch takes a number too."""
+    """Return the transpose of a matrix; like torch, also of a 0-d tensor."""
     if x.ndim not in (0, 2):
         raise x.trace.error(f"uses .H of a tensor of {x.ndim} axes, which torch has of matrices")
     return xp.permute_dims(x)
@@ -140,12 +143,12 @@ def is_contiguous(x: Tensor, memory_format: Any = torch.contiguous_format) -> bo
 
 
 def is_complex(input: Tensor) -> bool:
-    """No graph is of complex numbers: the arguments are checked."""
+    """Return False: arguments are checked, and no graph has complex numbers."""
     return False
 
 
 def angle(input: Tensor) -> Tensor:
-    """Half a turn for what is negative; minus zero is not, as it is in NumPy."""
+    """Return pi for negative numbers, else 0; for -0 as well, as NumPy does."""
     turned = xp.where(xp.less(input, 0), math.pi, 0.0)
     return xp.where(xp.isnan(input), input, turned) if is_float(input.node.type) else turned
 
@@ -157,7 +160,7 @@ def get_device(x: Tensor) -> int:
 
 
 def moved(place: str, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The tensor itself, where it lies there already."""
+    """Return the tensor itself if it is on that device already; refuse to move it."""
     if place_of(x.trace) != place or args or kwargs.get("device") is not None:
         raise TypeError(f"it moves a tensor from {place_of(x.trace)} to {place}")
     return x
@@ -168,7 +171,7 @@ cpu.__name__, cuda.__name__ = "cpu", "cuda"  # type: ignore[attr-defined]
 
 
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
-    """Change dtype; to another kind of device nothing goes."""
+    """Change the dtype; another device is refused."""
     rest = []
     for given in (*args, device):
         if isinstance(given, torch.device | str | torch.Tensor):
@@ -183,7 +186,7 @@ def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: 
 
 
 def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
-    """Cast, also to what torch calls a type of tensors: `torch.FloatTensor` or its name."""
+    """Cast, also to torch's legacy types of tensors: `torch.FloatTensor` or its name."""
     if dtype is None:
         if "dtype" not in x.trace.facts:
             raise NeedsConcrete("dtype")
@@ -200,7 +203,7 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def legacy_name(dtype: Any) -> str:
-    """Return the name of what torch calls a type of tensors, "" for a dtype."""
+    """Return the name of a legacy type of tensors, "" for a dtype."""
     if isinstance(dtype, type):
         return f"{dtype.__module__}.{dtype.__name__}"
     return dtype if isinstance(dtype, str) else ""
@@ -212,7 +215,7 @@ def legacy_root(x: Tensor) -> str:
 
 
 def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
-    """A tensor of a size, whose values nobody has set, or of these numbers."""
+    """Return a tensor of a size, whose values are not set, or of given numbers."""
     if not args:
         return methods.new_full(x, [0], 0.0)
     (first, *rest) = args
@@ -230,13 +233,13 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
 
 
 def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
-    """Give a tensor without elements room for some, whose values nobody has set."""
+    """Resize a tensor without elements; the values of the new ones are not set."""
     made = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
     return _given_room(x, made)
 
 
 def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
-    """The same, as much as another has."""
+    """Resize a tensor without elements like another one."""
     return _given_room(x, xp.zeros_like(the_template, x.dtype))
 
 
@@ -244,6 +247,7 @@ def _given_room(x: Tensor, made: Tensor) -> Tensor:
     shape = lengths_of(x)
     if shape == lengths_of(made):
         return x
+    # Elements that exist, or views of them, would have to keep their memory.
     if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
         raise TypeError("it resizes a tensor that has elements")
     x._replace(made.node)
@@ -255,7 +259,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def squeeze(x: Tensor, dim: Any = None) -> Tensor:
-    """Without the axes of length 1 among these; longer ones stay."""
+    """Remove those of the given axes whose length is 1, as torch does; others stay."""
     if dim is None:
         return xp.squeeze(x)
     dims = [operator.index(i) for i in (dim if isinstance(dim, tuple | list) else (dim,))]
@@ -272,15 +276,15 @@ def squeeze(x: Tensor, dim: Any = None) -> Tensor:
 
 
 def lengths_of(x: Tensor) -> tuple[int, ...]:
-    """Return a tensor's shape, for which facts are needed."""
     shape = known_shape(x)
     if shape is None:
+        # Starts the capture again, with these shapes as facts.
         raise NeedsConcrete(*needed_shapes(x.node))
     return shape
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
-    """-1 keeps a length."""
+    """Expand a tensor; -1 keeps a length."""
     given = arrays.numbers(sizes)
     if isinstance(given, SymbolicShape):
         return arrays.expand(x, given)
@@ -296,7 +300,7 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
     return arrays.expand(x, *lengths)
 
 
-# Which ask whether a tensor is one of vmap's or of grad's.
+# Questions whether a tensor is wrapped by vmap or grad.
 TRANSFORMED = [
     getattr(torch._C._functorch, name)
     for name in ("is_batchedtensor", "is_gradtrackingtensor", "is_legacy_batchedtensor")
@@ -309,8 +313,8 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def is_grad_enabled(trace: Trace) -> bool:
-    """Answer as torch does while a class runs; its backward records in a second derivative alone,
-    so that it is captured for the first.
+    """Return what torch answers while a class runs. Its backward is recorded only in a second
+    derivative, so it is captured for the first.
     """
     for_classes(trace, torch.is_grad_enabled, CHANGES)
     trace.is_once |= trace.in_backward
@@ -318,7 +322,7 @@ def is_grad_enabled(trace: Trace) -> bool:
 
 
 def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
-    """Answer as torch does outside of autocast, under which the class itself runs."""
+    """Return False, as outside autocast; under it the class itself runs."""
     for_classes(trace, torch.is_autocast_enabled, CHANGES)
     trace.omit(AUTOCAST)
     return False
@@ -326,22 +330,22 @@ def is_autocast_enabled(trace: Trace, device_type: str = "") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GeneratorState:
-    """What a class keeps of the generator while it is captured: how much was drawn before."""
+    """The state of the generator in a capture: how much was drawn so far."""
 
     draws: int
 
 
 def get_rng_state(trace: Trace) -> GeneratorState:
-    """Answer what `set_rng_state` takes."""
+    """Return a state for `set_rng_state`."""
     for_classes(trace, torch.get_rng_state, CHANGES)
     return GeneratorState(trace.draws)
 
 
 def set_rng_state(trace: Trace, new_state: Any) -> None:
-    """Set the generator to where it is: a checkpoint does so, though its function may draw nothing.
+    """Accept the present state, which a checkpoint sets although its function may draw nothing.
 
     Raises:
-        TraceError: something was drawn since, which would be drawn again.
+        TraceError: something was drawn since then, which would be drawn again.
     """
     if not isinstance(new_state, GeneratorState):
         refusing(torch.set_rng_state, SWITCHES, trace, "torch.set_rng_state")()
@@ -353,14 +357,13 @@ def set_rng_state(trace: Trace, new_state: Any) -> None:
 
 
 def for_classes(trace: Trace, function: Callable[..., Any], reason: str) -> None:
-    """Refuse a function that asks for torch's state, but in a class, which has one of its own."""
+    """Refuse a question about torch's state, except in a class, which has a state of its own."""
     if trace.kind != "imported function":
         refusing(function, reason, trace, f"torch.{function.__name__}")()
 
 
 # --- what torch's code, its own distributions too, asserts of a tensor ----------------------------
 def _assert(condition: Any, message: Any = "") -> None:
-    """Assert a tensor of one element."""
     if isinstance(condition, Value):
         assume(condition)
 
@@ -370,7 +373,7 @@ def _assert_async(x: Tensor, assert_msg: str = "") -> None:
 
 
 def _check(cond: Any, message: Any = None) -> None:
-    """Check what is known of lengths, which become facts."""
+    """Check lengths that are known, which makes them facts."""
     is_number = isinstance(cond, Value) and cond.node.type.kind == "scalar"
     torch._check(bool(cond) if is_number else cond, message)
 
@@ -402,7 +405,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     ),
 }
 HIDDEN: dict[Any, Callable[..., Any]] = {torch._check: _check}
-# Not among the functions that people know, which docs show.
+# Not in the tables of the docs: functions that only torch's own code calls.
 PRIVATE: dict[Any, Callable[..., Any]] = {
     torch._assert: _assert,
     torch._assert_async: _assert_async,
@@ -420,6 +423,7 @@ SPARSE = "which is of sparse tensors"
 DRAWS = "which draws from a distribution that is not captured; use xp.rand_like or xp.randn_like"
 INTEGERS = "which casts to or computes in integers in a way not captured"
 
+# By reason, the attributes that are refused for it; `*` stands for any name.
 REASONS = {
     attributes.PRIVATE: """
         _* __div__ __idiv__ __rdiv__ __long__ __nonzero__ __torch_dispatch__ reinforce volatile

@@ -1,7 +1,7 @@
-"""Torch's dialect, layers, losses and resampling of `torch.nn.functional`; see `table.py`.
+"""torch's dialect: normalizations, losses and resampling of `torch.nn.functional`; see `table.py`.
 
-What is asked of a loss besides its reduction, such as weights or `size_average`, is left to torch's
-own trace, but where the gradient at an end is another one than that of the formula.
+Options of a loss besides its reduction, such as weights or `size_average`, are left to torch's own
+trace, except where the gradient at an edge differs from that of the formula.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Tensor = Any
 
 # --- normalizations -------------------------------------------------------------------------------
 def last_axes(normalized_shape: Sequence[int], x: Tensor) -> list[int]:
-    """Return the axes of a shape that x ends in."""
+    """Return the last axes of x, which must have a given shape."""
     given = [operator.index(n) for n in normalized_shape]
     axes = [*range(-len(given), 0)]
     if [length(x, axis) for axis in axes] != given:
@@ -62,7 +62,7 @@ def rrelu(
     training: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    """Out of training the slope is the middle one."""
+    """Record rrelu outside training, where the slope is the middle one."""
     if training:
         raise TypeError("it draws random slopes; multiply with a draw of xp.rand_like")
     return xp.leaky_relu(input, (lower + upper) / 2)
@@ -70,7 +70,7 @@ def rrelu(
 
 # --- losses ---------------------------------------------------------------------------------------
 def reducing(formula: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the loss whose elements are those of a formula."""
+    """Return the loss whose elements a formula computes."""
     parameters = [*inspect.signature(formula).parameters.values()]
     how = inspect.Parameter("reduction", inspect.Parameter.KEYWORD_ONLY)
 
@@ -93,12 +93,13 @@ def binary_cross_entropy(x: Tensor, target: Any, weight: Any = None) -> Tensor:
 
 
 def nll_loss(logs: Tensor, target: Any, ignore_index: int = -100, *, reduction: str) -> Tensor:
-    """The negative of the log-probability of each class index."""
+    """Return the negative log-probability of each class index."""
     index = places.as_places(logs, target)
     counts = index != ignore_index
     axis = 1 if rank(logs) > 1 else 0
     loss = xp.where(counts, layers.of_class(logs, xp.where(counts, index, 0), axis), 0.0)
     if reduction == "mean":
+        # The mean is over targets that are not ignored.
         return xp.sum(loss) / xp.sum(places.counted(counts))
     return reduced(loss, reduction)
 
@@ -114,6 +115,7 @@ def gaussian_nll_loss(
 ) -> Tensor:
     if isinstance(var, float | int):
         var = xp.full_like(x, var)
+    # One variance per example.
     elif rank(var) == rank(x) - 1:
         var = xp.expand_dims(var, -1)
     loss = layers.gaussian(x, target, var, eps)
@@ -130,7 +132,9 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """Along one axis after another, by the weights that torch's own function has."""
+    """Resize one axis after another, by the weights that torch's own function has for a unit
+    vector.
+    """
     axes = rank(input) - 2
     sizes = each_axis(size, axes, operator.index)
     scales = each_axis(scale_factor, axes, float)
@@ -138,7 +142,7 @@ def interpolate(
     for i, count in enumerate(lengths(input, axes)):
 
         def resize(unit: Any, i: int = i) -> Any:
-            """Along that axis, the others of length 2: of 1, antialiasing is wrong (2.13)."""
+            # The other axes have length 2: with 1, antialiasing is wrong (torch 2.13).
             before, after = (2,) * i, (2,) * (axes - 1 - i)
             lines = torch.from_numpy(unit).reshape(1, -1, *(1,) * i, len(unit), *(1,) * len(after))
             found = F.interpolate(

@@ -1,7 +1,7 @@
-"""Torch's dialect, linear algebra; see `table.py`.
+"""torch's dialect: linear algebra; see `table.py`.
 
-`cholesky_ex` and its like say by `info` whether they succeeded, which decides what the code does
-next: here they assert it, so that torch itself runs the code as it is.
+`cholesky_ex` and the like return in `info` whether they succeeded, and the code may branch on it.
+Here success is asserted, so that torch itself runs the code if it fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPES: Any = torch.return_types
 
 
 def succeeded(x: Tensor, result: Tensor) -> Tensor:
-    """Zeros, one for each matrix, where the result is asserted to be one."""
+    """Return zeros, one for each matrix, and assert that the result is finite."""
     if isinstance(result, Value) and result.trace.kind != "rule":
         note_assertion(xp.all(xp.isfinite(result)), True, RuntimeError)
     lead = () if parts.rank(x) == 2 else parts.shape_of(x)[:-2]
@@ -47,6 +47,7 @@ def check_pivot(pivot: bool) -> None:
 def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> Any:
     check_pivot(pivot)
     packed, pivots = matrices.lu_factor(A, 1)
+    # A zero pivot makes the reciprocal infinite.
     diagonal = products.matrix_diagonal(packed)
     return TYPES.linalg_lu_factor_ex((packed, pivots, succeeded(A, xp.reciprocal(diagonal))))
 
@@ -91,7 +92,9 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
 
 # --- systems --------------------------------------------------------------------------------------
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """B holds vectors where it has one axis, or is shaped as A without its last axis."""
+    """Record `solve`; B holds vectors if it has one axis, or the shape of A without its
+    last axis.
+    """
     vectors = parts.rank(B) == 1
     if not vectors and matrices.has_vectors(A, B):
         vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]
@@ -129,7 +132,7 @@ def linalg_slogdet(A: Tensor) -> Any:
     return TYPES.linalg_slogdet(xp.slogdet(A))
 
 
-# Under one name in torch and among its tensors' methods: what means the same, and what does not.
+# Functions with one name in torch and as methods: first those of one meaning, then the others.
 NAMED: dict[Any, str] = {
     __name__: "pinv: pinverse",
     matrices: "cholesky; cholesky_inverse; cholesky_solve",

@@ -1,7 +1,7 @@
-"""Modules that captured code calls: what they hold is looked at anew at each call of what was
-captured, as `.eval()` and `.train()` change what they compute.
+"""Modules that captured code calls: their state is a fact that is checked at each later call, as
+`.eval()` and `.train()` change what they compute.
 
-A module with tensors is a matter of `multigrad.functions.object_arguments`, or runs as it is.
+Modules with tensors are handled by `multigrad.functions.object_arguments`, or run as written.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ COPY = Module.__setstate__
 
 
 class ModuleState(Telling):
-    """The fact that tells what a module holds: its flags, its numbers, its modules."""
+    """The fact about a module's state: its flags, its numbers, its submodules."""
 
     module: Module
 
     @classmethod
     def of(cls, module: Module) -> Self:
-        """Return the fact about a module, which keeps it alive."""
+        """Return the fact about a module, which keeps the module alive."""
         fact = cls(f"state {id(module)} of a {type(module).__name__}")
         fact.module = module
         return fact
@@ -46,7 +46,7 @@ class ModuleState(Telling):
 
 
 def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a module; on symbolic values, note what it holds, with all that is in it."""
+    """Call a module; on symbolic values, note its state and that of all modules in it."""
     given: Any = (args, kwargs)
     symbols = (leaf for leaf in optree.tree_leaves(given) if isinstance(leaf, Value))
     trace = next((each.trace for each in symbols), None)
@@ -54,6 +54,7 @@ def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
         return call_itself(self, *args, **kwargs)
     if not was_made(self):
         look_up(ModuleState.of(self))
+    # The outermost module's state includes that of the modules it calls.
     trace.looks_into = False
     try:
         return call_itself(self, *args, **kwargs)
@@ -62,15 +63,15 @@ def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_itself(module: Module, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a module as torch does: as `.compile()` made it, where somebody has."""
+    """Call a module as torch does: by its compiled version if `.compile()` was called."""
     compiled = vars(module).get(COMPILED)
     return (module._call_impl if compiled is None else compiled)(*args, **kwargs)
 
 
 class Called:
-    """What `Module.__call__` asks a module for before all else, that it may have been compiled.
+    """Replaces the attribute that `Module.__call__` reads first, to intercept calls.
 
-    To replace `__call__` itself has Python look through the 300 classes of modules, twice: 60 us.
+    Replacing `__call__` itself makes Python search the 300 classes of modules, twice: 60 us.
     """
 
     def __get__(self, module: Module | None, owner: type) -> Any:
@@ -81,9 +82,9 @@ class Called:
 
 
 class Made:
-    """What `Module.__init__` gives each module, which is then noted.
+    """Replaces an attribute that `Module.__init__` sets first, to note new modules.
 
-    To replace `__init__` itself has Python look through the 400 classes of modules, twice: 18 us.
+    Replacing `__init__` itself makes Python search the 400 classes of modules, twice: 18 us.
     """
 
     def __get__(self, module: Module | None, owner: type) -> Any:

@@ -1,4 +1,4 @@
-"""Signatures of torch's functions: of those written in C by the schemas of their overloads."""
+"""Signatures of torch's functions; for those written in C, from the schemas of their overloads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Parameter = inspect.Parameter
 
 
 def signature_of(function: Any) -> inspect.Signature:
-    """Return a function's signature. Of several overloads it is the one that takes the most by
-    position, with what is the others' alone as keywords; what one of them does not take is not
-    needed.
+    """Return a function's signature, merged from its overloads: that of the one with the most
+    positional parameters, with those of the others as keywords. Parameters that an overload lacks
+    are optional.
 
     Raises:
-        ValueError: torch tells of none.
+        ValueError: torch knows no signature.
     """
     try:
         return inspect.signature(function)
@@ -44,13 +44,13 @@ def signature_of(function: Any) -> inspect.Signature:
         )
         if each.default is Parameter.empty and not is_needed:
             found[name] = each.replace(default=NOT_GIVEN)
-    if "pin_memory" in found:  # what makes a tensor
+    if "pin_memory" in found:  # a function that makes a tensor
         found["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
     return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
 
 
 def find_overloads(name: str) -> list[Any]:
-    """Return the parameters of an operator's overloads that take tensors and give a new one."""
+    """Return the parameters of an operator's overloads that take tensors and return a new one."""
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     return [
         rows
@@ -61,7 +61,7 @@ def find_overloads(name: str) -> list[Any]:
     ]
 
 
-# NumPy's words, which torch takes in all of its functions that are written in C.
+# NumPy's names of parameters, which torch accepts in all its functions that are written in C.
 NUMPYS = {
     "axis": "dim",
     "keepdims": "keepdim",

@@ -1,4 +1,4 @@
-"""Torch's dialect: which torch function means which op. Reached by `__torch_function__`."""
+"""torch's dialect: which torch function means which op, reached by `__torch_function__`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ _T = torch.Tensor
 
 
 def passes_at_limits() -> bool:
-    """Return whether torch's own derivative of clamp passes where its input is a limit."""
+    """Return whether the gradient of torch's own clamp passes where the input equals a limit."""
+    # Asked of torch itself, whatever mode or transform is around.
     modes = torch.utils._python_dispatch._disable_current_modes()
     with modes, torch._C._DisableFuncTorch(), torch.enable_grad():
         x = torch.ones(1, requires_grad=True)
@@ -77,12 +78,12 @@ register_conventions(
 
 
 def fmax(input: Tensor, other: Any) -> Tensor:
-    """The larger; of equal ones the first gets the whole gradient, as torch gives it."""
+    """Return the larger; of two equal ones the first gets the whole gradient, as in torch."""
     return first_of(xp.fmax, xp.less, input, other, missing=input)
 
 
 def fmin(input: Tensor, other: Any) -> Tensor:
-    """The smaller, likewise."""
+    """Return the smaller; of two equal ones the first gets the whole gradient, as in torch."""
     return first_of(xp.fmin, xp.greater, input, other, missing=input)
 
 
@@ -95,7 +96,7 @@ def hardtanh(
 
 
 def getitem(input: Tensor, index: Any) -> Tensor:
-    """Of a constant, indexed by what is symbolic."""
+    """Index a constant by symbolic values."""
     items = index if isinstance(index, tuple) else (index,)
     symbol = next(item for item in items if isinstance(item, Value))
     return places.as_tensor(input, symbol)[index]
@@ -105,11 +106,11 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return xp.gelu(input, approximate == "tanh")
 
 
-LINEAR = 40  # from where on log(1 + exp(x)) is x in every dtype
+LINEAR = 40  # above, log(1 + exp(x)) equals x in every dtype
 
 
 def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
-    """Linear above the threshold, which makes a difference below 37 alone, or beside a beta."""
+    """Record softplus, linear above the threshold; that matters only below 37 or with a beta."""
     scaled = input if type(beta) in (int, float) and beta == 1 else input * beta
     smooth = xp.softplus(scaled)
     smooth = smooth if scaled is input else smooth / beta
@@ -119,7 +120,7 @@ def softplus(input: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
 
 
 def heaviside(input: Tensor, values: Any) -> Tensor:
-    """`values` at zero, else 0 or 1; NaN gives 0."""
+    """Return `values` at zero, else 0 or 1; 0 for NaN."""
     return xp.where(xp.equal(input, 0), values, xp.heaviside(input))
 
 
@@ -128,7 +129,7 @@ def is_tensor(obj: Any) -> bool:
 
 
 def sign(input: Tensor) -> Tensor:
-    """torch.sign gives 0 for NaN."""
+    """Return the sign, 0 for NaN as torch.sign does."""
     if composites.is_whole(input):
         return xp.sign(input)
     return xp.where(xp.isnan(input), 0.0, xp.sign(input))
@@ -141,7 +142,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
-    """The sum over what broadcasting from a shape has repeated."""
+    """Sum over the axes that broadcasting from a shape has repeated."""
     target = size[0] if len(size) == 1 and not isinstance(size[0], int | Value) else size
     if isinstance(target, SymbolicShape):
         result = xp.sum_to(input, target.value)
@@ -157,7 +158,7 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     return xp.sum(kept, list(range(extra))) if extra else kept
 
 
-# The methods reach us as functions of the class, where the first operand is a real tensor.
+# Methods are also called as functions of the class, if the first operand is a real tensor.
 METHODS = {
     method: handler
     for name, handler in methods.METHODS.items()
@@ -175,7 +176,7 @@ OPERATORS = {
 ALIASES: dict[Any, Any] = {
     **named(ops.NAMES, torch, F=F),
     **METHODS,
-    # Functions called as the methods are.
+    # Functions with the names of methods.
     **{
         getattr(torch, name): handler
         for name, handler in methods.ELEMENTWISE.items()
@@ -237,18 +238,18 @@ ALIASES: dict[Any, Any] = {
 
 # --- loops and branches that are functions --------------------------------------------------------
 def cond(pred: Any, true_fn: Handler, false_fn: Handler, operands: Any = ()) -> Any:
-    """Both ways and a choice, where no fact decides."""
+    """Record both branches and a choice, unless a fact decides."""
     return scans.cond(pred, true_fn, false_fn, *operands)
 
 
 def while_loop(cond_fn: Handler, body_fn: Handler, carried_inputs: Any) -> Any:
-    """The loop unrolled, or recorded where values end it."""
+    """Unroll the loop, or record it if values end it."""
     step: Handler = lambda *values: [*body_fn(*values)]
     return tuple(control.turns([*carried_inputs], cond_fn, step))
 
 
 def scan(combine_fn: Handler, init: Any, xs: Any, *, dim: int = 0, reverse: bool = False) -> Any:
-    """A loop over the rows along an axis, of which results are stacked along the first."""
+    """Record a loop over the rows along an axis; results are stacked along the first."""
     rows = optree.tree_map(lambda x: xp.moveaxis(x, dim, 0), xs) if dim else xs
     return scans.scan(combine_fn, init, rows, reverse=reverse)
 
@@ -260,7 +261,7 @@ def associative_scan(
     reverse: bool = False,
     combine_mode: str = "pointwise",
 ) -> Any:
-    """All partial results of an operation, whichever of its modes says how it is compiled."""
+    """Record all partial results of an operation; `combine_mode` only tells how it is compiled."""
     return scans.associative_scan(combine_fn, xs, reverse, dim)
 
 
@@ -271,6 +272,7 @@ CONTROL: dict[Any, Handler] = {
     **dict.fromkeys(SCANS, scan),
 }
 
+# `traced` cannot import this module, which imports it.
 traced.ALIASES.update(ALIASES)
 
 OWN_METHODS: dict[str, Any] = {
@@ -292,7 +294,7 @@ PRIVATE = {**introspection.PRIVATE, **collectives.PRIVATE}
 
 
 def find_other(function: Any) -> Callable[..., Any] | None:
-    """Return the handler of a function of torch's own code or a package's operator, or None."""
+    """Return the handler of a function of torch's own code or of a package's operator, or None."""
     known = PRIVATE.get(function) or custom_ops.find_custom_op(function)
     return known or traced.find_aten(function) or traced.find_traced(function)
 
@@ -303,7 +305,7 @@ def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Generator:
-    """The state of a generator, whatever mode of dispatch or trace is on."""
+    """The state of a generator, read and set whatever mode or trace is active."""
 
     def __init__(self, generator: torch.Generator) -> None:
         self.generator = generator
@@ -318,19 +320,18 @@ class Generator:
 
 
 def generators() -> list[Generator]:
-    """Return torch's global generators."""
     found = [torch.default_generator]
     if torch.cuda.is_initialized():
         found += torch.cuda.default_generators
     return [Generator(each) for each in found]
 
 
-# What torch is set to, and what sets it: outside of a graph.
+# torch's settings, and functions that change them: outside a graph.
 READ = """
     is_inference_mode_enabled get_default_dtype get_default_device initial_seed
     are_deterministic_algorithms_enabled
 """
-# torch.manual_seed and torch.random's are two functions, once torch compiles.
+# Once torch compiles, torch.manual_seed and torch.random.manual_seed are two functions.
 SET = """
     manual_seed random.manual_seed seed set_default_dtype set_default_device set_printoptions
     use_deterministic_algorithms set_num_threads cuda.manual_seed

@@ -1,5 +1,5 @@
-"""Functions of torch that no row knows: torch traces the call itself, for its shapes and dtypes,
-into operators of ATen, which are recorded one by one, as those that code calls itself are.
+"""torch functions without a row: torch traces the call for its shapes and dtypes into ATen
+operators, which are recorded one by one.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from multigrad.trace.xp import all as xp
 from . import convolutions, layers, linalg
 from .gradients import without_autocast, without_dispatch_modes
 
-# Where those of torch's functions stand that compute, in Python; and what those in C are.
+# Modules with torch's functions in Python, and the types of those in C.
 WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")
 IN_C = (BuiltinFunctionType, MethodDescriptorType)
-# Of where a result lies, and how, which is no part of a graph.
+# Arguments about a result's memory, which is not part of a graph.
 OF_MEMORY = frozenset({"device", "layout", "memory_format", "non_blocking", "pin_memory"})
 Tensor = Any
-ALIASES: dict[Any, Callable[..., Any]] = {}  # the dialect's, which `table.py` puts here
+ALIASES: dict[Any, Callable[..., Any]] = {}  # the dialect's rows; filled by `table.py`
 
 
 def find_traced(function: Any) -> Callable[..., Any] | None:
     """Return a handler that records a function of torch by torch's trace; None for others."""
     if isinstance(getattr(function, "__self__", None), torch.Tensor):
-        return None  # it would be kept
+        return None  # a bound method: the handler would keep its tensor
     is_torchs = getattr(function, "__module__", None) in WRITTEN or isinstance(function, IN_C)
     is_known = is_torchs or any(each in decompositions() for each in overloads_of(function))
     return OwnTrace(record, function) if is_known else None
 
 
 def overloads_of(function: Any) -> list[Any]:
-    """Return the overloads of an operator, none of what is no operator."""
+    """Return the overloads of an operator; none for anything else."""
     if isinstance(function, torch._ops.OpOverloadPacket):
         return [getattr(function, name) for name in function.overloads()]
     return [function] if isinstance(function, torch._ops.OpOverload) else []
 
 
 def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by what torch computes it with.
+    """Record a call by the operators with which torch computes it.
 
     Raises:
         NeedsConcrete: a shape or dtype is not known in this capture.
-        TypeError: torch cannot trace it, it draws, it gives what is no tensor, or its dtype is
-            torch's default one.
+        TypeError: torch cannot trace it, it draws, it returns something other than a tensor, or its
+            dtype is torch's default one.
     """
     call = TracedCall(function, torch.Tensor, args, kwargs)
     trace, given = call.trace, call.given
@@ -76,19 +76,18 @@ def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def described(x: Any, trace: Trace) -> tuple[tuple[int, ...], torch.dtype]:
-    """Return the shape and dtype of a tensor."""
     if isinstance(x, torch.Tensor):
         return tuple(x.shape), x.dtype
     return tuple(x.shape), getattr(torch, dtype_in(trace, x.node.type.dtype))
 
 
 class Traced(NamedTuple):
-    """Torch's trace of a call.
+    """torch's trace of a call.
 
     Attributes:
         module: its nodes.
         structure: the tree of its result.
-        bases: the argument whose memory each output shares, by position; None: it shares none.
+        bases: the position of the argument whose memory each output shares, None if it shares none.
     """
 
     module: Any
@@ -99,7 +98,7 @@ class Traced(NamedTuple):
 def trace_call(
     called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]]
 ) -> Traced:
-    """Return torch's trace of a call on tensors without numbers."""
+    """Return torch's trace of a call on tensors without values."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def flat(*tensors: Any) -> list[Any]:
@@ -112,7 +111,8 @@ def trace_call(
         torch.no_grad(),
         without_autocast(),
     ):
-        warnings.simplefilter("ignore")  # torch gives them when it runs the call itself
+        warnings.simplefilter("ignore")  # the user gets them when the call itself runs
+        # First without functionalization, which would hide what shares memory with what.
         with FakeTensorMode(allow_non_fake_inputs=True):
             inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
@@ -124,7 +124,7 @@ def trace_call(
 
 
 def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Refuse what a graph cannot give."""
+    """Refuse outputs that a graph cannot return."""
     other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
     if other is not None:
         raise TypeError(f"it gives {other!r}, which is no tensor")
@@ -140,7 +140,9 @@ def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
 
 @functools.cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Return how torch takes apart what has no row, but for its references in `prims`."""
+    """Return torch's decompositions of operators that have no row, without its references in
+    `prims`.
+    """
     from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
 
     own = decompositions.__name__
@@ -172,7 +174,7 @@ def is_number(x: Value) -> bool:
 
 
 def check_result(node: Any, found: Any) -> None:
-    """Check that an operator gave what it gives in torch's trace."""
+    """Check that an operator's result has the type that torch's trace says."""
     expected = node.meta.get("val")
     is_tensor = isinstance(expected, torch.Tensor)
     fits = isinstance(found, Value | torch.Tensor) == is_tensor
@@ -184,12 +186,12 @@ def check_result(node: Any, found: Any) -> None:
     if not fits:
         raise TypeError(f"torch computes it with {node.target}, of which another result is known")
     if isinstance(found, Value) and found.trace.types is not None:
-        found.trace.types.unconfirmed.pop(str(node.target), None)  # it is what torch says
+        found.trace.types.unconfirmed.pop(str(node.target), None)  # torch has confirmed it
 
 
 def filled(given: Any, values: Mapping[Any, Any]) -> Any:
-    """Return arguments of a node with values in place of nodes; torch's lists are of a class that
-    no other code knows.
+    """Return a node's arguments with values instead of nodes; torch's own class of lists becomes a
+    list.
     """
     if isinstance(given, torch.fx.Node):
         return values[given]
@@ -207,12 +209,13 @@ def constant(found: Any) -> Any:
 
 
 def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> Any:
-    """Record one operator; of what is known alone, compute it."""
+    """Record one operator; without symbols, compute it."""
     if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
         raise TypeError(
             f"it draws random numbers by {target}; draw with xp.rand_like or randn_like"
         )
-    if target is torch.ops.aten.copy_.default:  # at the end of a trace without other updates
+    # A functionalized trace writes to its inputs only by copies at its end.
+    if target is torch.ops.aten.copy_.default:
         raise TypeError("it updates a tensor that it is given, as running statistics; use eval()")
     leaves = optree.tree_leaves((args, dict(kwargs)), none_is_leaf=True)
     if not any(isinstance(x, Value) for x in leaves):
@@ -224,7 +227,7 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
     asked = questions.count()
     try:
         return record_call("torch", target, args, plain, trace=trace, shown=str(target))
-    except TraceError as error:  # said of the function that was called
+    except TraceError as error:  # reported for the function that was called
         questions.forget(asked)
         reason = f": {error.__cause__}" if find_aten(target) and error.__cause__ else ""
         raise TypeError(
@@ -234,7 +237,7 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
 
 # --- operators of ATen that no function of torch has under its name -------------------------------
 LIBRARIES = (torch, torch._C._nn, F, torch.Tensor, torch.linalg, torch.special)
-LOSSES = frozenset(layers.LOSSES.values())  # of an operator, the reduction is a number
+LOSSES = frozenset(layers.LOSSES.values())  # operators take the reduction as a number
 PREFIXES = ("_", "linalg_", "special_")
 
 
@@ -250,7 +253,7 @@ def sliced(start: Any, end: Any, step: int) -> slice:
     return slice(start, None if end is None or end > MOST else end, step)
 
 
-MOST = 2**62  # an end beyond it is none
+MOST = 2**62  # a larger end means none
 
 
 def along(dim: int, index: Any, x: Tensor) -> tuple[Any, ...]:
@@ -323,7 +326,9 @@ def diagonal_scatter(
 
 
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Tensor:
-    """`pad` lists (before, after) from the last axis on; a negative number cuts."""
+    """Record padding; `pad` lists (before, after) from the last axis on, and negative
+    numbers cut.
+    """
     if not pad:
         return copy_of(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -342,7 +347,7 @@ def native_layer_norm(
 
 
 def with_mean(measure: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Pair a measure of spread with the mean, as `var_mean` does."""
+    """Return a handler that pairs a measure of spread with the mean, as `var_mean` does."""
 
     def record(
         input: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False
@@ -370,7 +375,7 @@ def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: 
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """The solution, without the factors, and whether it succeeded."""
+    """Return the solution and whether it succeeded, with None for the factors."""
     solution, info = linalg.solve_ex(A, B, left=left)
     return solution, None, None, info
 

@@ -1,4 +1,4 @@
-"""Which dtype torch gives a call: the call itself, on tensors of one element."""
+"""The dtype of a call's result, found by running the call on tensors of one element."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torc
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
-    """Run calls outside of every mode, transform, record and autocast, which acts on a graph's own
-    calls where it runs.
+    """Run calls outside every mode, transform, recording and autocast, as these act on a graph's
+    own calls when it runs.
     """
     with (
         without_dispatch_modes(),
@@ -48,25 +48,25 @@ def read(x: Any) -> tuple[str, bool] | None:
 
 
 def casts_first(function: Any) -> bool:
-    """Return whether a function is one kernel, and reads no exponents of integers."""
+    """Return whether a function is one kernel that reads no integer exponents."""
     return is_wide(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
 
 
 @functools.cache
 def is_wide(function: Any) -> bool:
-    """Return whether a function is one kernel of torch's: these round once."""
+    """Return whether a function is one torch kernel: such kernels round once."""
     name = str(getattr(function, "__name__", "")).rstrip("_")
     if name in KERNELS or name in COMPARES:
         return name in KERNELS
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
-        return False  # it is written in Python, of others
+        return False  # written in Python, of other functions
     of_tensors = [x for x in forms(name) if str(x._schema.arguments[0].type) == "Tensor"]
     return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
 
 
 @functools.cache
 def is_cast(function: Any) -> bool:
-    """Return whether autocast may give a function's result another dtype."""
+    """Return whether autocast may change the dtype of a function's result."""
     name = str(getattr(function, "__name__", ""))
     if name in UNCAST or (name.startswith("__") and name.strip("_") not in CAST_OPERATORS):
         return False
@@ -81,7 +81,7 @@ def is_cast(function: Any) -> bool:
 
 
 def casts_op(op: Op) -> bool:
-    """Return whether autocast may give the result of an op another dtype."""
+    """Return whether autocast may change the dtype of an op's result."""
     if op.view or op in UNCAST_OPS:
         return False
     kernel = OPS.get(op)
@@ -91,7 +91,7 @@ def casts_op(op: Op) -> bool:
 OPERATORS = frozenset(filter(callable, vars(operator).values()))
 CAST_OPERATORS = frozenset({"matmul", "pow", "rmatmul", "rpow"})
 UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD}
-# What is made of others, none of which autocast knows.
+# Functions made of others, none of which autocast knows.
 UNCAST = frozenset(
     """
     absolute adjoint asarray atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_tensors
@@ -105,7 +105,7 @@ UNCAST = frozenset(
 
 
 def forms(name: str) -> list[Any]:
-    """Return an operator's overloads that are dispatched; a few are TorchScript's alone
+    """Return an operator's overloads that are dispatched; a few belong to TorchScript only
     (`element_size`).
     """
     packet = getattr(torch.ops.aten, name, None)
@@ -114,13 +114,13 @@ def forms(name: str) -> list[Any]:
 
 
 def is_made_of_others(form: Any) -> bool:
-    """Return whether an operator calls other ones, which round each."""
+    """Return whether an operator calls other ones, each of which rounds."""
     return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
-    """Return whether a result is no float, or one that the call or its tensors say; else it takes
-    the default dtype.
+    """Return whether the call or its tensors determine the dtype of a float result; otherwise the
+    default dtype does.
     """
     floats = (T, *FLOATS)
     says = any(mark.is_tensor and mark.dtype in floats for mark in marks)
@@ -130,7 +130,7 @@ def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
 
 CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
 
-# They do no more than call a kernel of another name.
+# Functions that only call a kernel of another name.
 KERNELS = frozenset(
     """
     batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
@@ -138,7 +138,7 @@ KERNELS = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# They round nothing: what they compare with is cut as their kernel cuts it.
+# Functions that round nothing: their threshold is rounded as the kernel rounds it.
 COMPARES = frozenset({"hardshrink"})
 
 TYPES = TypeOracle(

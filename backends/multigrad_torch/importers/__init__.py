@@ -1,1 +1,1 @@
-"""Custom gradients of PyTorch's, unchanged, as Functions."""
+"""Import of torch's custom gradients: autograd Functions and custom operators, unchanged."""

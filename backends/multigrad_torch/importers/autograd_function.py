@@ -1,8 +1,8 @@
-"""`xg.from_autograd_function`: a `torch.autograd.Function` class, unchanged, as what a Function is
-made of.
+"""`xg.from_autograd_function`: the recipe that makes a Function of an unchanged
+`torch.autograd.Function` class.
 
-Its code runs on symbolic values with a context of ours, in the old style (`forward(ctx, ...)`) and
-with `setup_context`. On torch, what cannot be captured is the class's own `apply`.
+The class's code runs on symbolic values with a context of ours, in the old style (`forward(ctx,
+...)`) and with `setup_context`. On torch, a class that cannot be captured runs by its own `apply`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ from multigrad.trace.xp import all as xp
 from .. import dynamo
 
 Tensor: TypeAlias = Any
+# Wrappers of torch are recognized by their code objects, as they leave no other mark.
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
 AMP_BACKWARD = frozenset(nested_codes(torch.amp.custom_bwd.__code__))
 AMP = AMP_BACKWARD.union(nested_codes(torch.amp.custom_fwd.__code__))
 
 
 class Context:
-    """What a class's code knows as `ctx`: it keeps what it is given, symbolic values or tensors."""
+    """The `ctx` of a class's code: it keeps symbolic values or tensors."""
 
     def __init__(self, trace: Trace | None, args: Sequence[Any]) -> None:
         self._trace = trace
@@ -61,11 +62,12 @@ class Context:
 
     @property
     def needs_input_grad(self) -> tuple[bool, ...]:
-        """Which arguments need a gradient: of a capture a fact."""
+        """Which arguments need a gradient; reading it makes a fact in a capture."""
         floats = [isinstance(x, Value) and may_have_gradient(x) for x in self._args]
         if self._trace is None or not any(floats):
             return tuple(map(may_have_gradient, self._args))
-        if self._trace.in_backward and sum(floats) == 1:  # else nobody would call it
+        # With one float argument backward runs only if that needs a gradient: no fact.
+        if self._trace.in_backward and sum(floats) == 1:
             return tuple(floats)
         symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
         names = [x.node.attr("name") for x in symbols]
@@ -89,11 +91,11 @@ class Context:
         self._dirty = inputs
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether a missing cotangent is zeros, else it is None."""
+        """Set whether a missing cotangent is zeros; otherwise it is None."""
         self._missing = None if value else no_cotangent
 
     def __getattr__(self, name: str) -> Any:
-        if name == "saved_variables":  # what `saved_tensors` was called before torch 0.4
+        if name == "saved_variables":  # `saved_tensors` before torch 0.4
             return self._saved
         if self._trace is not None and hasattr(torch.autograd.function.BackwardCFunction, name):
             raise self._trace.error(f"uses ctx.{name}, which is not captured")
@@ -101,7 +103,7 @@ class Context:
 
 
 class Gathering(torch.autograd.Function):
-    """Gives the gradients that a backward adds to the `.grad` of tensors."""
+    """Returns the gradients that a backward adds to the `.grad` of tensors."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[[Sequence[Tensor]], Any], *tensors: Tensor) -> Any:
@@ -136,7 +138,7 @@ def modules_of(value: Any) -> Iterator[torch.nn.Module]:
 
 
 def no_cotangent(output: Any) -> None:
-    """What a backward that takes no zeros gets in the place of a cotangent."""
+    """Return None, as the cotangent of an unused output if backward does not want zeros."""
 
 
 def may_have_gradient(value: Any) -> bool:
@@ -148,7 +150,7 @@ def may_have_gradient(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassRecipe(CodeRecipe):
-    """A `torch.autograd.Function` class."""
+    """The recipe of a `torch.autograd.Function` class."""
 
     function_class: type[torch.autograd.Function]
     native: bool | None = None
@@ -160,13 +162,13 @@ class ClassRecipe(CodeRecipe):
 
     @property
     def has_setup(self) -> bool:
-        """Whether forward has no ctx, as `setup_context` gets it."""
+        """Whether forward gets no ctx, because `setup_context` does."""
         own = self.function_class.setup_context
         return own is not torch.autograd.Function.setup_context
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The signature of `apply`: forward's, without ctx."""
+        """The signature of `apply`: that of forward without ctx."""
         signature = signature_of(self.function_class.forward)
         if signature is None or self.has_setup:
             return signature
@@ -183,7 +185,7 @@ class ClassRecipe(CodeRecipe):
         return "torch"
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the class itself, where it runs as it is on its own framework."""
+        """Apply the class itself, when it runs unchanged on its own framework."""
         return self.function_class.apply(*self.bind(args, kwargs))
 
     def bound_to(self, instance: Any) -> ClassRecipe:
@@ -191,8 +193,11 @@ class ClassRecipe(CodeRecipe):
         return self
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return a call's arguments by position; with `setup_context`, torch adds the defaults."""
-        if not (kwargs or self.has_setup):  # at each call of a class that runs as it is
+        """Return a call's arguments by position; with `setup_context`, defaults are added, as torch
+        does.
+        """
+        # The common case first: each call of a class that runs unchanged comes here.
+        if not (kwargs or self.has_setup):
             return args
         signature = self.signature
         if signature is None:
@@ -207,7 +212,7 @@ class ClassRecipe(CodeRecipe):
         return bound.args
 
     def holds(self, value: Any) -> bool:
-        """Return whether an argument is a module with tensors, or a function or a method that
+        """Return whether an argument is a module with parameters, or a function or method that
         refers to one.
         """
         return callable(value) and any(
@@ -219,7 +224,6 @@ class ClassRecipe(CodeRecipe):
         return Gathering.apply(run, *tensors)
 
     def functions(self) -> tuple[Any, ...]:
-        """Return forward and backward."""
         own, base = self.function_class, torch.autograd.Function
         is_backward = own.backward is not base.backward
         setup = (own.setup_context,) if self.has_setup else ()
@@ -231,13 +235,12 @@ class ClassRecipe(CodeRecipe):
             raise trace.error(problem)
 
         def run(function: Callable[..., Any], *given: Any) -> Any:
-            with torch.no_grad():  # as torch runs it
+            with torch.no_grad():  # as torch runs forward and backward
                 return run_written_in("torch", function, trace, *given)
 
         return self._record(run, trace, args, kwargs)
 
     def _find_problem(self) -> str:
-        """Return why torch itself does not differentiate the class, "" where it does."""
         own, base = self.function_class, torch.autograd.Function
         if own.forward is base.forward:
             return "has no forward; define it as a static method"
@@ -274,7 +277,8 @@ class ClassRecipe(CodeRecipe):
             run(own.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
-        is_one = isinstance(outputs, Value)  # first: a symbol asked for its class looks who asks
+        # Before other classes: a symbol that is asked for its class looks at who asks.
+        is_one = isinstance(outputs, Value)
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
         several = not is_one and isinstance(outputs, tuple)
         results: tuple[Any, ...] = tuple(outputs) if several else (outputs,)
@@ -296,8 +300,8 @@ class ClassRecipe(CodeRecipe):
             gradients = self._count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
             if not kwargs:
-                return gradients[: len(given)]  # without those of defaults
-            assert self.signature is not None  # which the keywords were bound by
+                return gradients[: len(given)]  # defaults get none
+            assert self.signature is not None  # `bind` has used it for the keywords
             named = dict(zip(self.signature.parameters, gradients, strict=False))
             return (*gradients[: len(given)], {name: named[name] for name in kwargs})
 
@@ -310,7 +314,7 @@ class ClassRecipe(CodeRecipe):
             ctx.is_pushing = True
             try:
                 found = run(own.jvp, ctx, *tangents)
-            except Exception as error:  # noqa: BLE001 (what is no graph is torch's alone)
+            except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
                 questions.forget(asked)
                 if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
                     trace.omit(FORWARD_MODE)
@@ -319,7 +323,8 @@ class ClassRecipe(CodeRecipe):
                 ctx.is_pushing = False
                 trace.draws = drawn
             changes = found if several else (found,)
-            is_stub = found is None or all(each is None for each in changes)  # torch takes none
+            # torch accepts None for a tangent, but a jvp of nothing else is a stub.
+            is_stub = found is None or all(each is None for each in changes)
             return None if is_stub else Pushed(moved, changes)
 
         return Recorded(
@@ -328,15 +333,15 @@ class ClassRecipe(CodeRecipe):
             push=push if self.gives_tangents else None,
             first_order=once,
             second_order=not once,
-            keeps_output=True,  # backward gets at no others than those that ctx keeps
+            keeps_output=True,  # backward reads only outputs that ctx keeps
             undifferentiable=ctx._marked,
             dirty=ctx._dirty,
             missing=ctx._missing,
         )
 
     def _count(self, returned: Any, count: int) -> tuple[Any, ...]:
-        """Return one gradient per argument of `apply`; torch lets more of them be None."""
         gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        # torch accepts more gradients than arguments if the rest are None.
         extra = gradients[count:]
         if len(gradients) < count or any(each is not None for each in extra):
             given = "1 gradient" if len(gradients) == 1 else f"{len(gradients)} gradients"
@@ -349,8 +354,8 @@ class ClassRecipe(CodeRecipe):
 
 
 def fit(gradient: Any, argument: Any) -> Any:
-    """Return a gradient as torch's engine takes it: cast to its argument's dtype, summed over what
-    was repeated.
+    """Return a gradient as torch's engine would: cast to its argument's dtype, summed over
+    broadcast axes.
     """
     if not (isinstance(gradient, Value) and may_have_gradient(argument)):
         return gradient
@@ -374,8 +379,8 @@ def unwrap_once(backward: Any) -> tuple[Any, bool]:
 
 
 def unwrap_amp(function: Any, trace: Trace | None) -> Any:
-    """Return a forward or backward without `custom_fwd` or `custom_bwd`: without autocast they do
-    nothing, and under it the backward computes under that of the forward.
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`. Without autocast these do
+    nothing; under it they make backward use the autocast of the forward.
     """
     is_plain = inspect.isfunction(function) and function.__code__ in AMP
     if trace is None or not is_plain:
@@ -409,22 +414,25 @@ def find_imported(function_class: type[torch.autograd.Function]) -> Function:
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values and other frameworks' tensors, with its own backward."""
+    """Apply a class; on symbolic values and other frameworks' tensors, by its Function."""
     if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Do the same before torch asks which transforms are active."""
+    """Do what `apply` does, before torch asks which transforms are active."""
     if comes_to_us(args, kwargs, "torch"):
         return find_imported(cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 
 def is_transforming() -> bool:
-    """Tell a class's `apply` that no transform of torch.func is active, if it has symbolic values:
-    one that was stored before, as a global or in a module, asks this first and refuses.
+    """Return whether torch.func transforms are active, but False to an `apply` with symbolic
+    values.
+
+    An `apply` that was stored earlier, as a global or in a module, asks this first and would
+    refuse.
     """
     caller = sys._getframe(1)
     if caller.f_code is APPLY.__func__.__code__:
@@ -434,7 +442,9 @@ def is_transforming() -> bool:
 
 
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Apply torch's legacy Variable: give a tensor that shares memory and has no history."""
+    """Return what torch's legacy Variable returns: a tensor that shares memory and has
+    no history.
+    """
     if not isinstance(data, Value):
         return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
     if any(args) or any(kwargs.values()):
@@ -443,7 +453,7 @@ def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
 
 
 def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
-    """Refuse what a hook of a module makes of gradients; without symbols it is torch's."""
+    """Refuse a module's backward hook on symbolic values; otherwise call torch's own."""
     symbols = [value for value in args if isinstance(value, Value)]
     if symbols:
         raise symbols[0].trace.error(
@@ -453,15 +463,17 @@ def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
 
 
 class Engine:
-    """Torch's engine while captures run: a callback that a backward queues is due once for each
-    run of that backward, and no graph holds it.
+    """torch's engine while captures run.
+
+    A callback that a backward queues must run once for each run of that backward, which no graph
+    does.
     """
 
     def __getattr__(self, name: str) -> Any:
         return getattr(ENGINE, name)
 
     def queue_callback(self, callback: Callable[[], Any]) -> None:
-        """Refuse a callback of code that is being captured; any other's is torch's."""
+        """Refuse a callback of code that is being captured; pass any other to torch."""
         if is_capturing():
             raise RuntimeError("queues a callback of torch's engine, which no graph does")
         ENGINE.queue_callback(callback)
@@ -469,8 +481,8 @@ class Engine:
 
 ENGINE: Any = torch.autograd.Variable._execution_engine
 ENTER_HOOKED: Any = BackwardHook.setup_input_hook
-# The class whose `apply` that of `Function` calls (torch 2.13), which also those that were bound
-# before look up.
+# The class whose `apply` is called by that of `Function` (torch 2.13). An `apply` that was bound
+# earlier looks it up there, too.
 BASE: Any = torch.autograd.Function.__mro__[1]
 APPLY: Any = vars(torch.autograd.Function)["apply"]
 IS_TRANSFORMING = torch._C._are_functorch_transforms_active
@@ -478,8 +490,8 @@ IS_TRANSFORMING = torch._C._are_functorch_transforms_active
 
 @dynamo.at_import
 def tell_dynamo() -> None:
-    """Torch's own traces may import Dynamo while a capture runs, whose table of functions has the
-    replacement of that one then.
+    """Register torch's own function in Dynamo's table, which has the replacement if a trace of
+    torch's imports Dynamo while a capture runs.
     """
     from torch._dynamo import trace_rules
 
@@ -502,5 +514,5 @@ def is_custom_gradient(value: Any) -> bool:
     """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
     owner = value if isinstance(value, type) else getattr(value, "__self__", None)
     is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    is_apply = getattr(value, "__func__", None) is apply_anywhere  # while it is intercepted
+    is_apply = getattr(value, "__func__", None) is apply_anywhere  # during a capture
     return is_class and (owner is value or is_apply or getattr(value, "__name__", "") == "apply")

@@ -1,8 +1,5 @@
-"""Operators that a package has made by `torch.library.custom_op`: a Python function, and by
-`register_autograd` a gradient of its own, which is kept as that of a class.
-
-Here are also all that packages have registered with a gradient, as functions with the parameters of
-their schemas.
+"""Operators made by `torch.library.custom_op`, with the gradient of `register_autograd`, as
+classes; and all operators with a gradient that packages have registered, as functions.
 """
 
 from __future__ import annotations
@@ -25,7 +22,9 @@ from .autograd_function import find_imported
 
 
 def find_custom_op(function: Any) -> Callable[..., Any] | None:
-    """Return a handler for a non-mutating operator defined in Python; None for others."""
+    """Return a handler for an operator defined in Python that writes to nothing; None
+    for others.
+    """
     name = getattr(function, "_qualified_op_name", None)
     schema = getattr(function, "_schema", None)
     definition = OPDEFS.get(name or getattr(schema, "name", ""))
@@ -37,8 +36,8 @@ def find_custom_op(function: Any) -> Callable[..., Any] | None:
 
 
 def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by what it runs where the tensors lie, with the gradient that it registers."""
-    # The dispatcher has taken away what is given as by default.
+    """Record a call by the kernel for the tensors' device, with the gradient that it registers."""
+    # The dispatcher has removed arguments that equal their defaults.
     args, kwargs = fill_defaults(definition._opoverload._schema, args, kwargs)
     leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
@@ -53,13 +52,13 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
         return find_imported(own_class)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
-    # The values alone, as a class uses them; a derivative of its backward ends there.
+    # Only values, as in a class: a derivative of its backward ends here.
     trace.is_once |= trace.in_backward
     return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
 def written(kernel: Any) -> Any:
-    """Return the author's function, around which torch has wrapped several layers."""
+    """Return the author's function from within torch's wrappers."""
     while inspect.isfunction(kernel) and kernel.__module__.startswith("torch."):
         inner = getattr(kernel, "__wrapped__", None)
         inner = inner or inspect.getclosurevars(kernel).nonlocals.get("fn")
@@ -73,8 +72,8 @@ def written(kernel: Any) -> Any:
 def class_of(
     definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
 ) -> type[torch.autograd.Function]:
-    """Return an operator as the class that its author might have written, which takes what the
-    operator takes by keyword alone after all else.
+    """Return an operator as the class that its author might have written; keyword-only arguments
+    come last.
     """
     setup, pull = definition._setup_context_fn, definition._backward_fn
 
@@ -111,7 +110,7 @@ OWN = ("aten", "debug_mode_ops", "export", "mkldnn", "prim", "prims", "quantized
 
 
 def operators() -> Iterator[str]:
-    """Yield their names, as namespace::name."""
+    """Yield the names of operators with a gradient, as namespace::name, without torch's own."""
     seen = set()
     for key in KEYS:
         for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key):
@@ -124,7 +123,7 @@ def operators() -> Iterator[str]:
 
 
 def find_operator(what: Any) -> Callable[..., Any] | None:
-    """Return the function of an operator, which may be given by its name; None for what is none."""
+    """Return an operator, given by itself or by name, as a function; None for anything else."""
     if isinstance(what, CustomOpDef):
         return as_function(what._opoverload)
     found: Any = what
@@ -137,7 +136,7 @@ def find_operator(what: Any) -> Callable[..., Any] | None:
 
 
 def as_function(overload: Any) -> Callable[..., Any]:
-    """Return a function that calls an operator, with a signature."""
+    """Return a function with a signature that calls an operator."""
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         return overload(*args, **kwargs)

@@ -1,1 +1,1 @@
-"""PyTorch's rows: for each op of the table the function of PyTorch that computes it."""
+"""torch's kernels: for each op of the table, the torch function that computes it."""

@@ -1,4 +1,4 @@
-"""Torch's rows of the array family, linear algebra included, each function named as its op."""
+"""torch's kernels of array ops and linear algebra; each function is named after its op."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
 
 def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
     first, sums = like.ndim - len(sizes), wide(x)
-    for axis in range(len(sizes) - 1, -1, -1):  # the last axis of sums is that of its windows
+    # From the last axis back, so that the window axis to be summed is always the last axis of
+    # `sums`.
+    for axis in range(len(sizes) - 1, -1, -1):
         size, dilation = sizes[axis], dilations[axis]
         reach = dilation * (size - 1) + 1
         if dilation > 1:
@@ -50,12 +52,14 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
+    # Padding is an op of its own, hence 0.
     result = BY_AXES[len(strides)](factor(x), factor(w), None, strides, 0, dilations, groups)
     return result.to(x.dtype)
 
 
 def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     given, kernels = factor(cotangent), factor(w)
+    # Only the shape of x is read, so an expanded scalar stands for it.
     result = backward(given, given.new_empty(()).expand(like.shape), kernels, (True, False), attrs)
     return result[0].to(cotangent.dtype)
 
@@ -69,7 +73,9 @@ def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tens
 def backward(
     cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    """The cotangents of x and w, each where it is wanted; of the other only the shape is read."""
+    """Return the cotangents of x and w, each if wanted; of the other operand only the shape is
+    read.
+    """
     zeros, wants = [0] * (x.ndim - 2), [*wanted, False]
     steps, gaps = list(attrs["strides"]), list(attrs["dilations"])
     return torch.ops.aten.convolution_backward(
@@ -79,7 +85,9 @@ def backward(
 
 # --- places ---------------------------------------------------------------------------------------
 def check_memory(x: Tensor, indices: Tensor) -> None:
-    """Check that indices have numbers where a tensor has: torch would read any memory."""
+    """Raise an error for indices without values on a real tensor: torch would read arbitrary
+    memory.
+    """
     if indices.is_meta and not x.is_meta:
         raise RuntimeError(f"indices on {indices.device} of a tensor on {x.device}")
 
@@ -114,6 +122,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    # The highest position wins wherever several indices agree; -1 means that none was put.
     last = torch.full(like.shape, -1, dtype=torch.int64, device=indices.device)
     places = positions(indices, axis).expand(indices.shape)
     return torch.scatter_reduce(last, axis, indices, places, "amax")
@@ -126,7 +135,7 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    # Right sides of one axis less count as vectors.
+    # torch takes b with one axis less than a as a batch of vectors; here it is a matrix.
     if a.ndim > b.ndim:
         b = b[(None,) * (a.ndim - b.ndim)]
     return torch.linalg.solve(a, b)
@@ -134,7 +143,8 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * torch.finfo(x.dtype).eps)
-    # Its own scales v instead of u, which rounds otherwise than NumPy's and jax's.
+    # torch.linalg.pinv scales v instead of u, so it rounds differently from NumPy and JAX. x + 0 *
+    # x turns infinities into NaN, for which svd raises an error.
     u, s, vh = torch.linalg.svd(x + 0 * x, full_matrices=False)
     inverse = torch.where(s > cutoff * s[..., :1], 1 / s, 0)
     return vh.mT @ (inverse[..., None] * u.mT)
@@ -159,6 +169,7 @@ def lu_pivots(x: Tensor) -> Tensor:
 
 def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     *batch, count = indices.shape
+    # lu_unpack reads only the shape of the factors, and counts pivots from 1.
     factors = torch.empty((*batch, like.shape[-2], count), device=indices.device)
     places = torch.lu_unpack(factors, (indices + 1).int(), unpack_data=False)[0]
     rows = torch.arange(like.shape[-2], dtype=places.dtype, device=places.device)
@@ -166,7 +177,8 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def svd(x: Tensor) -> Tensor:
-    u, s, vh = torch.linalg.svd(x + 0 * x, full_matrices=False)  # infinities as NaN, which raises
+    # As in pinv: NaN instead of infinities, so that an error is raised.
+    u, s, vh = torch.linalg.svd(x + 0 * x, full_matrices=False)
     return torch.cat((s[..., None, :], u, vh.mT), -2)
 
 
@@ -200,7 +212,7 @@ def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
     if axis is None:
         return x.squeeze()
     axes = axis if isinstance(axis, tuple) else (axis,)
-    if any(x.shape[i] != 1 for i in axes):  # torch leaves longer axes as they are
+    if any(x.shape[i] != 1 for i in axes):  # torch silently keeps longer axes
         raise ValueError(f"axis {axis} of a tensor of shape {tuple(x.shape)} is not of length 1")
     return x.squeeze(axes)
 
@@ -235,16 +247,17 @@ def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
 
 
 def as_torch_index(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
-    """Return the index, and whether every slice goes forward, as torch's must."""
+    """Return the index, and whether every slice has a positive step, which torch requires."""
     steps = [item[2] for item in index if isinstance(item, tuple)]
     return as_index(index), all(step is None or step > 0 for step in steps)
 
 
 def places(x: Tensor, index: tuple[Any, ...]) -> Tensor:
-    """The flat places of the elements that an index with a backward slice takes."""
+    """Return the flat positions of the elements that an index with a negative step takes."""
     import numpy as np
 
-    # A copy: NumPy calls one element contiguous whatever its stride, torch takes no negative one.
+    # A copy: NumPy calls one element contiguous whatever its stride, but torch refuses negative
+    # ones.
     flat = np.arange(math.prod(x.shape)).reshape(x.shape)[index].copy()
     return torch.as_tensor(flat, device=x.device)
 
@@ -269,7 +282,7 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    """The indices counted from the front, as a tensor."""
+    """Return the indices counted from the front, as a tensor."""
     places = from_front(indices, x.shape[axis])
     return torch.tensor(places, dtype=torch.int64, device=x.device)
 
@@ -290,6 +303,7 @@ def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
     pairs = as_pairs(widths, x.ndim)
+    # torch lists the sides of the last axis first.
     sides = [n for pair in reversed(pairs) for n in pair]
     return torch.nn.functional.pad(x, sides, value=fill)
 
@@ -320,7 +334,7 @@ def _dims(x: Tensor, axis: Axis) -> tuple[int, ...]:
 
 
 def over_dims(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A reduction of torch as a row."""
+    """Return the kernel for a reduction of torch over several axes."""
 
     def reduce(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
         if axis is None and not keepdims:
@@ -333,7 +347,8 @@ def over_dims(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def prod(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     if axis is None and not keepdims:
         return torch.prod(x)
-    axes = [range(max(x.ndim, 1))[i] for i in _dims(x, axis)]  # an IndexError where there is none
+    axes = [range(max(x.ndim, 1))[i] for i in _dims(x, axis)]  # raises IndexError for a wrong axis
+    # torch.prod takes one axis; from the last one back, the remaining positions stay valid.
     for position in sorted(axes, reverse=True):
         x = torch.prod(x, position, keepdims)
     return x
@@ -344,7 +359,7 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def norm(x: Tensor, *, axis: Axis, keepdims: bool, ord: float) -> Tensor:
-    if axis is None and keepdims:  # onnxscript (0.7.2) keeps no axes where none is named
+    if axis is None and keepdims:  # onnxscript (0.7.2) ignores keepdims without axes
         axis = tuple(range(x.ndim))
     if ord == 2 or x.numel() == 0:
         return torch.linalg.vector_norm(x, 2, axis, keepdims)
@@ -356,7 +371,7 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of one axis as a row: several are merged into one."""
+    """Return the kernel for a function of one axis; several axes are merged into one."""
 
     def apply(x: Tensor, *, axis: Axis) -> Tensor:
         if isinstance(axis, int):
@@ -384,7 +399,7 @@ def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    # The same kernel; of a tensor without dimensions the sum of one number would lose a -0.
+    # The same kernel; but the sum of a 0-d tensor would turn -0 into 0.
     return x.sum_to_size(like.shape) if like.ndim or not x.ndim else x.sum()
 
 
@@ -405,6 +420,7 @@ def size(x: Tensor) -> int:
 
 
 def matmul_left(cotangent: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    # Vectors become matrices, so that one product serves all ranks.
     product = as_matrix(factor(cotangent), like, b)
     columns = factor(b) if b.ndim > 1 else factor(b)[:, None]
     result = product @ columns.transpose(-1, -2)
@@ -423,25 +439,27 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     if len(arrays) == 2:
         return torch.einsum(subscripts, *arrays)
+    # Several products: intermediate results of 16 bits would each round.
     return torch.einsum(subscripts, *map(factor, arrays)).to(arrays[0].dtype)
 
 
-@dynamo.allow_in_graph  # a result that Dynamo took as a constant could be used only once
+# Not assume_constant_result: a result that Dynamo takes as a constant can be used only once.
+@dynamo.allow_in_graph
 def cpu_array(serial: int) -> Tensor:
-    """The values of a constant array, in float64 or as bools."""
+    """Return the values of a constant array, in float64 or as bools."""
     value = find_array(serial)
     return torch.tensor(value.as_numpy("bool" if value.dtype == "bool" else "float64"))
 
 
 def array(like: Tensor, *, dtype: torch.dtype, value: Any) -> Tensor:
-    """One tensor for each device and dtype; a constant of the graph where torch traces."""
+    """Return a constant array, cached by device and dtype; in a trace, a constant of its graph."""
     if torch.compiler.is_compiling() or count_modes():
         return cpu_array(value.serial).to(dtype).to(like.device)
     place = "torch", like.device, dtype
     tensor = value.native.get(place)
     if tensor is None:
         tensor = cpu_array(value.serial).to(dtype).to(like.device)
-        # A transform, a mode or inference around this call has tensors of its own.
+        # Tensors of a transform, a mode or inference mode are not for other calls.
         if type(tensor) is Tensor and not (transforms_active() or tensor.is_inference()):
             value.native[place] = tensor
     return tensor

@@ -1,4 +1,4 @@
-"""Torch's rows of the elementwise family: op to callable."""
+"""torch's kernels of the elementwise ops."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ HALVES = (torch.float16, torch.bfloat16)
 
 
 def open_number(value: Any) -> Any:
-    """Return a tensor of a number computed of lengths that an exporter leaves open."""
+    """Return a tensor for a number computed from lengths that an exporter leaves open."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return torch.scalar_tensor(value, dtype=torch.float64)
     return value
 
 
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute 16-bit floats in float32 and round once."""
+    """Wrap a kernel to compute 16-bit floats in float32 and round once."""
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
@@ -45,7 +45,9 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Take numbers and any 0-d tensors beside a tensor; 16-bit floats as `widened`."""
+    """Wrap a kernel to take numbers and 0-d tensors next to a tensor; 16-bit floats as
+    `widened`.
+    """
 
     @functools.wraps(function)
     def call(*values: Any) -> Tensor:
@@ -64,7 +66,9 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """A number as the dtype rounds it: torch clamps and fills float16 with none above its range."""
+    """Return a number as float16 rounds it: torch refuses to clamp or fill with one beyond its
+    range.
+    """
     if dtype is not torch.float16 or isinstance(value, Tensor) or not abs(value) > 65504.0:
         return value
     return math.copysign(math.inf if abs(value) >= 65520.0 else 65504.0, value)
@@ -95,16 +99,16 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _between(a: Any, b: Tensor, larger: bool) -> Tensor:
-    """The larger or smaller where one side is a number or a 0-d tensor of another kind."""
     if not isinstance(a, Tensor):
         return clamp_min(b, a) if larger else clamp_max(b, a)
+    # One side is a number, or a 0-d tensor of another dtype or device.
     tensor, scalar = (a, b) if b.ndim == 0 else (b, a)
     scalar = scalar.to(tensor)
     return torch.maximum(tensor, scalar) if larger else torch.minimum(tensor, scalar)
 
 
 def sign(x: Tensor) -> Tensor:
-    """torch.sign gives 0 for NaN; ours stays NaN."""
+    """Return the sign, NaN for NaN, for which torch.sign returns 0."""
     return torch.where(torch.isnan(x), x, torch.sign(x))
 
 
@@ -117,19 +121,21 @@ def clip(x: Any, min: Any, max: Any) -> Tensor:
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    if not isinstance(condition, Tensor):  # a comparison of params
+    if not isinstance(condition, Tensor):  # params were compared
         device = (a if isinstance(a, Tensor) else b).device
-        condition = torch.full((), condition, dtype=torch.bool, device=device)  # waits for no GPU
+        condition = torch.full(
+            (), condition, dtype=torch.bool, device=device
+        )  # filled there: copying would wait for the GPU
     return torch.where(condition, a, b)
 
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if dtype is torch.float8_e4m3fn and x.is_floating_point():
-        # torch 2.13 takes its largest number for what is out of range.
+        # torch 2.13 returns the largest float8 for numbers out of range; ours is NaN.
         return torch.where(x.abs() > MOST_IN_FLOAT8, torch.nan, x).to(dtype)
     if not x.is_floating_point() or dtype.is_floating_point or dtype is torch.bool:
         return x.to(dtype)
-    # What is out of range is left to the processor otherwise.
+    # Out of range, torch's result depends on the processor.
     if dtype is not torch.int64:
         range_ = torch.iinfo(dtype)
         return torch.nan_to_num(x.double()).clamp(range_.min, range_.max).to(dtype)
@@ -140,7 +146,7 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     if isinstance(value, Tensor):
         return value.to(device=x.device, dtype=dtype or x.dtype).expand(x.shape)
-    if not isinstance(x, Tensor):  # what backward notes of one
+    if not isinstance(x, Tensor):  # a `Like`, which backward has instead of a tensor
         dtype = dtype or x.dtype
         return torch.full(x.shape, fitting(value, dtype), dtype=dtype, device=x.device)
     return torch.full_like(x, fitting(value, dtype or x.dtype), dtype=dtype)
@@ -152,30 +158,32 @@ def erf(x: Tensor) -> Tensor:
 
 
 def nextafter(a: Any, b: Any) -> Tensor:
-    """Among the numbers of its own dtype, 16-bit ones too."""
+    """Return the next number in the operands' own dtype, also 16-bit ones."""
     like = a if isinstance(a, Tensor) else b
     pair = (torch.as_tensor(x, dtype=like.dtype, device=like.device) for x in (a, b))
     return torch.nextafter(*pair)
 
 
 def cbrt(x: Tensor) -> Tensor:
-    # Of torch's own functions: by the rows, which take numbers too, it is a fifth slower.
+    # By torch's own functions: by our kernels, which also take numbers, it is a fifth slower.
     size = x.abs()
     root = size.pow(1 / 3)
-    refined = root - (root - size / (root * root)) / 3  # Newton: pow alone knows 1/3 to eps only
+    refined = root - (root - size / (root * root)) / 3  # Newton, as 1/3 is rounded
     return torch.copysign(torch.where((size > 0) & (size < math.inf), refined, size), x)
 
 
 @aligned
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    # torch 2.13, CPU: NaN where a / b overflows. So a multiple of b that is near 1 or above comes
-    # first.
+    # torch 2.13, CPU: NaN where a / b overflows. So first by a multiple of b that is near 1 or
+    # above.
     power = 2.0 ** (1022 if b.dtype == torch.float64 else 126)
     return torch.fmod(torch.fmod(a, torch.where(b.abs() < 1, b * power, b)), b)
 
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """A quotient or a remainder of integers: 0 where torch raises, at b = 0."""
+    """Return a quotient or remainder of integers, 0 where b = 0, for which torch raises
+    an error.
+    """
     none = b == 0
     return function(a, torch.where(none, 1, b)).masked_fill(none, 0)
 
@@ -184,7 +192,7 @@ def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
-    # torch.floor_divide, the same, has no derivative where this one's is zero.
+    # torch.floor_divide has no derivative, this has zero.
     return torch.div(a, b, rounding_mode="floor")
 
 
@@ -218,14 +226,14 @@ def stop_gradient(x: Tensor) -> Tensor:
 
 
 def softplus(x: Tensor) -> Tensor:
-    # The default threshold of 20 returns x where log1p(exp(-x)) still counts in float64.
+    # With the default threshold of 20 torch returns x where log1p(exp(-x)) still counts in float64.
     return F.softplus(x, threshold=40.0)
 
 
 def heaviside(x: Tensor) -> Tensor:
-    # Compared straight into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside
-    # 5.2 ms). `out=` has no batching rule, no derivative and no name in ONNX, so only where none is
-    # wanted; other classes of tensors may lack it.
+    # Compared directly into floats: 136 us for 1e6 elements, 996 us through bools (torch.heaviside
+    # 5.2 ms). `out=` has no batching rule, no derivative and no name in ONNX, and tensor subclasses
+    # may lack it, so it is used only where none of these matters.
     if torch.is_grad_enabled() or transforms_active() or torch.jit.is_tracing():
         return (x > 0).to(x.dtype)
     if type(x) is not Tensor or not (torch.compiler.is_compiling() or count_modes() == 0):
@@ -242,7 +250,7 @@ def gelu(x: Tensor, *, approximate: bool) -> Tensor:
 
 
 def squareplus(x: Tensor, *, b: float) -> Tensor:
-    # Of torch's own functions: by the rows, which take numbers too, it is a tenth slower.
+    # By torch's own functions: by our kernels, which also take numbers, it is a tenth slower.
     root = torch.hypot(x, torch.full((), b**0.5, dtype=x.dtype, device=x.device))
     return torch.where(x >= 0, 0.5 * x + 0.5 * root, 0.5 * b / (x.abs() + root))
 
@@ -253,12 +261,12 @@ def threshold(x: Tensor, *, threshold: float, default: float) -> Tensor:
 
 # --- kernels of torch before 2.9 that lose digits or NaN; see docs/versions.md --------------------
 SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
-BIG = 1e30  # from where on 1 + x is x
+BIG = 1e30  # far above where 1 + x equals x
 
 
 @widened
 def former_elu(x: Tensor, *, alpha: float) -> Tensor:
-    """Without exp(x) - 1, which is 0 from -6e-8 on; the slope at NaN is 1, as torch's is."""
+    """Return elu by expm1: exp(x) - 1 is 0 from -6e-8 on. The slope at NaN is 1, as torch's is."""
     return torch.where(x <= 0, alpha * torch.expm1(x.clamp(max=0)), x)
 
 
@@ -273,18 +281,18 @@ def former_selu(x: Tensor) -> Tensor:
 
 
 def former_soft_shrink(x: Tensor, *, lambd: float) -> Tensor:
-    """NaN stays NaN, where torch's gives 0."""
+    """Return soft_shrink with NaN for NaN, for which torch returns 0."""
     return torch.where(x.isnan(), x, F.softshrink(x, lambd))
 
 
 def former_log1p(x: Tensor) -> Tensor:
-    """Finite up to the largest number of float32."""
+    """Return log1p, finite up to the largest float32."""
     return torch.where(x > BIG, torch.log(x), torch.log1p(x))
 
 
 @aligned
 def former_floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """Infinite where a / b overflows, where torch's is NaN."""
+    """Return the floored quotient, infinite where a / b overflows, where torch returns NaN."""
     if not b.is_floating_point():
         return of_integers(torch.floor_divide, a, b)
     floored = torch.div(a, b, rounding_mode="floor")
@@ -300,11 +308,12 @@ FORMER: dict[Op, Callable[..., Any]] = {
     ops.LOG1P: former_log1p,
     ops.FLOOR_DIVIDE: former_floor_divide,
 }
+# Fast kernels and fusing read this: they may not use torch's own kernels of these ops.
 MENDED = FORMER if RELEASE < (2, 9) else {}
 
 
 def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
-    """Return a library's functions of the names of ops as their rows."""
+    """Return a library's functions as the kernels of the ops with their names."""
     return {ops.OPS[name]: getattr(library, name) for name in names.split()}
 
 
@@ -332,6 +341,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG_SIGMOID: F.logsigmoid,
     **MENDED,
 }
+# Other names of torch for these ops, which captured code may call.
 NAMES = """
     mul: Tensor.__rmul__ mul multiply; neg: neg negative; pow: Tensor.__pow__ pow; square; sqrt;
     rsqrt; reciprocal; maximum; minimum; abs: abs absolute; floor; ceil; round: round special.round;
@@ -350,8 +360,7 @@ NAMES = """
     tanh_shrink: F.tanhshrink
 """
 
-# Kernels for a tensor and a number: `1.0 - x` goes through a Python wrapper in torch, rsub does
-# not.
+# Kernels for a tensor and a number. In torch `1.0 - x` passes a Python wrapper, rsub does not.
 SCALAR_LEFT: dict[Op, Callable[..., Any]] = {
     ops.SUB: torch.rsub,
     ops.MAXIMUM: clamp_min,

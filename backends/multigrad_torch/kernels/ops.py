@@ -1,7 +1,8 @@
-"""Torch's rows: op to callable. An op with a symbol that is left out is written infix.
+"""torch's kernel table, op to callable, and its loops. An op with a symbol that is left out is
+written infix.
 
-A loop that values end runs in Python, see `multigrad/graph/ops/arrays/loops.py`; where
-torch.compile or torch.export traces, it is torch's own higher-order op.
+A loop that ends by a tensor's values runs in Python, see `multigrad/graph/ops/arrays/loops.py`;
+when torch.compile or torch.export traces, it is torch's own higher-order op.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ OWN: dict[Op, Callable[..., Any]] = {
     **arrays.OPS,
     **collectives.OPS,
 }
-# Computed in float32 for 16-bit floats and rounded once: kernels that take none of these, or round
-# them more than once (torch 2.13, CPU: log_softmax up to 0.9 eps, a product of 1001 numbers 47).
+# Computed in float32 for 16-bit floats and rounded once, as torch's kernels either lack 16 bits or
+# round more than once (torch 2.13, CPU: log_softmax up to 0.9 eps, a product of 1001 numbers 47).
 WIDE = (
     *(ops.CBRT, ops.DIGAMMA, ops.POLYGAMMA, ops.NDTRI, ops.LOG_NDTR, ops.I0E, ops.I1E),
     *(ops.SQUAREPLUS, ops.HARD_SHRINK, ops.GLU, ops.LOG_SOFTMAX, ops.LOGSUMEXP, ops.PROD),
@@ -57,7 +58,7 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """Turn while the condition holds.
+    """Repeat the body while the condition holds.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
@@ -72,8 +73,8 @@ def while_loop(
 def batched(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """The same under transforms: the rows of a `vmap` turn until the last is done, and each keeps
-    what it had when it was.
+    """Run a loop under transforms: the examples of a `vmap` turn until the last is done, and each
+    keeps the values that it had when it was done.
     """
     body = limited(body)
     goes_on = condition(*carry, *constants)
@@ -89,7 +90,7 @@ def batched(
 
 
 def is_any(test: Tensor) -> bool:
-    """Return whether a bool is true in any row."""
+    """Return whether a bool is true for any example."""
     while torch._C._functorch.is_functorch_wrapped_tensor(test):
         test = torch._C._functorch.get_unwrapped(test)
     return bool(test.any())
@@ -98,7 +99,7 @@ def is_any(test: Tensor) -> bool:
 def compiled(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """The same as one op of a traced graph, which takes no tensor of its inputs back."""
+    """Return the loop as one op of a traced graph, which may not return its inputs."""
     from torch._higher_order_ops.while_loop import while_loop
 
     def goes_on(*values: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Take a turn for each row, in Python. What is carried keeps its dtype under autocast, too.
+    """Take a turn for each row, in Python. What is carried keeps its dtype, also under autocast.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
@@ -130,7 +131,7 @@ def scan(
 
 
 def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
-    """Return the body of a scan, which gives what is carried in these dtypes."""
+    """Return the body of a scan, with what is carried cast to these dtypes."""
 
     def turn(*values: Any) -> tuple[Tensor, ...]:
         found = body(*values)
@@ -153,8 +154,8 @@ def turns(
     assumed: Sequence[tuple[int, int]],
     held: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, ...]:
-    """The same where each turn writes into what the scan gives. The first is taken by `body`: it
-    tells the shapes, of which all others have the same.
+    """Scan with a body that writes into the results. The first turn uses `body`, which returns the
+    shapes that all others have.
 
     Raises:
         TypeError: the first turn changes a dtype or a shape.
@@ -167,9 +168,11 @@ def turns(
     columns = zip(*[x.unbind(0)[order] for x in rows], strict=True)
     found = body(*carry, *next(columns), *constants)
     check_kept(carry, found)
+    # One stack for all turns; each turn gets its row to write into.
     stacks = [y.new_empty((length, *y.shape)) for y in found[own:]]
     places = [stack.unbind(0)[order] for stack in stacks]
     after: list[Any] = [[None] * length] * own
+    # Result i is the carry j as a turn got it, so the turn before writes that carry into its row.
     for i, j in held:
         after[j] = (*places[i - own][1:], None)
     slots = zip(*after, *places, strict=True)
@@ -190,12 +193,12 @@ def compiled_scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """The same as one op of a traced graph, which takes back no tensor of its inputs and no view,
-    and no carry in another order of memory.
+    """Return a scan as one op of a traced graph, which may return none of its inputs and no view,
+    and whose carry must keep its order in memory.
     """
     from torch._higher_order_ops.scan import scan
 
-    # What transforms wrap tells of no view.
+    # A tensor that a transform wraps does not show whether it is a view.
     is_told = not torch._C._are_functorch_transforms_active()
 
     def own_copy(x: Tensor) -> Tensor:

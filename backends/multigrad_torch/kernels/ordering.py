@@ -1,4 +1,4 @@
-"""Torch's rows of the ordering family, each function named as its op."""
+"""torch's kernels of the ordering ops: sorting and running reductions, each named after its op."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ Axis = int | tuple[int, ...] | None
 
 
 def wide(x: Tensor) -> Tensor:
-    """16-bit floats in float32, so that a result rounds once."""
+    """Return 16-bit floats in float32, so that a result rounds once."""
     return x.float() if x.dtype.itemsize == 2 else x
 
 
 def factor(x: Tensor) -> Tensor:
-    """An operand of a product that is summed further; accelerators are faster in 16 bits."""
+    """Return an operand of a product that is summed further: float32 on CPUs, as devices are faster
+    in 16 bits.
+    """
     return wide(x) if x.device.type == "cpu" else x
 
 
 def accumulating(x: Tensor) -> Tensor:
-    """x as a running sum or product takes it: 16-bit ones round once on a CPU (2.13: 0.5 eps)."""
+    """Return x in the dtype of its running sum: a CPU rounds 16-bit ones once (torch 2.13: 0.5
+    eps).
+    """
     return x if x.device.type == "cpu" else wide(x)
 
 
@@ -44,13 +48,14 @@ def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
 
 
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
-    """Combined with neighbors at twice the distance in each step."""
+    """Return running discounted sums, by adding neighbors at twice the distance in each step."""
     if values.ndim == 0:
         return values.clone()
     sums, y = (values.flip(axis), y.flip(axis)) if reverse else (values, y)
     shift, length = 1, values.shape[axis]
     while shift < length:
         later, earlier = (y.narrow(axis, at, length - shift) for at in (shift, 0))
+        # Equal infinities differ by NaN, hence the comparison first.
         share = torch.where(later == earlier, 1.0, torch.exp((later - earlier).clamp(max=0.0)))
         added = sums.narrow(axis, shift, length - shift) + share * sums.narrow(
             axis, 0, length - shift
@@ -68,14 +73,14 @@ def cummin(x: Tensor, *, axis: int) -> Tensor:
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
-    """The index of each element along an axis, in a shape that broadcasts."""
+    """Return the index of each element along an axis, in a shape that broadcasts."""
     axis = axis % max(x.ndim, 1)
     places = torch.arange(x.shape[axis] if x.ndim else 1, device=x.device)
     return places.reshape((-1,) + (1,) * (x.ndim - 1 - axis)) if x.ndim else places[0]
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """The stable permutation that sorts x."""
+    """Return the stable permutation that sorts x."""
     return torch.sort(x.detach(), stable=True, dim=axis, descending=descending).indices
 
 
@@ -84,7 +89,7 @@ def sort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """x at places along an axis, each row at its own."""
+    """Return the elements of x at positions along an axis, different ones for each row."""
     return torch.gather(x, axis, places)
 
 

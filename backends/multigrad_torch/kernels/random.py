@@ -1,8 +1,8 @@
-"""Random draws on torch, by Threefry in int32 (torch has no uint32 arithmetic), block by block.
+"""Random draws on torch: Threefry in int32 (torch has no uint32 arithmetic), block by block.
 
-The compiler must not see the rounds of the generator: inductor (torch 2.13)
-does not finish on 20 rounds, its time grows exponentially with their number. So compiled code calls
-the same functions as opaque operators, `torch.ops.multigrad.*`, and draws the same numbers.
+The compiler must not see the generator's rounds: inductor (torch 2.13) does not finish on 20
+rounds, as its time grows exponentially with their number. So compiled code calls the same functions
+as opaque operators, `torch.ops.multigrad.*`, and draws the same numbers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensor: TypeAlias = Any
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:
-    """Derive the n-th key: a pair of ints from a pair, two int64 words from a tensor."""
+    """Return the n-th derived key: a pair of ints from a pair, two int64 words from a tensor."""
     words = words_of(key)
     if not isinstance(words, tuple):
         compiling = torch.compiler.is_compiling()
@@ -44,17 +44,19 @@ def fold_in(key: Tensor, n: int) -> Tensor:
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw uniforms in [0, 1) of x's shape, dtype and device, bit-equal to the other backends'."""
+    """Return uniforms in [0, 1) of x's shape, dtype and device, bit-equal to those of other
+    backends.
+    """
     return draw_like(draw_uniform, "uniform", key, x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw standard normals of x's shape, dtype and device."""
+    """Return standard normals of x's shape, dtype and device."""
     return draw_like(draw_normal, "normal", key, x)
 
 
 def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor) -> Tensor:
-    """Draw like x, in compiled code by the operator of that name."""
+    """Draw like x; compiled code does so by the operator of that name."""
     core.check_dtype(dtype_name(x.dtype))
     if torch.compiler.is_compiling():
         return draw_compiled(getattr(torch.ops.multigrad, operator).default, key, x)
@@ -66,8 +68,8 @@ def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor
 
 
 def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw a constant for a trace of torch.jit, in which what draws in place would act on the
-    constant again at each run. A key on a device stays part of the trace.
+    """Draw a constant for a trace of torch.jit, in which the in-place ops of a draw would change
+    the constant again at each run. A key on a device stays part of the trace.
     """
     words = words_of(key)
     if not isinstance(words, tuple) and not is_readable(words):
@@ -77,7 +79,7 @@ def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor
 
 
 def untraced() -> AbstractContextManager[Any]:
-    """Leave a trace of torch.jit, in which all that runs would stand."""
+    """Leave a trace of torch.jit, which records everything that runs."""
     return nullcontext() if torch._C._get_tracing_state() is None else _leaving_trace()
 
 
@@ -92,8 +94,8 @@ def _leaving_trace() -> Iterator[None]:
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a tensor of another class: a jagged one draws for its values, a distributed one its
-    part of the whole.
+    """Draw for a tensor subclass: for the values of a jagged one, for this process's part of a
+    DTensor.
     """
     if is_distributed(x):
         return draw_part(draw, key, x)
@@ -110,10 +112,11 @@ def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tenso
 
 
 def draw_key() -> Tensor:
-    """Draw a key from torch's global generator, so that `torch.manual_seed` makes it repeat.
+    """Draw a key from torch's global generator, which `torch.manual_seed` seeds.
 
-    A pair of ints; two int64 words where the values must not become constants (compiled or traced
-    code, and `torch.func` transforms, where vmap's `randomness` says whether examples share a key).
+    It is a pair of ints, or two int64 words where values may not become constants: in compiled or
+    traced code, and under `torch.func` transforms, where vmap's `randomness` decides whether
+    examples share a key.
     """
     if torch._C._are_functorch_transforms_active():
         return draw_words_in_transform()
@@ -124,13 +127,14 @@ def draw_key() -> Tensor:
         return words
     if torch._C._get_tracing_state() is None:
         return OwnKey(*words.tolist())
-    with warnings.catch_warnings():  # what a trace keeps is said where it is applied
+    # What a trace fixes is warned of where the rule is applied.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         return OwnKey(*words.tolist())
 
 
 def key_pair(key: Tensor) -> Tensor:
-    """Turn an integer tensor of two words into two int64 words from 0 to 2**32 - 1."""
+    """Return an integer tensor of two words as two int64 words from 0 to 2**32 - 1."""
     if key.is_floating_point() or key.is_complex() or key.dtype == torch.bool or key.shape != (2,):
         raise RuleValueError(
             f"key is {key.dtype} of shape {tuple(key.shape)}; expected an integer tensor of two "
@@ -168,7 +172,9 @@ def key_words(key: Tensor) -> Tensor:
 
 
 def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Make an operator of a draw: it draws once per key, along the key's leading dimensions."""
+    """Return the function of an operator that draws once per key, along the key's leading
+    dimensions.
+    """
 
     def draw_each(
         key: torch.Tensor,
@@ -188,8 +194,6 @@ def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def draw_compiled(operator: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw like x by an operator."""
-
     def draw(key: Tensor, *description: Any) -> Tensor:
         words = key_words(words_of(key))
         if isinstance(key, core.PlacedKey):
@@ -223,22 +227,22 @@ DRAWING = (
 )
 
 
-# --- the part of a distributed tensor's draw that falls to this process ---------------------------
+# --- the part of a DTensor's draw for this process -----------------------------------------------
 class OwnKey(NamedTuple):
-    """A key drawn from the generator of this process: another process has another one."""
+    """A key drawn from this process's generator; other processes have other keys."""
 
     first: int
     second: int
 
 
 def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a DTensor what one process would: each process its part."""
+    """Draw this process's part of what one process would draw for the whole DTensor."""
     tensors = sys.modules[DTENSORS]
     DTensor, Replicate, Shard = tensors.DTensor, tensors.Replicate, tensors.Shard
 
     mesh = x.device_mesh
     if mesh.size() > 1 and (isinstance(key, OwnKey) or not isinstance(key, tuple)):
-        # One process's key everywhere: a key from torch's own generator differs.
+        # All processes use one key, as keys from torch's own generator differ.
         words, everywhere = key_words(key).to(x.device), [Replicate()] * mesh.ndim
         key = DTensor.from_local(words, mesh, everywhere, run_check=True).to_local()
     placements = [Replicate() if each.is_partial() else each for each in x.placements]
@@ -265,7 +269,7 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
 
 def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, ...]]:
     """Return where the local tensor starts along each dimension, and its shape: from left to right,
-    each placement chunks what those before it have left.
+    each placement splits what those before it have left.
     """
     starts, lengths = [0] * x.ndim, [*x.shape]
     mesh = x.device_mesh
@@ -281,18 +285,17 @@ def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, .
     return starts, tuple(lengths)
 
 
-# --- Threefry -------------------------------------------------------------------------------------
-# Elements per pass. On a CPU three buffers of this size stay in a cache and still occupy eight
-# threads; on a device only memory is bounded.
+# Elements per pass. On a CPU three buffers of this size fit in a cache and still occupy eight
+# threads; on a device the size only bounds memory.
 CPU_BLOCK = 1 << 18
 DEVICE_BLOCK = 1 << 26
-# Elements between two logarithms of compiled code: torch takes these on its threads, for which it
-# waits each time (1e6 normals: 2.4 ms, by blocks of 1 << 14 3.4).
+# Elements per call of torch's logarithm, which starts threads and waits for them each time (1e6
+# normals: 2.4 ms; by blocks of 1 << 14: 3.4).
 NATIVE_BLOCK = 1 << 18
 
 
-# Draws. A key of ints takes part in arithmetic in place. A key that must not be read (it is on a
-# device, or being traced) takes part as a tensor, out of place, because vmap may have batched it.
+# The draws. With a key of ints, arithmetic is in place. A key that must not be read (on a device,
+# or traced) is a tensor operand, out of place, because vmap may have batched it.
 
 
 def draw_uniform(
@@ -337,7 +340,6 @@ def draw_normal(
 def join(
     blocks: Iterable[Tensor], shape: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """Make one tensor of the blocks."""
     drawn = [block.to(dtype) for block in blocks]
     if not drawn:
         return torch.empty(shape, dtype=dtype, device=device)
@@ -347,7 +349,7 @@ def join(
 def uniform_blocks(
     key: Tensor, shape: Sequence[int], dtype: str, device: torch.device
 ) -> Iterator[Tensor]:
-    """Give the uniforms of a dtype, block by block: float64, or exact float32."""
+    """Yield uniforms of a dtype, block by block: float64, or exact float32."""
     words, size = words_of(key), math.prod(shape)
     if not isinstance(words, tuple):
         words = tuple(words.tolist()) if is_readable(words) else int32_words(words.to(device))
@@ -360,13 +362,14 @@ def uniform_blocks(
         yield uniform_block(encrypt(words, high, low), dtype)
 
 
-# Draws by compiled code, which writes to addresses: not where torch traces, maps or fakes tensors.
+# Draws by compiled C code, which writes to addresses: not where torch traces, maps or fakes
+# tensors.
 
 
 def find_native(
     key: Tensor, shape: Sequence[int], device: torch.device
 ) -> tuple[core.Kernels, core.Layout] | None:
-    """Return the compiled functions and the layout of a draw; None where torch's code draws."""
+    """Return the compiled functions and the layout of a draw; None where torch's own code draws."""
     if device.type != "cpu" or not is_plain():
         return None
     words = words_of(key)
@@ -379,7 +382,7 @@ def find_native(
 
 
 def is_plain() -> bool:
-    """Whether tensors that are made here are what they seem."""
+    """Return whether tensors made here are real: no transform, mode or trace is active."""
     return not (
         torch._C._are_functorch_transforms_active()
         or is_in_torch_dispatch_mode()
@@ -388,17 +391,18 @@ def is_plain() -> bool:
 
 
 class Scratch:
-    """Where the logarithms of a draw are taken, and their roots."""
+    """Memory for the logarithms of a draw, and their roots."""
 
     def __init__(self, size: int, dtype: torch.dtype) -> None:
-        with torch.inference_mode(False):  # for draws outside of it, too
+        # Reused by later draws, which may run outside inference mode.
+        with torch.inference_mode(False):
             self.w, self.root = torch.empty((2, size), dtype=dtype, device="cpu").unbind()
         self.size = size
         self.log = torch.log if dtype == torch.float64 else torch.log1p
         self.addresses = self.w.data_ptr(), self.root.data_ptr()
 
     def take_roots(self, number: int) -> None:
-        """Put the roots of minus the logarithms in their place, and keep the latter."""
+        """Replace numbers by minus their logarithms, and store the roots of these."""
         w, root = self.w, self.root
         if number < self.size:
             w, root = w[:number], root[:number]
@@ -406,14 +410,14 @@ class Scratch:
         torch.sqrt(w, out=root)
 
 
-# What no draw uses now, by size: two allocations and two views take as long as what they are for.
+# Scratch memory that no draw uses now, by size: allocating takes as long as the logarithms.
 SPARE: dict[tuple[int, torch.dtype], list[Scratch]] = {}
 MOST_SIZES, LARGEST_SPARE = 8, 1 << 14
 
 
 def take_scratch(size: int, dtype: torch.dtype) -> Scratch:
     try:
-        return SPARE[size, dtype].pop()  # no other thread gets it
+        return SPARE[size, dtype].pop()  # atomic: no other thread gets the same one
     except (KeyError, IndexError):
         return Scratch(size, dtype)
 
@@ -431,14 +435,14 @@ def words_of(key: Tensor) -> Tensor:
 
 
 def with_words(key: Tensor, words: Tensor) -> Tensor:
-    """Return a key of these words in the place of another key."""
+    """Return the key with other words, in the same place of a whole array."""
     if isinstance(key, core.PlacedKey):
         return core.PlacedKey(words, key.start, key.whole)
     return words
 
 
 def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
-    """Turn the words of a block, which are consumed, into uniforms: float64, or exact float32."""
+    """Return the words of a block, which are consumed, as uniforms: float64, or exact float32."""
     x, y = words
     if dtype == "float64":
         high = (x.to(torch.int64) & core.WORD_MASK) << 20
@@ -452,7 +456,7 @@ def uniform_block(words: tuple[Tensor, Tensor], dtype: str) -> Tensor:
 def counter_blocks(
     key: Tensor, shape: Sequence[int], device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give the two counter words of every element, block by block, in int32."""
+    """Yield the two counter words of every element, block by block, in int32."""
     block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
     if not isinstance(key, core.PlacedKey):
         for start, stop in core.blocks(math.prod(shape), block):
@@ -471,14 +475,14 @@ def counter_blocks(
 
 
 def count_from(first: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Give the words of counters that follow one another and share their high word."""
+    """Return the words of consecutive counters that share their high word."""
     high = torch.full((size,), as_int32(first >> 32), dtype=torch.int32, device=device)
     low = torch.arange(size, dtype=torch.int32, device=device)
     return high, low.add_(as_int32(first))
 
 
 def firsts_of_runs(key: Tensor, lengths: Sequence[int], device: torch.device) -> Tensor:
-    """Give the first counter of each run in which a part lies in the whole array, in int64."""
+    """Return the first counter of each contiguous run of a part in the whole array, in int64."""
     firsts = torch.full((1,), key.start, dtype=torch.int64, device=device)
     for length, stride in zip(lengths, core.strides(key.whole), strict=False):
         steps = torch.arange(length, device=device) * stride
@@ -487,15 +491,19 @@ def firsts_of_runs(key: Tensor, lengths: Sequence[int], device: torch.device) ->
 
 
 def is_faster_in_numpy(size: int) -> bool:
-    """Whether NumPy's 110 operations on a few elements (0.07 ms, in torch 0.23), or on one thread
-    (6 ms per 1e6, in torch 11), take less: two threads of torch take 6 ms where both cores are
-    free, and several times that where they wait for each other.
+    """Return whether NumPy draws faster.
+
+    Its 110 operations on a few elements take 0.07 ms, torch's 0.23. On one thread NumPy takes 6 ms
+    per 1e6, torch 11. Two threads of torch take 6 ms if both cores are free, otherwise several
+    times that.
     """
     return size <= core.BLOCK or torch.get_num_threads() <= 2
 
 
 def is_readable(key: Tensor) -> bool:
-    """Whether the key's values may become ints: nothing traces them, no device is waited for."""
+    """Return whether a key's values may be read as ints: nothing traces them, no device is waited
+    for.
+    """
     return (
         type(key) is torch.Tensor
         and key.device.type == "cpu"
@@ -505,7 +513,7 @@ def is_readable(key: Tensor) -> bool:
 
 
 def fold_in_words(key: Tensor, n: int) -> Tensor:
-    """Derive the n-th key of a key tensor, where the key is."""
+    """Return the n-th key derived from a key tensor, on its device."""
     first, second = int32_words(key).unbind(-1)
     x = torch.zeros((), dtype=torch.int32, device=key.device)
     y = torch.full((), as_int32(n), dtype=torch.int32, device=key.device)
@@ -514,7 +522,7 @@ def fold_in_words(key: Tensor, n: int) -> Tensor:
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the threefry rounds: in place under a key of ints, out of place under a tensor."""
+    """Run the Threefry rounds: in place for a key of ints, out of place for a tensor."""
     if not isinstance(key, tuple):
         return core.threefry_rounds((key[0], key[1]), (x, y), torch.add, rotate_xor, as_given)
     scratch = torch.empty_like(x)
@@ -532,7 +540,7 @@ def add_in_place(x: Tensor, y: Tensor) -> Tensor:
 
 
 def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
-    # The right shift repeats the sign; the mask takes it off.
+    # The right shift repeats the sign bit, which the mask removes.
     return ((x << bits) | ((x >> (32 - bits)) & ((1 << bits) - 1))) ^ y
 
 
@@ -541,7 +549,7 @@ def as_given(word: Tensor) -> Tensor:
 
 
 def as_int32(word: Tensor) -> Tensor:
-    """Give a word, an int or int64, the value that it has as a signed 32-bit number."""
+    """Return a word, an int or int64, with its value as a signed 32-bit number."""
     return ((word + (1 << 31)) & core.WORD_MASK) - (1 << 31)
 
 
@@ -553,11 +561,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# Last, as it may run here at once: where Dynamo has been imported before.
+# At the end, as it runs immediately if Dynamo is imported already.
 @at_import
 def register_operators() -> None:
-    """Make the same functions operators, for compiled code. Their key may have leading dimensions,
-    which vmap adds; the draw has them too. `start` and `whole` are those of a placed key.
+    """Register the draws as operators for compiled code. Keys may have leading dimensions, added by
+    vmap, and so has the draw. `start` and `whole` are those of a placed key.
     """
     for name, schema, run, describe in (
         ("uniform", DRAWING, for_each_key(draw_uniform), describe_draw),
@@ -567,7 +575,7 @@ def register_operators() -> None:
         operator = custom_op(f"multigrad::{name}", schema)(run)
         operator.register_fake(describe)
         register_vmap(operator)(partial(map_keys, operator))
-    # The tag keeps the compiler from drawing once for two calls, or again in backward.
+    # The tag stops the compiler from drawing once for two calls, or again in backward.
     tags = (torch.Tag.nondeterministic_seeded,)
     drawn = custom_op("multigrad::draw_key", "() -> Tensor", tags)(draw_words)
     drawn.register_fake(describe_drawn_key)

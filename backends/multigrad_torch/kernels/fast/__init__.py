@@ -1,1 +1,1 @@
-"""Rows of several ops at once, for code that nobody differentiates."""
+"""Fast kernels for several ops at once, in code that nobody differentiates."""

@@ -1,9 +1,8 @@
-"""Torch's fast rows that take several ops at once: one kernel, or a number in Python, instead of
-two to five.
+"""torch's fused fast kernels: one kernel, or a Python number, for two to five ops.
 
-Some round less often than the ops, so their bits are not always those of the plain code, to a few
-units in the last place. They are used only where no edge value could tell, and in float32 and
-float64 only.
+Some round less often than the ops, so their bits may differ from those of the plain code by a few
+units in the last place. They are used only where no edge value could show it, in float32 and
+float64.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ONE = torch.ones((), device="cpu")  # exact in every dtype
 SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
 
 
-# Where a fused kernel computes as the ops would: 16-bit floats round after each.
+# Dtypes in which a fused kernel computes as the ops would: 16-bit floats round after each op.
 WIDE = frozenset({torch.float32, torch.float64})
 
 
@@ -44,7 +43,9 @@ ONE_MINUS_SCALED = kernel(
 
 
 def alpha(number: Any) -> float | None:
-    """Return -1 / number where a product with it is exactly the quotient: for a power of two."""
+    """Return -1 / number if multiplying by it is exact division, as for a power of two;
+    else None.
+    """
     if type(number) is float and SMALL < number < BIG and math.frexp(number)[0] == 0.5:
         return -1.0 / number
     return None
@@ -55,7 +56,8 @@ def one_minus_scaled(x: Tensor, number: Any, alpha: float | None) -> Tensor:
 
 
 def one_minus_scaled_(x: Tensor, number: Any, alpha: float | None) -> Tensor:
-    if type(number) is Tensor:  # prepared, so this is a processor and 32 or 64 bits
+    # Numbers are prepared as tensors only on CPUs, in 32 or 64 bits.
+    if type(number) is Tensor:
         if alpha is not None:
             return torch.add(ONE, x, alpha=alpha, out=x)
         return torch.sub(ONE, x.div_(number), out=x)
@@ -88,13 +90,13 @@ DIVIDED = kernel(
 
 
 def squared(number: Any) -> float | None:
-    """Return the square of a number where it is far from the ends of float32."""
+    """Return the square of a number if it is far from the limits of float32, else None."""
     square = number * number if type(number) is float else 0.0
     return square if SMALL < square < BIG else None
 
 
 def factor(number: Any) -> float | None:
-    """Return a number that is far from the ends of float32."""
+    """Return a number if it is far from the limits of float32, else None."""
     return number if type(number) is float and SMALL < number < BIG else None
 
 
@@ -115,7 +117,9 @@ def divided(x: Tensor, number: Any, factor: float | None, divisor: Tensor) -> Te
 
 
 def divided_into(divisor: Tensor, x: Tensor, number: Any, factor: float | None) -> Tensor:
-    """x * (number / divisor); in 16 bits x / divisor alone could be too small."""
+    """Write x * (number / divisor) over the divisor; in 16 bits x / divisor alone could
+    underflow.
+    """
     if factor is not None and type(number) is Tensor:
         quotient = torch.div(x, divisor, out=divisor)
         return quotient if factor == 1.0 else quotient.mul_(number)
@@ -132,7 +136,7 @@ def fuse_one_plus_square(node: Node) -> Node | None:
 
 
 def divide_gradient(node: Node) -> Node | None:
-    """grad * (number / u) is (grad / u) * number where u is at least 1."""
+    """Rewrite grad * (number / u) as (grad / u) * number, where u is at least 1."""
     found = find_scaled_quotient(node)
     if found is None or found[2].op is not ONE_PLUS_SQUARE:
         return None
@@ -148,6 +152,7 @@ NORM_NUMBER = kernel("torch.norm_number", "x", lambda x: FLOAT_SCALAR)
 
 def norm_number(x: Tensor) -> Any:
     norm = torch.linalg.vector_norm(x)
+    # On another device `item` would wait for it.
     return norm.item() if x.is_cpu and x.dtype in WIDE else norm
 
 

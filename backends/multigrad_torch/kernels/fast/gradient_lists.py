@@ -1,9 +1,9 @@
-"""A rule on many gradients at once, by torch's `_foreach` kernels: each tensor of its graph is a
-list with one for each gradient, and what has no axes, as a norm, is one vector for all of them.
+"""A rule on a list of gradients at once, by torch's `_foreach` kernels.
 
-Of 161 gradients a rule costs 5 calls so, instead of 161 times 5. No number is read on the host from
-another device. Bits are those of one call for each gradient; on a CUDA device `_foreach_norm` adds
-in an order of its own.
+Each tensor of the rule's graph becomes a list with one tensor for each gradient, and a value
+without axes, such as a norm, one vector for all of them. For 161 gradients a rule costs 5 calls
+instead of 161 times 5. No number is read from another device. The bits are those of one call for
+each gradient, except that `_foreach_norm` on CUDA adds in its own order.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..ops import OPS
 
 Tensor: TypeAlias = torch.Tensor
 Many: TypeAlias = list[Tensor]
+# What a node becomes: a list of tensors, a vector with one element each, a number for all.
 LIST, VECTOR, NUMBER = "list", "vector", "number"
 FOREACH_NORM, FOREACH_RECIPROCAL, FOREACH_COPY = (
     getattr(torch, f"_foreach_{name}") for name in ("norm", "reciprocal", "copy_")
@@ -39,18 +40,20 @@ def norms(tensors: Many) -> Tensor:
 
 
 def numbers(vector: Tensor) -> Sequence[Any]:
-    """A number for each gradient: Python's where they lie in this memory, else 0-d tensors."""
+    """Return a number for each gradient: Python's if the vector is on the CPU, otherwise 0-d
+    tensors.
+    """
     return vector.tolist() if vector.device.type == "cpu" else vector.unbind()
 
 
 def each(row: Callable[..., Tensor], tensors: Many, *rest: Any, **attrs: Any) -> Many:
-    """A row on each tensor in turn; what else it takes are lists, or one number for all."""
+    """Apply a kernel to each tensor in turn; other operands are lists, or one value for all."""
     others = [value if isinstance(value, list) else [value] * len(tensors) for value in rest]
     return [row(*values, **attrs) for values in zip(tensors, *others, strict=True)]
 
 
 def divided(tensors: Many, number: float) -> Many:
-    """A number divided by each, as torch divides a number by a tensor."""
+    """Return a number divided by each tensor, rounded as torch divides a number by a tensor."""
     return written(ops.MUL)(list(FOREACH_RECIPROCAL(tensors)), number)
 
 
@@ -64,12 +67,13 @@ def copied(tensors: Many, results: Many) -> Many:
 
 
 def written(op: Op) -> Callable[[Many, Any], Many]:
-    """An op over the first list."""
+    """Return the kernel of an op that writes over its first list."""
     over, alone = getattr(torch, f"_foreach_{op.name}_"), getattr(Tensor, f"{op.name}_")
 
     def run(tensors: Many, other: Any) -> Many:
         if isinstance(other, float) and tensors[0].dtype in HALVES:
-            for tensor in tensors:  # torch 2.13 would round the number to 16 bits first
+            # _foreach (torch 2.13) would round the number to 16 bits first.
+            for tensor in tensors:
                 alone(tensor, other)
         else:
             over(tensors, other)
@@ -83,7 +87,7 @@ NUMBERS = kernel("torch.numbers", "x", elementwise)
 COPY = kernel("torch.foreach_copy", "x results", elementwise)
 DIVIDED = kernel("torch.foreach_divided", "x number", elementwise)
 SUBTRACTED = kernel("torch.foreach_subtracted", "x number", elementwise)
-# By op: one for a list and a list or number, and one that writes over the first list.
+# By op: the kernel for a list with a list or number, and the one that writes over the first list.
 PAIRS = {op: f"_foreach_{op.name}" for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV)}
 FOREACH = {op: kernel(f"torch.foreach_{op.name}", "x y", elementwise) for op in PAIRS}
 OVER = {op: kernel(f"torch.foreach_{op.name}_", "x y", elementwise) for op in PAIRS}
@@ -95,10 +99,10 @@ FROM_NUMBER = {
 }
 ALONE = (ops.NEG, ops.ABS, ops.SQRT)
 FOREACH_ALONE = {op: kernel(f"torch.foreach_{op.name}", "x", elementwise) for op in ALONE}
-# Ops of which torch has no such kernel, or none with the same bits.
+# Ops without a `_foreach` kernel, or without one of the same bits.
 IN_TURN = (ops.SIGN, ops.CLIP, ops.MEAN, ops.SUM, ops.NORM, ops.SQUARE)
 EACH = {op: kernel(f"torch.each_{op.name}", " ".join(op.operands), elementwise) for op in IN_TURN}
-# What a vector gives bit for bit as its elements do.
+# Ops that have the same bits on a vector as on its elements.
 EXACT = (*PAIRS, ops.MAXIMUM, ops.MINIMUM, ops.NEG, ops.ABS, ops.SQRT, ops.RECIPROCAL)
 
 KERNELS: dict[Op, Callable[..., Any]] = {
@@ -115,12 +119,13 @@ KERNELS: dict[Op, Callable[..., Any]] = {
 
 
 def over_many(graph: Graph, in_place: bool) -> Graph | None:
-    """Return the graph of a bare rule on lists of gradients; None where an op has no such kernel.
+    """Return the graph of a bare rule on lists of gradients; None if an op has no kernel for lists.
 
-    `in_place`: its result lies in the memory of the gradients.
+    `in_place`: the result is written over the gradients.
     """
     (gradient,) = graph.outputs
-    if gradient.type.shape == UNKNOWN:  # to be compared with that of the gradient
+    # The caller compares an unknown shape with the gradient's, which lists do not allow.
+    if gradient.type.shape == UNKNOWN:
         return None
     done: dict[Node, tuple[Node, str]] = {}
     for node in graph.nodes:
@@ -137,7 +142,7 @@ def over_many(graph: Graph, in_place: bool) -> Graph | None:
 
 
 def over(result: Node, given: Node) -> Node:
-    """Return a node that writes the result over what is given."""
+    """Return a node that writes the result over a given list."""
     for op, own in FOREACH.items():
         if result.op is own and result.operands[0] is given:
             return make_node(OVER[op], result.operands, {}, result.type)
@@ -145,7 +150,9 @@ def over(result: Node, given: Node) -> Node:
 
 
 def rewritten(node: Node, given: Sequence[tuple[Node, str]]) -> tuple[Node, str] | None:
-    """Return a node of many gradients, of those of its operands, and what it gives."""
+    """Return the node on lists for a node and its rewritten operands, with its kind; None if
+    impossible.
+    """
     operands, kinds = [each for each, _ in given], [kind for _, kind in given]
     attrs = dict(node.attrs)
     if node.op in (ops.INPUT, ops.CONST) or set(kinds) == {NUMBER}:
@@ -172,7 +179,7 @@ def rewritten(node: Node, given: Sequence[tuple[Node, str]]) -> tuple[Node, str]
 
 
 def spread(node: Node, operands: Sequence[Node], kinds: Sequence[str]) -> tuple[Node, str] | None:
-    """Return a product or sum of each gradient and the number that it has in a vector."""
+    """Return a product, quotient or sum of each gradient with its own number from a vector."""
     if node.op not in (ops.MUL, ops.DIV, ops.ADD) or NUMBER in kinds:
         return None
     if kinds[0] != LIST:

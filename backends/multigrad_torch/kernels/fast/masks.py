@@ -1,5 +1,5 @@
-"""Torch's fast rows for masks: comparisons into floats and bytes, and gradients that a mask lets
-through.
+"""torch's fast kernels for masks: comparisons into floats and bytes, masked gradients,
+packed bits.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from ..elementwise import fitting
 from ..elementwise import where as plain_where
 
 Tensor: TypeAlias = torch.Tensor
-# Exact in every dtype; a tensor without dimensions meets tensors of any.
+# Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device.
 ZERO = torch.zeros((), device="cpu")
-LARGE = 1 << 14  # elements from which one pass over the memory costs more than the call of a kernel
-BLOCK = 1 << 17  # elements whose floats stay in the cache
+LARGE = 1 << 14  # elements from which a pass over memory costs more than calling a kernel
+BLOCK = 1 << 17  # elements whose floats fit in the cache
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by itemsize
 
 # --- comparisons ----------------------------------------------------------------------------------
 
+# torch compares into bools 4 times slower than into floats (2.13, CPU): see PATTERNS.
 COMPARISONS: dict[Op, Callable[..., Tensor]] = {
     op: getattr(torch, op.name) for op in (ops.LT, ops.LE, ops.GT, ops.GE, ops.EQ, ops.NE)
 }
@@ -49,13 +50,13 @@ def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def pays(x: Tensor) -> bool:
-    """Return whether a way through floats pays: on a processor, for much contiguous memory."""
+    """Return whether computing through floats pays: on CPUs, for large contiguous tensors."""
     return x.numel() >= LARGE and x.is_cpu and x.is_contiguous()
 
 
 def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
-    """Compare into a small buffer of floats, from there into bools: no memory is touched for the
-    first time.
+    """Compare into a small buffer of floats, and from there into bools: the floats never leave the
+    cache.
     """
     mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
     block = min(BLOCK * torch.get_num_threads(), x.numel())
@@ -78,7 +79,9 @@ def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return two comparisons of one tensor, which both must hold: whether a clamp changes it."""
+    """Return two comparisons of one tensor that must both hold, as one test whether a clamp changes
+    it.
+    """
     opens = lower is torch.gt, upper is torch.lt
     fits = lower in (torch.gt, torch.ge) and upper in (torch.lt, torch.le)
 
@@ -107,10 +110,11 @@ def closed_window(
 
 
 def step(number: float, dtype: torch.dtype, way: int) -> float:
-    """Return the next number of a dtype above one (`way` 1) or below it (-1)."""
+    """Return the next number of a dtype, above the given one (`way` 1) or below it (-1)."""
     x = torch.tensor(fitting(number, dtype), dtype=dtype, device="cpu")
     if x.item() == way * math.inf or x.isnan():
         return math.nan
+    # From 0 the next number is the smallest subnormal, whose bits are 1.
     if not x.item():
         x.zero_().view(INTEGERS[dtype.itemsize]).add_(1)
         return way * x.item()
@@ -119,7 +123,7 @@ def step(number: float, dtype: torch.dtype, way: int) -> float:
 
 
 def equals_its_clamp(x: Tensor, low: float, high: float, *, out: Tensor) -> Tensor:
-    """low <= x <= high in two passes where three would be natural; False for NaN."""
+    """Return low <= x <= high in two passes instead of three; False for NaN."""
     return torch.eq(torch.clamp(x, low, high, out=out), x, out=out)
 
 
@@ -168,14 +172,13 @@ def compare_through_floats(node: Node) -> Node | None:
 
 
 def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None:
-    """Return a comparison by another kernel, where its operands allow that."""
     a, b = node.operands
     if not is_of_input(a) or (is_full(b) and not is_full(a)):
         op, a, b = MIRRORED.get(op, op), b, a
     if not is_of_input(a) or (is_tensor(b) and not is_of_input(b)):
         return None
     if results is FLOAT_RESULT and is_tensor(b) and not is_full(a):
-        return None  # its memory is like that of the first operand
+        return None  # `out=` is allocated like the first operand
     if results is FLOAT_RESULT and is_tensor(b) and b.type != a.type:
         return None
     fast = results[op]
@@ -183,7 +186,7 @@ def _with_tensor_first(op: Op, node: Node, results: dict[Op, Op]) -> Node | None
 
 
 def is_of_input(node: Node) -> bool:
-    """Return whether a value is a tensor of the input's dtype, of whatever shape."""
+    """Return whether a value is a tensor of the input's dtype, of any shape."""
     return is_tensor(node) and node.type.dtype == T
 
 
@@ -214,7 +217,7 @@ def masked_(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def select(mask: Tensor, x: Tensor) -> Tensor:
-    """x where the mask holds, else 0: the bits of x, or none of them."""
+    """Return x where the mask holds, else 0, by masking its bits."""
     if x.numel() < LARGE and x.is_cpu:
         return torch.where(mask, x, ZERO)
     integer = INTEGERS[x.dtype.itemsize]
@@ -224,7 +227,7 @@ def select(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def reject(mask: Tensor, x: Tensor) -> Tensor:
-    """0 where the mask holds, else x: none of its bits, or all."""
+    """Return 0 where the mask holds, else x, by masking its bits."""
     if x.numel() < LARGE and x.is_cpu:
         return torch.where(mask, ZERO, x)
     if not pays(x) or not pays(mask) or x.shape != mask.shape:
@@ -234,7 +237,7 @@ def reject(mask: Tensor, x: Tensor) -> Tensor:
 
 
 def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
-    """a where the mask holds, else b: b, with the bits changed in which a differs there."""
+    """Return a where the mask holds, else b: b with those bits flipped that differ in a."""
     x = a if type(a) is Tensor and a.shape == mask.shape else b
     if not (type(x) is Tensor and x.shape == mask.shape and pays(x) and pays(mask)):
         return plain_where(mask, a, b)
@@ -247,7 +250,6 @@ def choose(mask: Tensor, a: Any, b: Any) -> Tensor:
 
 
 def _bits(value: Any, like: Tensor, integer: torch.dtype) -> Tensor | None:
-    """Return the bits of a number or of a tensor that lies in memory as another does."""
     if not isinstance(value, Tensor):
         value = like.new_full((), fitting(value, like.dtype))
     alike = value.ndim == 0 or (value.shape == like.shape and value.is_contiguous())
@@ -259,7 +261,7 @@ def threshold(grad: Tensor, x: Tensor, limit: Any) -> Tensor:
 
 
 def rectified(grad: Tensor, x: Tensor) -> Tensor:
-    """grad * (x > 0): a leaky rectifier's gradient with a slope of 0 is that product."""
+    """Return grad * (x > 0), by the gradient of a leaky rectifier with slope 0."""
     return torch.ops.aten.leaky_relu_backward.default(grad, x, 0.0, False)
 
 
@@ -303,7 +305,7 @@ def choose_bits(node: Node) -> Node | None:
 
 
 def subtract_chosen(node: Node) -> Node | None:
-    """where(mask, a - b, a) is a - where(mask, b, 0): the same bits, and less to choose."""
+    """Rewrite where(mask, a - b, a) as a - where(mask, b, 0): the same bits, and less to choose."""
     mask, difference, a = node.operands
     if difference.op is not ops.SUB or difference.operands[0] is not a or not is_tensor(mask):
         return None
@@ -315,7 +317,7 @@ def subtract_chosen(node: Node) -> Node | None:
 
 
 def threshold_gradients(node: Node) -> Node | None:
-    """where(x <= limit, 0, grad): NaN in x lets the gradient pass, as the kernel does."""
+    """Rewrite where(x <= limit, 0, grad): NaN in x lets the gradient pass, as in the kernel."""
     condition, zero, grad = node.operands
     if not is_zero(zero):
         return None
@@ -328,7 +330,9 @@ def threshold_gradients(node: Node) -> Node | None:
 
 
 def threshold_softplus(node: Node) -> Node | None:
-    """where(x > 20, x, softplus(x)), which torch's own is by default."""
+    """Rewrite where(x > 20, x, softplus(x)), which is torch's own softplus with its default
+    threshold.
+    """
     condition, x, smooth = node.operands
     if condition.op not in (ops.GT, BOOL_RESULT[ops.GT]) or smooth.op is not ops.SOFTPLUS:
         return None
@@ -419,9 +423,8 @@ CONSTANTS: dict[Op, tuple[int, ...]] = dict.fromkeys(
 )
 
 
-# --- masks as bits, eight to a byte, the first in the highest bit, as NumPy packs them ------------
-# Eight bools lie in memory as one int64, whose product with MAGIC has them in its highest byte: of
-# 1,000,000 bools in 0.06 ms, where a weighted sum of eight columns takes 0.65.
+# Eight bools in memory are one int64, whose product with MAGIC has them in its highest byte:
+# 1,000,000 bools take 0.06 ms, a weighted sum of eight columns 0.65.
 MAGIC = 0x8040201008040201 - (1 << 64)  # bit 9k for each k
 ONES, PLACES = 0x0101010101010101, 0x0102040810204080
 LITTLE = sys.byteorder == "little"
@@ -429,14 +432,14 @@ BITS = [128, 64, 32, 16, 8, 4, 2, 1]
 
 
 def is_plain(x: Tensor) -> bool:
-    """Return whether a tensor's memory may be read as one of another dtype."""
+    """Return whether a tensor's memory may be read as that of another dtype."""
     if torch.compiler.is_compiling() or tracing_state() is not None:
         return False
     return type(x) is Tensor and LITTLE and not (transforms_active() or count_modes())
 
 
 def pack(mask: Tensor) -> Tensor:
-    """Return the bits of a mask."""
+    """Return a mask as bits."""
     flat = mask.reshape(-1)
     size = flat.shape[0]
     missing = -size % 8
@@ -451,7 +454,7 @@ def pack(mask: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, like: Tensor) -> Tensor:
-    """Return the mask that was packed, of the shape of a tensor."""
+    """Return the mask that was packed, in the shape of a tensor."""
     size = like.numel()
     if is_plain(bits):
         words = (bits.to(torch.int64) * ONES).bitwise_and_(PLACES)

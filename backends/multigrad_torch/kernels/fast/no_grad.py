@@ -1,8 +1,8 @@
-"""Torch's fast rows: kernels for code that nobody differentiates, and what each was measured to
+"""torch's fast kernels for code that nobody differentiates, with the time that each was measured to
 save.
 
-Times are of 1,000,000 float32 elements on one CPU thread, torch 2.13; `tools/bench` measures
-them again. Every row gives the bits of the plain code, on NaN, infinities and signed zeros too.
+Times are for 1,000,000 float32 elements on one CPU thread, torch 2.13; `tools/bench` measures them
+again. Every kernel has the bits of the plain code, also for NaN, infinities and signed zeros.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ONE = torch.ones((), device="cpu")
 
 
 def divide_by_reciprocal(node: Node) -> Node | None:
-    """A number divided by a tensor, as torch does it itself."""
+    """Rewrite a number divided by a tensor as torch itself computes it."""
     number, x = node.operands
     if number.type.kind != "scalar" or x.type.kind != "tensor":
         return None
@@ -44,7 +44,7 @@ def divide_by_reciprocal(node: Node) -> Node | None:
 
 
 ONE_MINUS = kernel("torch.one_minus", "x", elementwise)
-# Torch's own sign, which is 0 for NaN where the op's is NaN.
+# torch's own sign, which is 0 for NaN; that of the op is NaN.
 SIGN_OR_ZERO = kernel("torch.sign_or_zero", "x", elementwise)
 # 1 where x >= 0, else -1; NaN stays NaN.
 SIGN_OR_ONE = kernel("torch.sign_or_one", "x", elementwise)
@@ -54,7 +54,7 @@ NORM = kernel("torch.vector_norm", "x", lambda x: Type("tensor", x.dtype))
 
 
 def take_own_sign(node: Node) -> Node | None:
-    """where(isnan(x), 0, sign(x)), as `torch.sign` is captured."""
+    """Rewrite where(isnan(x), 0, sign(x)), as which `torch.sign` is captured."""
     condition, zero, sign = node.operands
     if condition.op is not ops.ISNAN or sign.op not in (ops.SIGN, SIGN_OR_NAN) or not is_zero(zero):
         return None
@@ -65,7 +65,7 @@ def take_own_sign(node: Node) -> Node | None:
 
 
 def take_sign_of_zero(node: Node) -> Node | None:
-    """where(x == 0, 1, sign(x)), as binary networks have it."""
+    """Rewrite where(x == 0, 1, sign(x)), as binary networks write it."""
     condition, one, sign = node.operands
     if condition.op not in masks.EQUAL or not is_number(one, 1):
         return None
@@ -77,8 +77,9 @@ def take_sign_of_zero(node: Node) -> Node | None:
 
 
 def sign_or_one(x: Tensor) -> Tensor:
-    """Four passes over one memory: of -x what is at most 0 becomes -1, and of that the same."""
+    """Return 1 where x >= 0, else -1, in four passes over one memory."""
     positive_is_least = torch.threshold_(x.neg(), 0, -1)
+    # -x is -1 where x >= 0. Its negative is 1 there, and what is at most 0 becomes -1.
     return torch.threshold_(positive_is_least.neg_(), 0, -1)
 
 
@@ -88,7 +89,9 @@ def take_sign_by_bounds(node: Node) -> Node | None:
 
 
 def sign_or_nan(x: Tensor) -> Tensor:
-    """torch.sign, and NaN, which a clamp between equal bounds lets through; -0 becomes 0."""
+    """Return torch.sign, and NaN for NaN, which a clamp between equal bounds keeps; -0
+    becomes 0.
+    """
     sign = torch.sign(x)
     return torch.clamp(x, sign, sign, out=sign).add_(0.0)
 
@@ -99,7 +102,9 @@ def take_largest(node: Node) -> Node | None:
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest absolute value; torch's norm takes no vectors of a processor for it."""
+    """Return the largest absolute value. torch's norm is slow for it, as it uses no vector
+    instructions.
+    """
     if not x.is_cpu or not x.numel():
         return norm(x, axis=None, keepdims=False, ord=math.inf)
     if x.numel() < masks.LARGE:
@@ -127,11 +132,11 @@ def take_whole_norm(node: Node) -> Node | None:
 
 
 def limit_by_number(node: Node) -> Node | None:
-    """A clamp whose bound is written in the rule needs no look at it."""
+    """Rewrite a clamp with a literal bound, which needs no check against the dtype."""
     fast = LIMITS[node.op]
     for x, number in (node.operands, node.operands[::-1]):
         if x.type.kind == "tensor" and is_small(number):
-            if is_zero(number) and node.op is ops.MAXIMUM:  # its kernel is the faster one
+            if is_zero(number) and node.op is ops.MAXIMUM:  # relu has the faster kernel
                 return make_node(ops.RELU, (x,), {}, node.type)
             return make_node(fast, (x, number), {}, node.type)
     return None
@@ -145,7 +150,7 @@ def limit_by_numbers(node: Node) -> Node | None:
 
 
 def is_small(node: Node) -> bool:
-    """Return whether a value is a number that every dtype has a place for."""
+    """Return whether a value is a number within the range of every dtype."""
     return node.op is ops.CONST and abs(node.attr("value")) <= 65504.0
 
 
@@ -156,7 +161,7 @@ LIMITS = {ops.MAXIMUM: CLAMP_MIN, ops.MINIMUM: CLAMP_MAX}
 
 
 def clamp_once(node: Node) -> Node | None:
-    """min(max(x, low), high) is one clamp, which gives high where low > high too."""
+    """Rewrite min(max(x, low), high) as one clamp, which returns high where low > high, too."""
     inner, high = node.operands
     if inner.op not in (ops.MAXIMUM, CLAMP_MIN) or not masks.is_full(inner.operands[0]):
         return None
@@ -166,7 +171,7 @@ def clamp_once(node: Node) -> Node | None:
 
 
 def limit_one_side(node: Node) -> Node | None:
-    """A clamp whose other bound is infinite, as one without it is captured."""
+    """Rewrite a clamp with one infinite bound, as which a one-sided one is captured."""
     x, low, high = node.operands
     if x.type.kind != "tensor" or low.op is not ops.CONST or high.op is not ops.CONST:
         return None
@@ -182,14 +187,14 @@ def limit_one_side(node: Node) -> Node | None:
 
 
 def subtract_from(x: Tensor, other: Any) -> Tensor:
-    """other - x over x."""
+    """Write other - x over x."""
     if isinstance(other, Tensor):
         return torch.sub(other, x, out=x)
     return x.neg_().add_(other)
 
 
 def divide_into(x: Tensor, other: Any) -> Tensor:
-    """other / x over x, as torch divides a number by a tensor."""
+    """Write other / x over x, rounded as torch divides a number by a tensor."""
     if isinstance(other, Tensor):
         return torch.div(other, x, out=x)
     return x.reciprocal_().mul_(other)
@@ -220,6 +225,7 @@ UNARY = """
     tanh sigmoid relu
 """
 NAMES = [name for name in UNARY.split() if ops.OPS[name] not in MENDED]
+# By op, for each operand the kernel that writes over it; None: it may not be overwritten.
 IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     **{ops.OPS[name]: (getattr(Tensor, f"{name}_"),) for name in NAMES},
     ops.ADD: (Tensor.add_, Tensor.add_),
@@ -238,18 +244,21 @@ IN_PLACE: dict[Op, tuple[InPlace | None, ...]] = {
     CLAMP_MAX: (Tensor.clamp_max_, None),
 }
 
+# By op, the kernel with `out=`.
 INTO: dict[Op, Callable[..., Tensor]] = {
     **{ops.OPS[name]: getattr(torch, name) for name in NAMES if name != "relu"},
     **{op: getattr(torch, op.name) for op in (ops.ADD, ops.SUB, ops.MUL, ops.DIV)},
     masks.HEAVISIDE: masks.heaviside,
 }
 
+# By op, the operands that are prepared once as 0-d tensors if they are numbers.
 CONSTANTS: dict[Op, tuple[int, ...]] = {
     **dict.fromkeys((ops.ADD, ops.SUB, ops.MUL, ops.DIV), (0, 1)),
     **masks.CONSTANTS,
     **fused.CONSTANTS,
 }
 
+# Patterns are tried in this order: each sees the nodes that earlier ones have made.
 FAST = FastKernels(
     patterns=(
         Pattern(
