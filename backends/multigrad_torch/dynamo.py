@@ -38,9 +38,7 @@ _SAID: list[bool] = []
 
 
 def disable(function: F) -> F:
-    """Do what `torch._dynamo.disable` does: a call breaks the graph, and what it calls is not
-    compiled.
-    """
+    """Act as `torch._dynamo.disable`: a call breaks the graph, and its callees are not compiled."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -56,15 +54,13 @@ def disable(function: F) -> F:
 
 
 def assume_constant_result(function: F) -> F:
-    """Do what `torch._dynamo.assume_constant_result` does: the function is called while code is
-    traced.
-    """
+    """Act as `torch._dynamo.assume_constant_result`: it is called while code is traced."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def allow_in_graph(function: F) -> F:
-    """Do what `torch._dynamo.allow_in_graph` does: graphs hold calls without a look inside."""
+    """Act as `torch._dynamo.allow_in_graph`: graphs hold calls, without a look inside."""
     with _LOCK:
         if not _LOADED:
             _ALLOWED.add(function)
@@ -84,11 +80,10 @@ def at_import(run: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def force_eager() -> Iterator[None]:
-    """Run compiled functions as written, as `torch.compiler.set_stance("force_eager")` does; also
-    frames that Dynamo would compile because a compiled function's uncompiled frame calls them.
-    """
+    """Run compiled functions as written, as `torch.compiler.set_stance("force_eager")` does."""
     prior = set_eval_frame(None)
     try:
+        # Also frames that a compiled function's uncompiled frame calls: hence set_eval_frame.
         with versions.force_eager(_LOADED[0]) if _LOADED else _force_eager_from_import_on():
             yield
     finally:
@@ -132,9 +127,7 @@ def say_apart() -> None:
 
 
 def apart(function: F) -> F:
-    """Return a function that runs between graphs on a torch that compiles no code of ours; on other
-    releases, the function itself.
-    """
+    """Return a function that runs between graphs on a torch that compiles no code of ours."""
     if versions.COMPILES:
         return function
 

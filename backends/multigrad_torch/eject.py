@@ -42,9 +42,7 @@ def draw_key() -> Tensor:
 
 
 def read_key(key: Any) -> Tensor:
-    """Return the two words of a key: those of `jax.random.key(n)` for an int n, else
-    those given.
-    """
+    """Return the two words of a key: those of `jax.random.key(n)` for an int n."""
     if isinstance(key, int):
         key = (0, key & core.WORD_MASK)
     words = torch.as_tensor(key, dtype=torch.int64) & core.WORD_MASK

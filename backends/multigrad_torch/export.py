@@ -165,9 +165,7 @@ def write_program(
 
 
 def called_by(program: Any) -> Iterator[Operator]:
-    """Yield the operators of ours that a program calls, each once, including those in
-    loop bodies.
-    """
+    """Yield the operators of ours that a program calls, once each, also those in loop bodies."""
     met = set()
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():

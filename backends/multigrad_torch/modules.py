@@ -137,11 +137,10 @@ class Activation(nn.Module):
     def named_buffers(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield the buffers; with recurse=False also the steps of schedules, as
-        torch.distributed.checkpoint asks in this way for the contents of a state dict.
-        """
+        """Yield the buffers; with recurse=False also the steps of schedules."""
         yield from super().named_buffers(prefix, recurse, remove_duplicate)
-        # A recursive walk, such as DDP's, would broadcast the steps at each forward.
+        # torch.distributed.checkpoint asks so for the contents of a state dict. A recursive walk,
+        # such as DDP's, would broadcast the steps at each forward.
         if not recurse:
             for name, count in self._counts().items():
                 yield f"{prefix}{'.' if prefix else ''}{name}", count

@@ -30,9 +30,7 @@ PROCESS = os.getpid()
 
 
 def is_memory(x: Tensor) -> bool:
-    """Return whether a tensor is plain memory of its device: not lazily zero, negated or conjugate,
-    and strided.
-    """
+    """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate."""
     keys = told_keys(dispatch_keys(x))
     return keys in _seen or keys in keys_of_memory(x.device.type)
 
@@ -43,7 +41,6 @@ _seen: set[Any] = set()
 
 @cache
 def keys_of_memory(device: str) -> frozenset[Any]:
-    """Return the dispatch keys of plain tensors on a kind of device."""
     found = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():

@@ -90,21 +90,18 @@ def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[...,
 
 
 def register_vmap(operator: Any) -> Callable[..., Any]:
-    """Return an operator's method of this name, which torch has from 2.5 on; before, vmap refuses
-    it.
-    """
+    """Return an operator's method of this name, from torch 2.5 on; before, vmap refuses it."""
     return getattr(operator, "register_vmap", lambda function: function)
 
 
 def force_eager(dynamo: ModuleType) -> AbstractContextManager[Any]:
-    """Return `torch._dynamo.set_stance("force_eager")`, from torch 2.6 on; before, a context in
-    which compiled functions run as written, as they do where torch.fx traces.
-    """
+    """Return `torch._dynamo.set_stance("force_eager")`, from torch 2.6 on, or a substitute."""
     return dynamo.set_stance("force_eager") if hasattr(dynamo, "set_stance") else _like_fx(dynamo)
 
 
 @contextmanager
 def _like_fx(dynamo: ModuleType) -> Iterator[None]:
+    # Compiled functions run as written where torch.fx traces.
     tracer = torch.fx._symbolic_trace
     before = tracer._is_fx_tracing_flag
     with dynamo.config.patch(error_on_nested_fx_trace=False):

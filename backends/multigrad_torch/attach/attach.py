@@ -84,18 +84,14 @@ def is_pushing() -> bool:
 
 
 def transform() -> frozenset[str] | None:
-    """Return the kinds of omissions that show under the transform around this call;
-    None outside.
-    """
+    """Return the kinds of omissions that show under the transform around a call; None outside."""
     if is_pushing():
         return frozenset({FORWARD_MODE})
     return frozenset() if transforms_active() else None
 
 
 def entry(native: Any) -> Callable[..., Any]:
-    """Return the `apply` for calls under transforms; in forward mode that of the class
-    with a jvp.
-    """
+    """Return the `apply` for calls under transforms, in forward mode that of a class with a jvp."""
     if native.emitted.pushes and native.emitted.dual is not None and is_pushing():
         native = native.emitted.dual().native
     # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
@@ -146,9 +142,7 @@ def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callabl
 
 
 def warn_of_trace(kept: str) -> None:
-    """Warn that torch.jit.trace fixes what is in force; not in ONNX export, which has
-    no gradients.
-    """
+    """Warn that torch.jit.trace fixes what is in force; ONNX export has no gradients to warn of."""
     if not torch.onnx.is_in_onnx_export():
         warnings.warn(
             f"torch.jit.trace keeps {kept}, whatever is in force where the trace runs. Trace once "

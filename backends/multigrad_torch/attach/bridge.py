@@ -48,12 +48,10 @@ def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
 
 
 def constant(x: np.ndarray[Any, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return a copy of a NumPy array as a tensor on the device of others."""
     return from_numpy(x).to(tensors[0].device)
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether the values of a tensor are known only at run time."""
     if torch.compiler.is_compiling():
         return True
     if not isinstance(x, torch.Tensor):

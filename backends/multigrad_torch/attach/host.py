@@ -33,7 +33,6 @@ GUESTS: dict[int, Guest] = {}
 
 
 def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return a guest's outputs, in memory of their own."""
     guest = _guest_of(guest)
     lent = guest.run([transfer.lend(x) for x in tensors])
     return [_own(transfer.borrow(y, guest.owns), tensors[0]) for y in lent]
@@ -154,7 +153,6 @@ def _guest_of(guest: Guest | int) -> Guest:
 
 
 def number_guest(guest: Guest) -> int:
-    """Return a number by which graphs call a guest."""
     number = len(GUESTS)
     GUESTS[number] = guest
     return number
@@ -276,9 +274,7 @@ class Bridged(Function):
 
 
 class Once(Function):
-    """The identity on a gradient that depends on tensors in an unknown way; refuses a
-    derivative.
-    """
+    """The identity on a gradient that depends on tensors in an unknown way; has no derivative."""
 
     @staticmethod
     def forward(ctx: Any, guest: Guest, gradient: Tensor, *tensors: Tensor) -> Tensor:
@@ -301,7 +297,6 @@ def apart(result: Tensor, others: Sequence[Tensor]) -> Tensor:
 
 
 def span(x: Tensor) -> tuple[int, int]:
-    """Return the start and end address of a contiguous tensor."""
     start = x.data_ptr()
     return start, start + x.numel() * x.element_size()
 

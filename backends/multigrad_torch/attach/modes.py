@@ -27,7 +27,6 @@ Pull: TypeAlias = Callable[[Sequence[Any]], list[Tensor | None]]
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Tensor | None]]:
-    """Return the outputs of a function of tensors, and their tangents."""
     with forward_ad.dual_level():
         dual = [
             x if tangent is None else forward_ad.make_dual(x, tangent)

@@ -116,9 +116,7 @@ def _apply_once(
 
 
 def explain_refusal(error: Exception) -> str:
-    """Return why torch.func or forward mode refuses a function that runs as written, and what to
-    write instead; "" for any other error.
-    """
+    """Return why torch.func or forward mode refuses code that runs as written, else ""."""
     if not (transforms_active() or is_pushing()):
         return ""
     said = str(error)

@@ -71,9 +71,7 @@ class {name}(Function):
 
 
 def render_file(emitted: Emitted) -> str:
-    """Return the source of one class that serves everywhere, and of the function that applies it,
-    for a file that runs without multigrad.
-    """
+    """Return the source of one class for all calls, and its function, without multigrad."""
     name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
     inputs = ", ".join(emitted.inputs)
     draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.params else []

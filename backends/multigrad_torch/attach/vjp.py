@@ -171,13 +171,12 @@ def _track(x: Tensor, nested: bool) -> Tensor:
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return a function that tells whether a call's graph is alive and backward has not reached it;
-    None if no gradient leads to the tensor.
-    """
+    """Return whether a call's graph is alive and not yet differentiated, as a function; or None."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         # A transform wraps its tensors anew, so their nodes tell nothing.
         return is_still_there
     nodes = [y.grad_fn for y in outputs if isinstance(y, Tensor) and y.grad_fn is not None]
+    # No gradient leads to the tensor.
     if not tensor.requires_grad or not nodes:
         return None
     done: list[bool] = []

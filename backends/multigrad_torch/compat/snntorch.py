@@ -21,9 +21,7 @@ SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def step(rule: str) -> Callable[..., Activation]:
-    """Return snnTorch's function for a rule: it takes params and returns a step with
-    that gradient.
-    """
+    """Return snnTorch's function for a rule, which takes params and returns a step."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     params = get(rule).params
     signature = inspect.Signature(

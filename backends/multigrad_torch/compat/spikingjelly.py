@@ -186,9 +186,7 @@ class PoissonPass(SurrogateFunctionBase):
 
 
 class CountedSpikes(torch.autograd.Function):
-    """The count of spikes that x rounds to, with the gradient of
-    `spikingjelly.multi_level_spike_count`.
-    """
+    """The number of spikes in x, with the gradient of `spikingjelly.multi_level_spike_count`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, most: int, grad_min: float, grad_max: float) -> Tensor:

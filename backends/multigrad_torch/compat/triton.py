@@ -113,9 +113,7 @@ def _unmeasured(*args: Any, **kwargs: Any) -> list[float]:
 
 
 def one_at_a_time(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call under a lock: the interpreter keeps the running instance in one place, and
-    replaces Triton's language meanwhile.
-    """
+    # The interpreter has one place for the running instance, and replaces Triton's language.
     lock = make_lock()
 
     @functools.wraps(call)
@@ -166,7 +164,6 @@ def widen(data: Any) -> Any:
 
 
 def narrow(data: Any) -> Any:
-    """Return the bits of numbers rounded to the nearest bfloat16."""
     return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
 
 

@@ -52,9 +52,7 @@ serial = itertools.count()
 
 @dataclass(slots=True)
 class Compilation:
-    """The serial numbers of a keyed rule's applications in one compilation, which Dynamo may
-    restart.
-    """
+    """The serials of a keyed rule's applications in one compilation, which Dynamo may restart."""
 
     context: Any  # torch._guards.CompileContext
     counter: Any
@@ -63,9 +61,7 @@ class Compilation:
     serials: list[int] = field(default_factory=list)
 
     def spare(self) -> list[int]:
-        """Return the serials that the last attempt did not use: a graph break left their code to a
-        new frame.
-        """
+        """Take the serials that the last attempt did not use: their code went to a new frame."""
         used = self.position if self.context.attempt == self.attempt else 0
         spare, self.serials = self.serials[used:], self.serials[:used]
         return spare
@@ -76,9 +72,7 @@ _compilations: deque[Compilation] = deque(maxlen=8)
 
 
 def number_application(counter: Any) -> int:
-    """Return a serial number for an application: new, or that of the same one in an earlier
-    attempt.
-    """
+    """Return an application's serial number: new, or that of the same one in an earlier attempt."""
     context = torch._guards.CompileContext.try_get()
     if context is None:
         return next(serial)
@@ -235,9 +229,7 @@ def has_static_numbers(in_force: RuleInForce) -> bool:
 
 
 def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> Call:
-    """Return calls of a rule that runs as written, with the tensors its params have at
-    each call.
-    """
+    """Return calls of a rule that runs as written, with its params' tensors at each call."""
     backend, fixed = load_backend("torch"), in_force.values
     every = given.stop - given.start == len(fixed)
 
@@ -251,8 +243,6 @@ def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str)
 
 
 def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> Call:
-    """Return a function of one tensor as a call in compiled code."""
-
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return function(tin if passes_gradient else tin.detach())
 
@@ -263,7 +253,6 @@ def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) 
 
 
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
-    """Return the key number `start + n`, derived from a key."""
     return random.fold_in_words(key, int(start) + n)
 
 
@@ -273,7 +262,6 @@ def describe_folded_key(key: Tensor, start: Tensor, n: int) -> Tensor:
 
 @at_import
 def register_operator() -> None:
-    """Register `fold_in_from` as an operator, which graphs can hold."""
     schema = "(Tensor key, Tensor start, SymInt n) -> Tensor"
     folded = custom_op("multigrad::fold_in_from", schema)(fold_in_from)
     folded.register_fake(describe_folded_key)
@@ -336,12 +324,10 @@ def call_of_function(function: Function, described: Any) -> Call:
 
 
 def emit_outputs(variant: Variant) -> Callable[..., Any]:
-    """Return a function that restores the nesting of a variant's outputs."""
     return emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
 
 
 def call_of_guest(guest: Any) -> Call:
-    """Return `f(*tensors)` for code that runs on NumPy arrays, an operator in the graph."""
     number = number_guest(guest)
 
     def call(*tensors: Tensor) -> Any:
@@ -359,9 +345,7 @@ def reads(function: Function) -> bool:
 
 
 def is_read_by_graph(fact: str) -> bool:
-    """Return whether a fact is about the outside of a call, except modes, on which Dynamo guards
-    itself.
-    """
+    """Return whether a fact concerns more than a call; modes, which Dynamo guards, do not count."""
     return isinstance(fact, Telling) and not isinstance(fact, ModeOf)
 
 
@@ -448,7 +432,6 @@ def find_layout(function: Function, leaves: Sequence[Any], tree: Any) -> Layout:
 
 
 def has_lengths(described: Any) -> bool:
-    """Return whether arguments were described with the shapes of their tensors."""
     if isinstance(described, tuple):
         if described and described[0] == "tensor":
             return isinstance(described[2], tuple)
@@ -522,9 +505,7 @@ def emit_call(
 
 
 def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes in the dtypes of its arguments, whatever autocast is around
-    it.
-    """
+    """Return a function that computes in its arguments' dtypes, whatever autocast is around it."""
 
     def run(*args: Any) -> Any:
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):

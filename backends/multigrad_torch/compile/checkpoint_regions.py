@@ -99,9 +99,7 @@ def hooked_regions() -> Iterator[tuple[Any, str]]:
 
 
 def reentrant_regions() -> Iterator[tuple[Any, str]]:
-    """Yield the regions of `use_reentrant=True`, each an `autograd.Function` that is
-    being called.
-    """
+    """Yield the regions of `use_reentrant=True`, each an `autograd.Function` being called."""
     if is_forward_mode_enabled() or torch.is_inference_mode_enabled():
         return
     caller = sys._getframe()
@@ -164,7 +162,6 @@ class RunAgain:
         self.repeated = 0
 
     def draw_again(self, draw: Callable[[], Any]) -> tuple[Any, bool]:
-        """Return the next key of the first run."""
         position, self.repeated = self.repeated, self.repeated + 1
         if position >= len(self.drawn):
             return draw_noting(draw)
@@ -197,9 +194,7 @@ def as_it_is(saved: Tensor) -> Tensor:
 
 
 def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Note that something acts on modules in the regions around this call, and how it acts in their
-    second runs, when it may have been removed.
-    """
+    """Note what acts on modules in the regions around this call, and how it acts there again."""
     for region in noted_regions():
         region.acted.setdefault(key, (held, act_again))
 
@@ -214,19 +209,16 @@ def is_second_run() -> bool:
 
 
 def has_acted(key: Any) -> bool:
-    """Return whether something acted on modules in the first run of the region that runs again
-    here, if one does.
-    """
+    """Return whether something acted on modules in the first run of a region that runs again."""
     again = _RUNNING.again
     if again is not None:
         return key in again.acted
+    # Outside second runs it may act; in one that was not noted, nothing has acted.
     return graph_task() == -1 or not is_run_again()
 
 
 def is_run_again() -> bool:
-    """Return whether `torch.utils.checkpoint` runs a region again here in which nothing of ours
-    acted at first, so that it was not noted.
-    """
+    """Return whether torch runs a region again in which nothing of ours acted before."""
     caller = sys._getframe()
     while caller is not None:
         if caller.f_globals is CHECKPOINT:
@@ -236,11 +228,10 @@ def is_run_again() -> bool:
 
 
 def is_first_without_gradients() -> bool:
-    """Return whether a reentrant region runs here for the first time, when no tensor has a gradient
-    yet, or again: a call must draw in both runs or in none.
-    """
+    """Return whether a reentrant region runs for the first time, without gradients, or again."""
     again = _RUNNING.again
     if again is not None:
+        # A call must draw in both runs or in none, or the second would get other keys.
         return again.is_reentrant
     return not is_forward_mode_enabled() and any(reentrant_regions())
 

@@ -73,9 +73,7 @@ NAMES: dict[Any, str] = {}
 
 
 class Calls:
-    """A namespace of calls. Dynamo guards attributes one by one, but of a dict only the
-    first keys.
-    """
+    """A namespace of calls. Dynamo guards each attribute, but of a dict only the first keys."""
 
 
 CALLS = Calls()
@@ -184,7 +182,6 @@ def keep_placements(x: Tensor) -> Tensor:
 
 
 def run(name: str, *inputs: Any) -> Any:
-    """Call a call that `prepare` has stored."""
     if torch._C._are_functorch_transforms_active():
         # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
         return getattr(CALLS, name + "_in_graph")(*inputs)
@@ -197,9 +194,7 @@ def guard(n: Any) -> Any:
 
 
 def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
-    """Return arguments as constants; their tensors are appended to `tensors`, in the order of
-    leaves.
-    """
+    """Return arguments as constants, and append their tensors to `tensors` in order."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         shape = tuple([guard(n) for n in value.shape]) if has_lengths else value.ndim
@@ -350,7 +345,6 @@ def keep(key: Any, call: Call) -> str:
 
 @dynamo.assume_constant_result
 def class_for_objects(identifier: str) -> str:
-    """Return the name of the class of a Function that is given objects, or why there is none."""
     function = by_identifier[identifier]
     given = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
     return keep_class(function) or given
@@ -374,9 +368,7 @@ def keep_class(function: Function, has_keywords: bool = False) -> str:
 
 
 def warn_of_graphs(in_force: RuleInForce) -> None:
-    """Warn at the last graph that Dynamo keeps of one code object, if numbers or keys
-    may be why.
-    """
+    """Warn at the last graph that Dynamo keeps of one code, if numbers or keys may be why."""
     context = torch._guards.CompileContext.try_get()
     made = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
     limit = getattr(torch._dynamo.config, "recompile_limit", 0)
@@ -441,9 +433,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
 
 def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return fn wrapped in a code object of its own: Dynamo limits the graphs of one
-    code object.
-    """
+    """Return fn within a code object of its own: Dynamo limits the graphs of each."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -482,9 +472,7 @@ def hide(in_force: RuleInForce | None) -> Hidden:
 
 @contextmanager
 def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
-    """Mirror a rule whose numbers are hidden; at the end its counter is where eager code would
-    leave it.
-    """
+    """Mirror a rule with hidden numbers; its counter ends where eager code would leave it."""
     in_force, applied = active.activations, Applied()
     before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
     with ExitStack() as stack:
@@ -523,5 +511,4 @@ class SharedCounter:
         return n
 
     def advance(self, number: int) -> None:
-        """Skip applications that compiled code has made."""
         self.applied.number += number

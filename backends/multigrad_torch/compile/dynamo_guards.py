@@ -31,9 +31,7 @@ HIDDEN = "xg.jit(*) "
 
 
 class Mirror(threading.local):
-    """The state that traced code reads on this thread; set in `__init__`, where Dynamo
-    guards it.
-    """
+    """The state that traced code reads on this thread; set in `__init__`, for Dynamo's guards."""
 
     def __init__(self) -> None:
         self.token = ""  # of the active rules; under xg.jit, without the numbers
@@ -98,13 +96,12 @@ def may_change(value: Any) -> bool:
 
 
 class Cell:
-    """The present value of a moving number, as compiled code reads it. A new value is a new tensor,
-    as a graph may keep the old one for backward.
-    """
+    """The present value of a moving number, for compiled code."""
 
     def __init__(self, moving: Moving) -> None:
         self.fill(moving.value)
 
+    # A new value is a new tensor: a graph may keep the old one for backward.
     def fill(self, number: float) -> None:
         # One axis: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
         self.tensor = torch.tensor([number], dtype=torch.float64, device="cpu")
@@ -127,7 +124,6 @@ def cell_of(value: Tensor | Moving) -> Tensor | Cell:
 
 
 def on_move(moving: Moving) -> None:
-    """Update the cell of a number that has moved."""
     cell = CELLS.get(moving)
     if cell is not None:
         # The value is read under the lock, so that the latest one is written last.
@@ -136,9 +132,7 @@ def on_move(moving: Moving) -> None:
 
 
 def is_tracing() -> bool:
-    """Return whether Dynamo traces, or a call of `xg.jit` runs, whose numbers are those at its
-    beginning.
-    """
+    """Return whether Dynamo traces, or a call of `xg.jit` runs, which keeps its first numbers."""
     return is_compiling() or bool(MIRROR.hidden)
 
 

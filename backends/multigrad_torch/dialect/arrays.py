@@ -122,9 +122,7 @@ diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Write into the diagonal of a matrix; with more axes torch fills one diagonal through all of
-    them.
-    """
+    """Write into the diagonal of a matrix; with more axes torch fills one through all of them."""
     if len(introspection.lengths_of(x)) != 2 or wrap:
         raise TypeError("fill_diagonal_ of other than a matrix, or with wrap")
     diagonal(x)[...] = fill_value
@@ -149,14 +147,11 @@ def transpose_method(x: Tensor, *axes: Any, **named: Any) -> Tensor:
 
 
 def lacks_axes(x: Tensor, *dims: Any) -> bool:
-    """Return whether a tensor is 0-d, if these dims are valid for one; this makes its
-    rank a fact.
-    """
+    """Return whether a tensor is 0-d if these dims are valid for one; its rank is then a fact."""
     return all(type(dim) is int and dim in (0, -1) for dim in dims) and x.ndim == 0
 
 
 def same(x: Tensor) -> Tensor:
-    """Return another name of a tensor, in the same memory."""
     view = copy_of(x)
     mark_view(view, x, True)
     return view
@@ -182,9 +177,7 @@ def median(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
 
 
 def refuse_ties(x: Tensor, name: str) -> None:
-    """Refuse a function whose own gradient divides among equal elements, where the gradient is
-    derived from the ops.
-    """
+    """Refuse a gradient that is divided among equal elements where it is derived from the ops."""
     if x.trace.kind == "function":
         raise TypeError(f"{name} in a function whose gradient it derives")
 
@@ -198,9 +191,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> Tensor:
-    """Return the position of each element by bisection, as torch finds it even in an unsorted
-    sequence.
-    """
+    """Return each element's position by bisection, as torch does even in unsorted sequences."""
     if sorter is not None:
         raise TypeError("searchsorted with a sorter")
     if isinstance(input, bool | int | float):
@@ -248,9 +239,7 @@ def running(name: str, cumulate: Callable[..., Tensor]) -> Callable[..., Any]:
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    """Record a reduction into positions; extremes by sorting, so that the wanted one is written
-    last.
-    """
+    """Record a reduction into positions; for extremes sorted, so that the wanted one comes last."""
     axis = operator.index(dim)
     if reduce == "sum" and include_self:
         return places.scatter_add(input, axis, index, src)

@@ -47,9 +47,7 @@ def all_reduce_anew(tensor: Tensor, op: Any = None, group: Any = None) -> Tensor
 
 
 def functional_all_reduce(*args: Any, **kwargs: Any) -> Any:
-    """Refuse the all_reduce of torch.distributed._functional_collectives, whose result is a class
-    of its own.
-    """
+    """Refuse _functional_collectives.all_reduce, whose result is a tensor class of its own."""
     raise TypeError(
         "_functional_collectives.all_reduce, whose result is no plain tensor: "
         "torch.distributed.nn.functional.all_reduce is captured, and xg.xp.all_sum"
@@ -82,9 +80,7 @@ def exchange_into(
     input_split_sizes: Any = None,
     group: Any = None,
 ) -> Tensor:
-    """Record the same of torch.distributed.nn.functional; `output` is only memory for
-    the result.
-    """
+    """Record torch.distributed.nn.functional's; `output` is only memory for the result."""
     return exchange(input, output_split_sizes, input_split_sizes, group)
 
 

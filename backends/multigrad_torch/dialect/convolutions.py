@@ -85,9 +85,7 @@ def backward(
 def pooling_of(
     x: Tensor, sizes: Any, *, stride: Any, padding: Any, dilation: Any = 1, ceil_mode: bool
 ) -> tuple[Any, Any, Any, Any, Any]:
-    """Return by axis the windows' sizes, strides (the sizes if none are given), borders and
-    dilations, and what is missing at the end.
-    """
+    """Return windows' sizes, strides, borders and dilations by axis, and what the end lacks."""
     axes = len(sizes)
     strides, dilations = per_axis(stride or sizes, axes), per_axis(dilation, axes)
     border = tuple((n, n) for n in per_axis(padding, axes))
@@ -103,9 +101,7 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the maxima of windows and their flat positions in the last axes, None if there are too
-    many. If all elements are -inf, the position is the first outside the border.
-    """
+    """Return the maxima of windows and their flat positions, None if there are too many."""
     sizes, strides, border, dilations, beyond = pooling_of(
         input, kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode
     )
@@ -132,6 +128,7 @@ def max_pool(
         xp.squeeze(xp.take_along(within, xp.expand_dims(which, -1), axis=-1), -1)
         for which in (largest, first)
     )
+    # If all elements are -inf, the first position outside the border.
     return values, xp.where(found < 0, inside, found)
 
 

@@ -58,7 +58,6 @@ def passing() -> Iterator[None]:
 
 
 def pauses() -> bool:
-    """Return whether autograd records nothing now."""
     if torch._C._is_any_autocast_enabled():
         raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
     return not torch.is_grad_enabled()
@@ -161,7 +160,6 @@ def backward_all(
     grad_variables: Any = None,
     inputs: Any = None,
 ) -> None:
-    """Add the gradients of several tensors to the `.grad` of leaves that the code has made."""
     if grad_variables is not None:
         raise TypeError("with grad_variables; it is grad_tensors")
     outputs = many(tensors)
@@ -213,9 +211,7 @@ def on_symbols(make: Function) -> Function:
 
 
 def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
-    """Return new names of the tensors in a structure, the structure, and the structure
-    with these.
-    """
+    """Return new names of the tensors in a tree, its structure, and the tree of these names."""
     leaves, structure = optree.tree_flatten(tree)
     if not all(isinstance(leaf, Value) for leaf in leaves):
         raise TypeError("of a tensor that it got from elsewhere, such as a parameter")
@@ -228,15 +224,12 @@ def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
 
 
 def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
-    """Return gradients in the structure of their tensors, zeros where nothing depends on one."""
     found = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
     return optree.tree_unflatten(structure, or_zeros(found, named))
 
 
 def recording(transform: Function) -> Function:
-    """Return a transform that records even under no_grad, as torch's do; its results carry no
-    gradient there.
-    """
+    """Return a transform that records under no_grad too; its results carry no gradient there."""
 
     @wraps(transform)
     def transformed(*args: Any, **kwargs: Any) -> Any:
@@ -313,9 +306,7 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 
 @recording
 def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
-    """Return the derivative of a gradient, which is linear in its cotangent, with
-    respect to that.
-    """
+    """Differentiate a gradient, which is linear in its cotangent, with respect to that."""
     named, _, given = own_names(primals)
     result = func(*given)
     outputs, *aux = result if has_aux else (result,)

@@ -66,9 +66,7 @@ def lies_in_order(x: torch.Tensor) -> bool:
 
 
 def requires_grad(x: torch.Tensor) -> bool:
-    """Return whether a tensor requires a gradient, or may do so outside the transform around this
-    call.
-    """
+    """Return whether a tensor requires a gradient, or may do so outside a transform."""
     return x.requires_grad or (x.is_floating_point() and transforms_active())
 
 
@@ -203,7 +201,6 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False) -> Any:
 
 
 def legacy_name(dtype: Any) -> str:
-    """Return the name of a legacy type of tensors, "" for a dtype."""
     if isinstance(dtype, type):
         return f"{dtype.__module__}.{dtype.__name__}"
     return dtype if isinstance(dtype, str) else ""
@@ -239,7 +236,6 @@ def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
 
 
 def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
-    """Resize a tensor without elements like another one."""
     return _given_room(x, xp.zeros_like(the_template, x.dtype))
 
 
@@ -313,10 +309,9 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def is_grad_enabled(trace: Trace) -> bool:
-    """Return what torch answers while a class runs. Its backward is recorded only in a second
-    derivative, so it is captured for the first.
-    """
+    """Return what torch answers while a class runs."""
     for_classes(trace, torch.is_grad_enabled, CHANGES)
+    # A backward is recorded only for second derivatives, so the capture is for the first one.
     trace.is_once |= trace.in_backward
     return torch.is_grad_enabled()
 
@@ -336,7 +331,6 @@ class GeneratorState:
 
 
 def get_rng_state(trace: Trace) -> GeneratorState:
-    """Return a state for `set_rng_state`."""
     for_classes(trace, torch.get_rng_state, CHANGES)
     return GeneratorState(trace.draws)
 

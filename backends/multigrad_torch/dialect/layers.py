@@ -132,9 +132,7 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """Resize one axis after another, by the weights that torch's own function has for a unit
-    vector.
-    """
+    """Resize one axis after another, by torch's own weights for unit vectors."""
     axes = rank(input) - 2
     sizes = each_axis(size, axes, operator.index)
     scales = each_axis(scale_factor, axes, float)

@@ -92,9 +92,7 @@ def linalg_qr(A: Tensor, mode: str = "reduced") -> Any:
 
 # --- systems --------------------------------------------------------------------------------------
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
-    """Record `solve`; B holds vectors if it has one axis, or the shape of A without its
-    last axis.
-    """
+    """Record `solve`; B holds vectors if it has one axis, or A's shape without its last axis."""
     vectors = parts.rank(B) == 1
     if not vectors and matrices.has_vectors(A, B):
         vectors = parts.shape_of(B) == parts.shape_of(A)[:-1]

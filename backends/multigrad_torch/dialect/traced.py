@@ -124,7 +124,6 @@ def trace_call(
 
 
 def check_outputs(inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Refuse outputs that a graph cannot return."""
     other = next((x for x in outputs if not isinstance(x, torch.Tensor)), None)
     if other is not None:
         raise TypeError(f"it gives {other!r}, which is no tensor")
@@ -140,9 +139,7 @@ def base_of(output: Any, inputs: Sequence[Any]) -> int | None:
 
 @functools.cache
 def decompositions() -> Mapping[Any, Callable[..., Any]]:
-    """Return torch's decompositions of operators that have no row, without its references in
-    `prims`.
-    """
+    """Return torch's decompositions of operators without a row, except for `prims` references."""
     from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
 
     own = decompositions.__name__
@@ -190,9 +187,7 @@ def check_result(node: Any, found: Any) -> None:
 
 
 def filled(given: Any, values: Mapping[Any, Any]) -> Any:
-    """Return a node's arguments with values instead of nodes; torch's own class of lists becomes a
-    list.
-    """
+    """Return a node's arguments with values instead of nodes, and torch's lists as plain lists."""
     if isinstance(given, torch.fx.Node):
         return values[given]
     if isinstance(given, list | tuple):
@@ -257,7 +252,6 @@ MOST = 2**62  # a larger end means none
 
 
 def along(dim: int, index: Any, x: Tensor) -> tuple[Any, ...]:
-    """Return an index into one axis."""
     axis = operator.index(dim) % x.ndim
     return (*(slice(None),) * axis, index)
 
@@ -326,9 +320,7 @@ def diagonal_scatter(
 
 
 def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0.0) -> Tensor:
-    """Record padding; `pad` lists (before, after) from the last axis on, and negative
-    numbers cut.
-    """
+    """Record padding; `pad` lists (before, after) from the last axis on; negative numbers cut."""
     if not pad:
         return copy_of(input)
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]

@@ -31,9 +31,7 @@ def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torc
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
-    """Run calls outside every mode, transform, recording and autocast, as these act on a graph's
-    own calls when it runs.
-    """
+    """Run calls outside every mode, transform, recording and autocast."""
     with (
         without_dispatch_modes(),
         torch._C._DisableFuncTorch(),
@@ -105,9 +103,7 @@ UNCAST = frozenset(
 
 
 def forms(name: str) -> list[Any]:
-    """Return an operator's overloads that are dispatched; a few belong to TorchScript only
-    (`element_size`).
-    """
+    """Return an operator's dispatched overloads; a few are TorchScript's only (`element_size`)."""
     packet = getattr(torch.ops.aten, name, None)
     every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
     return [form for form in every if torch._C._dispatch_has_kernel(form.name())]
@@ -119,9 +115,7 @@ def is_made_of_others(form: Any) -> bool:
 
 
 def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
-    """Return whether the call or its tensors determine the dtype of a float result; otherwise the
-    default dtype does.
-    """
+    """Return whether a call determines its result's dtype, which is else the default dtype."""
     floats = (T, *FLOATS)
     says = any(mark.is_tensor and mark.dtype in floats for mark in marks)
     says = says or name in CASTS or any(map(names_dtype, marks))

@@ -55,9 +55,7 @@ def group_names(names: Names) -> tuple[str, ...]:
 
 
 def group_of(name: str) -> str:
-    """Return torch's name of a group: of a dimension of an entered mesh, of a process group, or of
-    a dimension of any mesh, in this order.
-    """
+    """Return torch's name of a group: a dimension of an entered mesh, a group, or any mesh's."""
     entered = torch.distributed.device_mesh._mesh_resources.mesh_stack
     for mesh in reversed(entered):
         if name in (mesh.mesh_dim_names or ()):
@@ -270,9 +268,7 @@ def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
 
 
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    """Place a key by the rank in each group, whose ranks have parts of one shape. A DTensor draws
-    its part by its placements.
-    """
+    """Place a key by this rank's part of the whole; a DTensor's draw is placed later."""
     axes = [(axis, names or None) for axis, names in enumerate(split) if names is not None]
     if is_distributed(like):
         for _, names in axes:
@@ -290,9 +286,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
 
 @dynamo.assume_constant_result
 def rank_among(names: Names) -> tuple[int, int]:
-    """Return this process's rank among those of all the groups, of which the last varies fastest,
-    and their number.
-    """
+    """Return this process's rank among those of all groups, the last fastest, and their number."""
     rank, number = 0, 1
     resolve = torch.distributed.distributed_c10d._resolve_process_group
     for group in map(resolve, group_names(names)):
@@ -321,21 +315,18 @@ KEYS = "multigrad"  # prefix of our keys in the store
 
 
 class _Known:
-    """The group that belongs to the default store; a new store, of a new process group, replaces
-    it.
-    """
+    """The group of the default store; the new store of a new process group replaces it."""
 
     store: Any = None
     group: Group | None = None
 
 
 def rank_group() -> Group | None:
-    """Return the ranks of the default process group; None if there is none, it has one rank, or the
-    calling thread is not the main one.
-    """
+    """Return the ranks of the default process group; None without one, or for one rank."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
+    # Comparisons are made by the main thread only.
     if threading.current_thread() is not threading.main_thread():
         return None
     store = distributed.distributed_c10d._get_default_store()

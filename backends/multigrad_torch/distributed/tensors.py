@@ -38,17 +38,13 @@ def is_distributed(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The mesh and placements of a DTensor."""
-
     mesh: Any
     placements: tuple[Any, ...]
     shape: torch.Size
     stride: tuple[int, ...]
 
     def lay_out(self, x: Tensor) -> Tensor:
-        """Redistribute a DTensor of the same shape to this layout; partial placements become
-        replicated.
-        """
+        """Redistribute a DTensor of this shape so; partial placements become replicated."""
         wanted = tuple([whole_placement(each) for each in self.placements])
         return x if x.placements == wanted else x.redistribute(self.mesh, wanted)
 
@@ -58,7 +54,6 @@ def layout_of(x: Tensor) -> Layout:
 
 
 def whole_placement(placement: Any) -> Any:
-    """Return a placement, or Replicate() instead of a partial one."""
     if not placement.is_partial():
         return placement
     return sys.modules[DTENSORS].Replicate()
@@ -79,7 +74,6 @@ def shown(placements: Sequence[Any]) -> str:
 
 
 def show_placement(placement: Any) -> str:
-    """Return a placement as code."""
     if placement.is_shard():
         return f"Shard({placement.dim})"
     return "Replicate()" if placement.is_replicate() else f"Partial({placement.reduce_op!r})"
@@ -174,7 +168,6 @@ def respaced(part: Tensor, spec: Any) -> Any:
 
 
 def have_one_layout(tensors: Sequence[Tensor]) -> bool:
-    """Return whether all tensors are DTensors with one layout."""
     first = tensors[0]
     return len(tensors) == 1 or all(
         is_distributed(x)
@@ -207,7 +200,6 @@ def run_distributed(
 
 
 def acts_on_elements(emitted: Emitted) -> bool:
-    """Return whether emitted code is elementwise throughout."""
     bodies = (emitted.forward, emitted.keep, emitted.backward)
     types = (*emitted.output_types, *emitted.gradient_types)
     return all(body.elementwise for body in bodies) and all(t.shape == INPUT_SHAPE for t in types)
@@ -307,7 +299,6 @@ class OnDistributed(TorchFunctionMode):
 
 
 def everywhere(x: Any, mesh: Any) -> Any:
-    """Return a plain tensor as a replicated DTensor; other values unchanged."""
     if not isinstance(x, torch.Tensor) or is_distributed(x):
         return x
     tensors = sys.modules[DTENSORS]
@@ -315,7 +306,6 @@ def everywhere(x: Any, mesh: Any) -> Any:
 
 
 def add_up(x: Tensor) -> Tensor:
-    """Return a DTensor without partial placements."""
     if not any(each.is_partial() for each in x.placements):
         return x
     return x.redistribute(x.device_mesh, [whole_placement(each) for each in x.placements])

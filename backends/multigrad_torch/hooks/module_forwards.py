@@ -147,9 +147,7 @@ def forget_idle(model: nn.Module) -> None:
 
 
 def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
-    """Return the active rules of the last forward, among modules, that the running backward belongs
-    to.
-    """
+    """Return the active rules of the modules' last forward that the running backward belongs to."""
     era = _REACHED.get(torch._C._current_graph_task_id(), math.inf)
     return max((each.note_at(era) for each in forwards), key=itemgetter(0))[1]
 

@@ -253,9 +253,7 @@ class ParamHook:
 
 
 class ShardedHook(ParamHook):
-    """The hook on a parameter of `fully_shard`: acts on the reduced gradient, which autograd never
-    sees.
-    """
+    """The hook on a parameter of `fully_shard`, for the reduced gradient, unknown to autograd."""
 
     def register(self, parameter: Tensor) -> Any:
         """Let `fully_shard` call this after it has added to the gradient."""
@@ -303,9 +301,7 @@ def nothing() -> None:
 
 
 def warn_of_scaled(in_force: RuleInForce) -> None:
-    """Warn that gradients under float16 autocast are scaled, if nobody has passed the
-    GradScaler.
-    """
+    """Warn that gradients under float16 autocast are scaled, if no GradScaler was passed."""
     warnings.warn(
         f"rule {in_force.specialization.rule.name!r} acts on parameters' gradients of a forward "
         "under autocast to float16, which a GradScaler scales: pass it as "
@@ -426,9 +422,7 @@ STAND_INS = ("_unsharded_param", "_sharded_post_forward_param")
 
 
 def owners_of_shards() -> dict[int, Tensor]:
-    """Return the sharded parameters of `fully_shard`, by the identity of everything that represents
-    them in modules.
-    """
+    """Return the sharded parameters of `fully_shard`, by the identity of all their stand-ins."""
     if "torch.distributed.fsdp" not in sys.modules:
         return {}
     found = {}
@@ -473,9 +467,7 @@ _entering = make_lock()
 
 
 class _Active:
-    """How many `use` with the scope "params" are entered, on all threads; changed under
-    `_entering`.
-    """
+    """How many `use` with the scope "params" are entered on all threads; guarded by `_entering`."""
 
     number = 0
     hooks = ExitStack()  # closing it removes them, and ends force_eager on old releases
@@ -516,9 +508,7 @@ def hook_params() -> Iterator[None]:
 
 
 def expect_compiled_modules() -> None:
-    """Silence torch's warning that our hook is also called for a compiled module, as it
-    should be.
-    """
+    """Silence torch's warning that our hook is called for compiled modules, as it should be."""
     # Added once only: each change of the filters lets Python repeat warnings it has shown already.
     known = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
     if COMPILED_MODULE not in known:
@@ -527,9 +517,7 @@ def expect_compiled_modules() -> None:
 
 @dynamo.disable
 def attach_at_forward(module: nn.Module, inputs: Any) -> None:
-    """Hook all parameters below the outermost module before its forward, if the active rules ask
-    for it.
-    """
+    """Hook all parameters below the outermost module before its forward, if rules ask for it."""
     if not CURRENT.get().hooks_params or module in _OUTERMOST.below:
         return
     hook_tree(module, None, [])

@@ -20,7 +20,6 @@ Tensor: TypeAlias = Any
 
 
 def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
-    """Apply a rule to the gradient of a parameter, which may be sparse."""
     if grad.layout is torch.strided:
         return apply_rule(in_force, None, grad, None)
     rule = in_force.specialization.rule.name
@@ -79,9 +78,7 @@ def apply_unscaled(in_force: RuleInForce, grad: Tensor, name: str, scaler: Any) 
 
 
 def find_scale(scaler: Any) -> Tensor | None:
-    """Return a GradScaler's scale, if possible without a wait for the device; None if it is
-    disabled.
-    """
+    """Return a GradScaler's scale, without a wait for the device if possible; None if disabled."""
     if not scaler.is_enabled():
         return None
     # `get_scale` returns a Python float, so it synchronizes; before the first `scale` there is no
@@ -133,9 +130,7 @@ class Reduction:
             queue(self.wait)
 
     def wait(self) -> None:
-        """Queue `finish` behind the callback of DDP, which queues its own after the
-        last gradient.
-        """
+        """Queue `finish` behind DDP's callback, which is queued after the last gradient."""
         queue(self.finish)
 
     def finish(self) -> None:

@@ -150,8 +150,6 @@ def may_have_gradient(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassRecipe(CodeRecipe):
-    """The recipe of a `torch.autograd.Function` class."""
-
     function_class: type[torch.autograd.Function]
     native: bool | None = None
     copies: bool = False
@@ -189,13 +187,11 @@ class ClassRecipe(CodeRecipe):
         return self.function_class.apply(*self.bind(args, kwargs))
 
     def bound_to(self, instance: Any) -> ClassRecipe:
-        """Return this recipe itself: `apply` is not bound to the object that holds it."""
+        # `apply` is not bound to the object that holds this recipe.
         return self
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return a call's arguments by position; with `setup_context`, defaults are added, as torch
-        does.
-        """
+        """Return a call's arguments by position; with `setup_context` torch adds defaults, too."""
         # The common case first: each call of a class that runs unchanged comes here.
         if not (kwargs or self.has_setup):
             return args
@@ -212,9 +208,7 @@ class ClassRecipe(CodeRecipe):
         return bound.args
 
     def holds(self, value: Any) -> bool:
-        """Return whether an argument is a module with parameters, or a function or method that
-        refers to one.
-        """
+        """Return whether an argument is a module with parameters, or a callable that uses one."""
         return callable(value) and any(
             next(each.parameters(), None) is not None for each in modules_of(value)
         )
@@ -354,9 +348,7 @@ class ClassRecipe(CodeRecipe):
 
 
 def fit(gradient: Any, argument: Any) -> Any:
-    """Return a gradient as torch's engine would: cast to its argument's dtype, summed over
-    broadcast axes.
-    """
+    """Return a gradient as torch's engine would: cast to the dtype, summed over broadcast axes."""
     if not (isinstance(gradient, Value) and may_have_gradient(argument)):
         return gradient
     given, expected = gradient.node.type, argument.node.type
@@ -370,21 +362,18 @@ def fit(gradient: Any, argument: Any) -> Any:
 
 
 def unwrap_once(backward: Any) -> tuple[Any, bool]:
-    """Return a backward without `once_differentiable`, the promise that nobody differentiates it,
-    and whether it was there.
-    """
+    """Return a backward without `once_differentiable`, and whether it had that."""
     if getattr(backward, "__code__", None) in ONCE:
         return backward.__wrapped__, True
     return backward, False
 
 
 def unwrap_amp(function: Any, trace: Trace | None) -> Any:
-    """Return a forward or backward without `custom_fwd` or `custom_bwd`. Without autocast these do
-    nothing; under it they make backward use the autocast of the forward.
-    """
+    """Return a forward or backward without `custom_fwd` or `custom_bwd`."""
     is_plain = inspect.isfunction(function) and function.__code__ in AMP
     if trace is None or not is_plain:
         return function
+    # Without autocast these do nothing; under it backward uses the autocast of forward.
     casts = inspect.getclosurevars(function).nonlocals.get("cast_inputs")
     if casts or function.__code__ in AMP_BACKWARD:
         trace.omit(AUTOCAST)
@@ -392,7 +381,6 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
 
 
 def import_function(function_class: Any) -> ClassRecipe:
-    """Return the recipe of a `torch.autograd.Function` class."""
     is_class = isinstance(function_class, type)
     if not is_class or not issubclass(function_class, torch.autograd.Function):
         owner = getattr(function_class, "__self__", None)
@@ -409,7 +397,6 @@ def import_function(function_class: Any) -> ClassRecipe:
 
 @functools.lru_cache(maxsize=1024)
 def find_imported(function_class: type[torch.autograd.Function]) -> Function:
-    """Return the Function of a class, made once."""
     return MayTakeObjects(import_function(function_class))
 
 
@@ -442,9 +429,7 @@ def is_transforming() -> bool:
 
 
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Return what torch's legacy Variable returns: a tensor that shares memory and has
-    no history.
-    """
+    """Return what torch's legacy Variable does: a tensor on the same memory, without history."""
     if not isinstance(data, Value):
         return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
     if any(args) or any(kwargs.values()):
@@ -490,11 +475,10 @@ IS_TRANSFORMING = torch._C._are_functorch_transforms_active
 
 @dynamo.at_import
 def tell_dynamo() -> None:
-    """Register torch's own function in Dynamo's table, which has the replacement if a trace of
-    torch's imports Dynamo while a capture runs.
-    """
+    """Register torch's own function in Dynamo's table."""
     from torch._dynamo import trace_rules
 
+    # If a trace of torch imports Dynamo during a capture, the table has the replacement instead.
     rules = trace_rules.get_torch_obj_rule_map()
     rules[IS_TRANSFORMING] = rules[torch._C._are_functorch_transforms_active]
 

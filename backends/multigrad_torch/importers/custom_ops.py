@@ -22,9 +22,7 @@ from .autograd_function import find_imported
 
 
 def find_custom_op(function: Any) -> Callable[..., Any] | None:
-    """Return a handler for an operator defined in Python that writes to nothing; None
-    for others.
-    """
+    """Return a handler for an operator in Python that writes to nothing; None for others."""
     name = getattr(function, "_qualified_op_name", None)
     schema = getattr(function, "_schema", None)
     definition = OPDEFS.get(name or getattr(schema, "name", ""))
@@ -72,9 +70,7 @@ def written(kernel: Any) -> Any:
 def class_of(
     definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
 ) -> type[torch.autograd.Function]:
-    """Return an operator as the class that its author might have written; keyword-only arguments
-    come last.
-    """
+    """Return an operator as a class its author might have written; keyword-only arguments last."""
     setup, pull = definition._setup_context_fn, definition._backward_fn
 
     def split(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -73,9 +73,7 @@ def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tens
 def backward(
     cotangent: Tensor, x: Tensor, w: Tensor, wanted: tuple[bool, bool], attrs: dict[str, Any]
 ) -> tuple[Tensor, ...]:
-    """Return the cotangents of x and w, each if wanted; of the other operand only the shape is
-    read.
-    """
+    """Return the cotangents of x and w, each if wanted; of the other, only the shape is read."""
     zeros, wants = [0] * (x.ndim - 2), [*wanted, False]
     steps, gaps = list(attrs["strides"]), list(attrs["dilations"])
     return torch.ops.aten.convolution_backward(
@@ -85,9 +83,7 @@ def backward(
 
 # --- places ---------------------------------------------------------------------------------------
 def check_memory(x: Tensor, indices: Tensor) -> None:
-    """Raise an error for indices without values on a real tensor: torch would read arbitrary
-    memory.
-    """
+    """Refuse indices without values on a real tensor: torch would read arbitrary memory."""
     if indices.is_meta and not x.is_meta:
         raise RuntimeError(f"indices on {indices.device} of a tensor on {x.device}")
 

@@ -45,9 +45,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Wrap a kernel to take numbers and 0-d tensors next to a tensor; 16-bit floats as
-    `widened`.
-    """
+    """Wrap a kernel to take numbers and 0-d tensors next to a tensor; widens as `widened`."""
 
     @functools.wraps(function)
     def call(*values: Any) -> Tensor:
@@ -66,9 +64,7 @@ def aligned(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """Return a number as float16 rounds it: torch refuses to clamp or fill with one beyond its
-    range.
-    """
+    """Return a number as float16 rounds it: torch clamps and fills with none beyond its range."""
     if dtype is not torch.float16 or isinstance(value, Tensor) or not abs(value) > 65504.0:
         return value
     return math.copysign(math.inf if abs(value) >= 65520.0 else 65504.0, value)
@@ -181,9 +177,7 @@ def fmod(a: Tensor, b: Tensor) -> Tensor:
 
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """Return a quotient or remainder of integers, 0 where b = 0, for which torch raises
-    an error.
-    """
+    """Return a quotient or remainder of integers, 0 for b = 0, where torch raises an error."""
     none = b == 0
     return function(a, torch.where(none, 1, b)).masked_fill(none, 0)
 
@@ -313,7 +307,6 @@ MENDED = FORMER if RELEASE < (2, 9) else {}
 
 
 def named(library: Any, names: str) -> dict[Op, Callable[..., Any]]:
-    """Return a library's functions as the kernels of the ops with their names."""
     return {ops.OPS[name]: getattr(library, name) for name in names.split()}
 
 

@@ -73,9 +73,7 @@ def while_loop(
 def batched(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """Run a loop under transforms: the examples of a `vmap` turn until the last is done, and each
-    keeps the values that it had when it was done.
-    """
+    """Run a loop under transforms until the last example is done."""
     body = limited(body)
     goes_on = condition(*carry, *constants)
     while is_any(goes_on):
@@ -84,6 +82,7 @@ def batched(
             if old.dtype != new.dtype or old.shape != new.shape:
                 raise changed(old, new)
         pairs = zip(before, carry, strict=True)
+        # An example that is done keeps its values.
         carry = tuple(torch.where(goes_on, new, old) for old, new in pairs)
         goes_on = condition(*carry, *constants)
     return carry
@@ -193,9 +192,7 @@ def compiled_scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Return a scan as one op of a traced graph, which may return none of its inputs and no view,
-    and whose carry must keep its order in memory.
-    """
+    """Return a scan as one op of a traced graph."""
     from torch._higher_order_ops.scan import scan
 
     # A tensor that a transform wraps does not show whether it is a view.
@@ -206,6 +203,7 @@ def compiled_scan(
 
     def turn(state: Any, row: Any) -> tuple[Any, Any]:
         given, own = [*state, *row, *constants], len(state)
+        # The op may return no input, nothing twice and no view, and keeps the carry's memory order.
         found: list[Tensor] = []
         for y in body(*given):
             is_new = is_told and y._base is None and all(y is not x for x in (*given, *found))

@@ -18,16 +18,12 @@ def wide(x: Tensor) -> Tensor:
 
 
 def factor(x: Tensor) -> Tensor:
-    """Return an operand of a product that is summed further: float32 on CPUs, as devices are faster
-    in 16 bits.
-    """
+    """Return an operand of a product that is summed further; devices are faster in 16 bits."""
     return wide(x) if x.device.type == "cpu" else x
 
 
 def accumulating(x: Tensor) -> Tensor:
-    """Return x in the dtype of its running sum: a CPU rounds 16-bit ones once (torch 2.13: 0.5
-    eps).
-    """
+    """Return x as a running sum takes it: a CPU rounds 16 bits once (torch 2.13: 0.5 eps)."""
     return x if x.device.type == "cpu" else wide(x)
 
 
@@ -80,7 +76,6 @@ def positions(x: Tensor, axis: int) -> Tensor:
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """Return the stable permutation that sorts x."""
     return torch.sort(x.detach(), stable=True, dim=axis, descending=descending).indices
 
 

@@ -44,14 +44,12 @@ def fold_in(key: Tensor, n: int) -> Tensor:
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
-    """Return uniforms in [0, 1) of x's shape, dtype and device, bit-equal to those of other
-    backends.
-    """
+    """Return uniforms in [0, 1) like x, bit-equal to those of other backends."""
     return draw_like(draw_uniform, "uniform", key, x)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Return standard normals of x's shape, dtype and device."""
+    """Return standard normals like x."""
     return draw_like(draw_normal, "normal", key, x)
 
 
@@ -68,12 +66,11 @@ def draw_like(draw: Callable[..., Tensor], operator: str, key: Tensor, x: Tensor
 
 
 def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw a constant for a trace of torch.jit, in which the in-place ops of a draw would change
-    the constant again at each run. A key on a device stays part of the trace.
-    """
+    """Draw a constant for a trace of torch.jit."""
     words = words_of(key)
     if not isinstance(words, tuple) and not is_readable(words):
         return draw(key, x.shape, x.dtype, x.device)
+    # In a trace the in-place ops of a draw would change the constant again at each run.
     with untraced():
         return draw(key, x.shape, x.dtype, x.device)
 
@@ -94,9 +91,7 @@ def _leaving_trace() -> Iterator[None]:
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw for a tensor subclass: for the values of a jagged one, for this process's part of a
-    DTensor.
-    """
+    """Draw for a tensor subclass: a jagged one's values, or this process's part of a DTensor."""
     if is_distributed(x):
         return draw_part(draw, key, x)
     if x.layout is not torch.jagged:
@@ -172,9 +167,7 @@ def key_words(key: Tensor) -> Tensor:
 
 
 def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return the function of an operator that draws once per key, along the key's leading
-    dimensions.
-    """
+    """Return the function of an operator, which draws for each key along leading dimensions."""
 
     def draw_each(
         key: torch.Tensor,
@@ -236,7 +229,6 @@ class OwnKey(NamedTuple):
 
 
 def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
-    """Draw this process's part of what one process would draw for the whole DTensor."""
     tensors = sys.modules[DTENSORS]
     DTensor, Replicate, Shard = tensors.DTensor, tensors.Replicate, tensors.Shard
 
@@ -268,9 +260,8 @@ def draw_part(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
 
 
 def find_part(x: Tensor, placements: list[Any]) -> tuple[list[int], tuple[int, ...]]:
-    """Return where the local tensor starts along each dimension, and its shape: from left to right,
-    each placement splits what those before it have left.
-    """
+    """Return where the local tensor starts along each dimension, and its shape."""
+    # From left to right, each placement splits what those before it have left.
     starts, lengths = [0] * x.ndim, [*x.shape]
     mesh = x.device_mesh
     for coordinate, size, placement in zip(
@@ -391,8 +382,6 @@ def is_plain() -> bool:
 
 
 class Scratch:
-    """Memory for the logarithms of a draw, and their roots."""
-
     def __init__(self, size: int, dtype: torch.dtype) -> None:
         # Reused by later draws, which may run outside inference mode.
         with torch.inference_mode(False):
@@ -435,7 +424,6 @@ def words_of(key: Tensor) -> Tensor:
 
 
 def with_words(key: Tensor, words: Tensor) -> Tensor:
-    """Return the key with other words, in the same place of a whole array."""
     if isinstance(key, core.PlacedKey):
         return core.PlacedKey(words, key.start, key.whole)
     return words
@@ -475,7 +463,6 @@ def counter_blocks(
 
 
 def count_from(first: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the words of consecutive counters that share their high word."""
     high = torch.full((size,), as_int32(first >> 32), dtype=torch.int32, device=device)
     low = torch.arange(size, dtype=torch.int32, device=device)
     return high, low.add_(as_int32(first))
@@ -501,9 +488,7 @@ def is_faster_in_numpy(size: int) -> bool:
 
 
 def is_readable(key: Tensor) -> bool:
-    """Return whether a key's values may be read as ints: nothing traces them, no device is waited
-    for.
-    """
+    """Return whether a key's values may be read: nothing traces them, no device must be awaited."""
     return (
         type(key) is torch.Tensor
         and key.device.type == "cpu"
@@ -513,7 +498,6 @@ def is_readable(key: Tensor) -> bool:
 
 
 def fold_in_words(key: Tensor, n: int) -> Tensor:
-    """Return the n-th key derived from a key tensor, on its device."""
     first, second = int32_words(key).unbind(-1)
     x = torch.zeros((), dtype=torch.int32, device=key.device)
     y = torch.full((), as_int32(n), dtype=torch.int32, device=key.device)
@@ -549,7 +533,6 @@ def as_given(word: Tensor) -> Tensor:
 
 
 def as_int32(word: Tensor) -> Tensor:
-    """Return a word, an int or int64, with its value as a signed 32-bit number."""
     return ((word + (1 << 31)) & core.WORD_MASK) - (1 << 31)
 
 
@@ -564,9 +547,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 # At the end, as it runs immediately if Dynamo is imported already.
 @at_import
 def register_operators() -> None:
-    """Register the draws as operators for compiled code. Keys may have leading dimensions, added by
-    vmap, and so has the draw. `start` and `whole` are those of a placed key.
-    """
+    """Register the draws as operators for compiled code; vmap adds leading dimensions to keys."""
     for name, schema, run, describe in (
         ("uniform", DRAWING, for_each_key(draw_uniform), describe_draw),
         ("normal", DRAWING, for_each_key(draw_normal), describe_draw),

@@ -125,9 +125,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
 
 
 def functions_of(layers: list[Layer]) -> list[Layer]:
-    """Return the functions that modules hold as attributes, such as F.relu as a block's
-    activation.
-    """
+    """Return the functions that modules hold as attributes, such as a block's F.relu."""
     return [
         Layer(
             tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
@@ -244,16 +242,13 @@ def plan_composite(
 
 
 def make(rule: Any, merges: bool) -> OnLayer:
-    """Return an object that applies a rule to a leaf; None keeps the leaf's own gradient."""
     if rule is None or is_layer_rule(rule):
         return InsideActing(rule, merges)
     return LayerActing(PlainRule(rule))
 
 
 def merges(given: Sequence[Given]) -> dict[int, int]:
-    """Return the positions of batch normalizations and of the layers right before them, if those
-    have a weight and a rule that reads it.
-    """
+    """Return the positions of batch normalizations, with those of the layers to merge with."""
     return {
         i: i - 1
         for i, each in enumerate(given)
@@ -265,7 +260,6 @@ def merges(given: Sequence[Given]) -> dict[int, int]:
 
 
 def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
-    """Return the composite's rules for operations that code calls."""
     rules = {
         name: composite.rule(row.kind)
         for name, row in OPERATIONS.items()
@@ -284,8 +278,6 @@ push_mode = torch._C._push_on_torch_function_stack
 
 
 class ActingByMode(Acting):
-    """Acts by a mode that sees operations."""
-
     def __init__(self, mode: OperationMode) -> None:
         super().__init__()
         self.mode = mode
@@ -303,8 +295,6 @@ class OnModel(ActingByMode):
 
 
 class OperationsActing(ActingByMode):
-    """Methods of modules run within a mode."""
-
     def wrap(self, original: type, name: str, method: Method) -> Method:
         if inspect.isgeneratorfunction(method):
             return method
@@ -328,9 +318,7 @@ class OperationsActing(ActingByMode):
 
 
 class QuietActing(ActingByMode):
-    """torch's own layers that call none of the mode's operations run without the mode, which saves
-    its look at each call.
-    """
+    """Layers of torch without operations of the mode run without it: a look costs at each call."""
 
     def around_forward(self, original: type, method: Method) -> Method:
         mode = self.mode
@@ -398,9 +386,7 @@ class RootActing(OnModel):
 def make_mode(
     model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
 ) -> OperationMode:
-    """Return the mode that applies rules to operations of a model. If one model is nested in
-    another, the inner model's rules win within it.
-    """
+    """Return the mode that applies rules to operations of a model."""
     mode = OperationMode(rules)
     parts = {id(layer.layer) for layer in layers}
     for layer in layers:
@@ -410,6 +396,8 @@ def make_mode(
             names, roots = other.mode.hits.keys() & mode.hits.keys(), other.mode.roots()
             if not names:
                 continue
+            # The same model is refused; if one contains the other, the inner model's rules win in
+            # it.
             if any(root is model for root in roots):
                 where = f"in this {original_class(model).__name__}"
             elif any(id(root) in parts for root in roots):
@@ -432,9 +420,7 @@ def put_around(inner: OperationMode, outer: OperationMode) -> None:
 
 
 def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
-    """Return whether the code of a module may call one of some operations; certain for torch's own
-    layers.
-    """
+    """Return whether a module's code may call some operations; certain for torch's own layers."""
     cls = original_class(module)
     is_own = not cls.__module__.startswith("torch.nn.modules.")
     if is_own or is_parametrized(type(module)) or "forward" in vars(module):

@@ -50,9 +50,7 @@ class PlainRule:
     def activation(
         self, operation: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Activation | None:
-        """Return our activation for a call of an operation, None if it computes another
-        function.
-        """
+        """Return our activation for a call of an operation, None if it is another function."""
         settings = ACTIVATIONS.get(operation)
         if settings is None:
             return None
@@ -160,11 +158,11 @@ class PlainRule:
         return x.copy_(self.apply(x.clone(), lambda given: forward(given.clone()), where))
 
     def draw_along(self, x: Any) -> None:
-        """Draw as the rule would, in the first run of a reentrant region, in which no tensor has a
-        gradient yet. So its second run draws the same numbers, and the next step new ones.
-        """
+        """Draw as the rule would, in the first run of a reentrant region."""
         if is_compiling() or not isinstance(x, torch.Tensor) or not x.is_floating_point():
             return
+        # No tensor has a gradient there yet. The second run then draws the same, the next step
+        # anew.
         if is_first_without_gradients():
             with torch.no_grad():
                 self.over.here()(x, x)
@@ -240,7 +238,6 @@ class InPlace:
 
 
 def reads(node: Any, x: Tensor) -> bool:
-    """Return whether a node of autograd has saved x."""
     saved = getattr(node, "saved_tensors", None)
     if saved is None:  # not a Function's node: unknown
         return True
@@ -264,9 +261,7 @@ RULES: weakref.WeakValueDictionary[str, WeightRule] = weakref.WeakValueDictionar
 
 
 class Functions:
-    """A namespace of layers' Functions. Dynamo guards attributes, but of a dict only the first
-    keys.
-    """
+    """A namespace of Functions. Dynamo guards each attribute, but of a dict only the first keys."""
 
 
 FUNCTIONS = Functions()
@@ -294,7 +289,6 @@ class WeightRule:
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Call an operation with this rule for its gradient."""
         read = OPERATIONS[name].read
         refuse_symbols(name, args[0] if args else kwargs.get("input"))
         given = {key: value for key, value in kwargs.items() if key != "out"}
@@ -320,7 +314,6 @@ class WeightRule:
         return first.copy_(self.over(own, out))
 
     def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
-        """Return a layer's output with the rule's gradient for its inputs."""
         inputs, given, shape = taken.inputs, out, out.shape
         if taken.is_single:
             inputs, given = tuple(each[None] for each in inputs), out[None]
@@ -340,9 +333,7 @@ class WeightRule:
 
 
 class OwnGradient:
-    """No rule: a call keeps its own gradient, whatever rules the model around has for
-    such calls.
-    """
+    """No rule: a call keeps its own gradient, whatever rules the model around it has."""
 
     name = "own"
 
@@ -364,7 +355,6 @@ def rule_of_calls(rule: Any, merges: bool = False) -> CallRule:
 
 
 def rule_of_operation(operation: str, rule: Any) -> CallRule:
-    """Return an object that applies a rule to calls of one operation."""
     row = OPERATIONS.get(operation)
     if is_layer_rule(rule) and (row is None or row.read is None):
         known = ", ".join(name for name, row in OPERATIONS.items() if row.read is not None)
@@ -376,9 +366,7 @@ def rule_of_operation(operation: str, rule: Any) -> CallRule:
 
 
 def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:
-    """Return the rules for calls within a layer: this rule where it has a meaning, else their own
-    gradients.
-    """
+    """Return a rule for calls within a layer; where it has no meaning, their own gradients."""
     weights = rule_of_calls(rule, merges)
     reads = is_layer_rule(rule)
     return {
@@ -393,10 +381,9 @@ def version_of(x: Tensor) -> int:
 
 
 def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor | None:
-    """Return the output of a batch normalization merged with the layer before it. None if its input
-    is not that layer's last output, or the layer is a grouped transposed convolution.
-    """
+    """Return the output of a batch normalization merged with the layer before it, or None."""
     merging = getattr(x, MERGES, None)
+    # The input is not the last output of that layer.
     if merging is None or merging.version != version_of(x):
         return None
     if module.training or module.running_mean is None:

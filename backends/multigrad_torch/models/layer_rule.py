@@ -40,9 +40,7 @@ class InRegions(Acting):
     """Acts on modules in the second run of a checkpointed region as in the first."""
 
     def acts_in_regions(self, module: nn.Module) -> bool:
-        """Note in the regions around this call that it acts on a module; return whether it acted in
-        the first run of a region that runs again.
-        """
+        """Note that it acts on a module in the regions around; return whether it did at first."""
         key = id(self), id(module)
         if not has_acted(key):
             return False
@@ -74,11 +72,10 @@ class OnLayer(InRegions):
 
 
 class ActingHere(Acting):
-    """Something that was taken off, but acts again on one thread."""
-
     def __init__(self, acting: Acting) -> None:
         super().__init__()
         self.acting = acting
+        # Taken off for all, it acts again for the thread whose region runs again.
         self.thread = threading.get_ident()
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
@@ -96,9 +93,7 @@ class ActingHere(Acting):
 
 @contextmanager
 def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
-    """Let something act on a module as in the first run of a region, even if it was taken off
-    since.
-    """
+    """Let something act on a module as in a region's first run, even if it was taken off since."""
     if acting in acting_on(module):
         yield
         return
@@ -275,9 +270,7 @@ class FunctionActing(InRegions):
 
 
 class InsideActing(OnLayer):
-    """A rule acts on the calls within layers for which it has a meaning. With None all of them keep
-    their gradients, whatever rules the model around has for such calls.
-    """
+    """A rule acts on the calls within layers; None keeps the gradients of them all."""
 
     def __init__(self, rule: Any, merges: bool = False) -> None:
         super().__init__()

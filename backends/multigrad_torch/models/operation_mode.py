@@ -71,7 +71,6 @@ class Known:
 
 @functools.cache
 def know(name: str, function: Any) -> Known:
-    """Describe a function that computes an operation."""
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
     writes = writes or (own.startswith("__i") and own != "__invert__")
@@ -199,9 +198,7 @@ class OperationMode(TorchFunctionMode):
         )
 
     def say_unrecorded(self, subject: str = "the model") -> str:
-        """Return an error message after a call in which each operation was called; "" if each was
-        called while gradients were recorded, or if this thread records none.
-        """
+        """Return an error if a called operation's rule acted only without gradients, else ""."""
         if not torch.is_grad_enabled():
             return ""
         missing = next((name for name in self.hits if name not in self.recorded), None)
@@ -227,7 +224,6 @@ def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
 
 @dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
-    """Count a call in traced code."""
     MODES[key].hits[name] += 1
     MODES[key].recorded.add(name)
     return True
@@ -235,9 +231,7 @@ def note_hit(key: str, name: str) -> bool:
 
 @dynamo.assume_constant_result
 def note_seen(key: str, function: Any) -> str:
-    """Note an operation in traced code; return the key of the mode's row for it, "" if there is
-    none.
-    """
+    """Note an operation in traced code; return the key of the mode's row for it, or ""."""
     mode, name = MODES[key], name_operation(function)
     known = mode.table.get(function)
     if known is None and name in mode.rules:
@@ -261,8 +255,6 @@ def count_hits(key: str) -> int:
 
 
 class Within:
-    """A function that runs within a mode."""
-
     def __init__(self, function: Call, mode: OperationMode) -> None:
         self.function = function
         self.mode = mode
@@ -275,7 +267,6 @@ class Within:
 
 
 def holds(function: Any, mode: OperationMode) -> bool:
-    """Return whether a function runs within a mode already."""
     while isinstance(function, Within):
         if function.mode is mode:
             return True

@@ -61,7 +61,6 @@ def name_operation(function: Any) -> str:
 
 @functools.cache
 def plain_names() -> frozenset[str]:
-    """Return the names in torch's namespaces, without those of operators."""
     found = {
         name.rstrip("_")
         for home in HOMES
@@ -78,7 +77,6 @@ def operation_names() -> frozenset[str]:
 
 @functools.cache
 def known_functions() -> dict[Any, str]:
-    """Return the operations of torch's functions and methods."""
     found = {
         value: name_operation(value)
         for home in HOMES
@@ -98,7 +96,6 @@ def known_functions() -> dict[Any, str]:
 
 
 def name_operator(name: str) -> str | None:
-    """Return the operation of a function of the module `operator`, None if torch has none."""
     found = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
     return found if found in operation_names() else None
 
@@ -133,9 +130,7 @@ def has_none(*args: Any) -> bool:
 
 @functools.cache
 def see_through(function: types.FunctionType) -> Function:
-    """Return one of torch's Python functions as it runs when no mode takes its call, so that modes
-    see the calls within it.
-    """
+    """Return one of torch's Python functions so that modes see the calls within it."""
     # Without `__name__`, or Dynamo would read the globals from the module of that name.
     names = {**function.__globals__, **dict.fromkeys(HAS, has_none)}
     del names["__name__"]
@@ -147,10 +142,10 @@ def see_through(function: types.FunctionType) -> Function:
 
 
 def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
-    """Let Dynamo ask modes about functions. It asks only about those that torch lists as
-    overridable (torch 2.13); hardswish, tanh and relu_ are not among them.
-    """
+    """Let Dynamo ask modes about functions."""
     if COMPILES:
+        # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
+        # and relu_ are not among them.
         from torch._dynamo.variables.torch import get_overridable_functions
 
         get_overridable_functions().update(functions)

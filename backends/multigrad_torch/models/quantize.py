@@ -106,7 +106,6 @@ def put_on_weight(owner: nn.Module, name: str, quantizer: Quantizer) -> None:
 def quantize_input(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> Any:
-    """Return a call's arguments with the first one quantized."""
     quantize = getattr(module, INPUTS)
     if args:
         args = quantize(args[0]), *args[1:]
@@ -171,10 +170,9 @@ def reduce_quantized(self: nn.Module, protocol: Any) -> Any:
 
 
 def restore(plain: nn.Module, quantizers: dict[str, Quantizer], order: list[str]) -> nn.Module:
-    """Return the module with its weights quantized and its submodules in the given order, which is
-    that of the parameters, on which optimizers depend.
-    """
+    """Return the module with its weights quantized, and its submodules in the given order."""
     for name, quantizer in quantizers.items():
         put_on_weight(plain, name, quantizer)
+    # Optimizers know parameters by their order, which is that of modules.
     plain._modules = {name: plain._modules[name] for name in order}
     return plain

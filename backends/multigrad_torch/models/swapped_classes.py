@@ -44,7 +44,6 @@ class Acting:
         self.modules: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
-        """Return the replacement for a method of a class."""
         forward = self.around_forward(original, method) if name == "forward" else method
         return method if forward is method else functools.wraps(method)(forward)
 
@@ -124,7 +123,6 @@ def unchanged_on_failure(root: nn.Module) -> Iterator[None]:
 
 
 def original_class(module: nn.Module) -> type:
-    """Return the class that a module has when nothing acts on it."""
     return getattr(type(module), ORIGINAL, type(module))
 
 
@@ -215,9 +213,7 @@ class _Base(nn.Module):
 
 
 class _AbstractBase(ABC, nn.Module):
-    """The base for classes with ABC before Module, such as fake quantizers: their instances have
-    another layout.
-    """
+    """The base for classes with ABC before Module (fake quantizers), of another object layout."""
 
 
 def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str, Any]:

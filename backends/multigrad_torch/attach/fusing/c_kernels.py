@@ -155,9 +155,7 @@ def library() -> ctypes.CDLL | None:
 
 @cache
 def functions(dtype: str) -> dict[str, tuple[int, str]]:
-    """Return torch's functions for a dtype, by op name: the address, and the C code
-    that calls it.
-    """
+    """Return torch's functions for a dtype, by op name: the address, and C code that calls it."""
     if library() is None:
         return {}
     _, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
@@ -190,7 +188,6 @@ def functions(dtype: str) -> dict[str, tuple[int, str]]:
 
 
 def rows(dtype: str) -> dict[Op, str]:
-    """Return rows of ops that call torch's functions."""
     found = functions(dtype)
     rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in found}
     # Plain code corrects these ops in this version of torch, so torch's own bits are not wanted.
@@ -202,7 +199,6 @@ def rows(dtype: str) -> dict[Op, str]:
 
 
 def rows_by_number(dtype: str) -> dict[Op, str]:
-    """Return rows of ops on a tensor and a number."""
     is_there = "power" in functions(dtype)
     return {ops.POW: "WHOLE(torch_power, {}, {}, PLACE_{layout})"} if is_there else {}
 
@@ -242,25 +238,20 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 
 
 def language(dtype: str) -> Language:
-    """Return C with rows for torch's own ops and functions."""
     by_number = {**C.by_number, **rows_by_number(dtype)}
     return replace(C, rows={**C.rows, **OWN_ROWS, **rows(dtype)}, by_number=by_number)
 
 
 def as_eager(graph: Graph) -> Graph:
-    """Return a graph of the ops that fast code calls."""
     return apply_patterns(graph, FAST, disabled())
 
 
 def rounding_as_eager(graph: Graph) -> Graph:
-    """Return a graph that rounds where fast code does."""
     rows = tuple([row for row in FAST.patterns if row.name in ROUNDING])
     return apply_patterns(graph, FastKernels(patterns=rows), disabled())
 
 
 class Launch:
-    """One loaded kernel."""
-
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
         self.function = getattr(library, kernel.name)
         self.pointers = Struct(f"{len((*kernel.parts.inputs, *kernel.parts.results))}P").pack

@@ -111,9 +111,7 @@ class Fusing:
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[Kernels, Call] | None:
-        """Return what `fit` returns for tensors or values that differ from those of the previous
-        call.
-        """
+        """Return what `fit` returns, for tensors or values that differ from the previous call's."""
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:
@@ -157,9 +155,7 @@ class Fusing:
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
     ) -> Kernels | None:
-        """Return the kernels for this kind of tensors and layouts if they are compiled
-        and proven.
-        """
+        """Return the kernels for such tensors and layouts if they are compiled and proven."""
         kind = x.dtype, x.device.type, layouts
         kernels = self.kernels.get(kind)
         if kernels is not None and kernels.is_proven:
@@ -187,9 +183,7 @@ class Fusing:
             return None
 
     def make(self, like: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Kernels:
-        """Return new kernels for tensors like this one, proven unless a later call has
-        to do that.
-        """
+        """Return new kernels for tensors like this one, proven unless a later call has to do it."""
         from . import fused
 
         kernels = fused.Kernels(self.native, like, self.waits, layouts)
@@ -227,9 +221,7 @@ def is_recorded(x: Tensor) -> bool:
 
 
 def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
-    """Return how a tensor's shape relates to that of the elements; None if kernels
-    cannot take it.
-    """
+    """Return how a tensor's shape relates to the elements' shape; None if kernels refuse it."""
     if own == shape:
         return WHOLE
     if len(own) > len(shape):

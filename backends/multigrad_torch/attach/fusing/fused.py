@@ -207,7 +207,6 @@ class Part:
     def run(
         self, given: Sequence[Tensor], made: Sequence[Any], device: torch.device, packed: Any
     ) -> list[Tensor]:
-        """Return new tensors with the results."""
         results = [
             empty_strided(shape, strides, dtype=dtype, device=device) if i is None
             else empty_like(given[i])
@@ -228,8 +227,8 @@ def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
 
 
 def check(emitted: Emitted) -> None:
-    """Raise CannotFuseError if a kernel could not return an output, such as a view, or
-    has no use.
+    """Raise CannotFuseError for outputs that a kernel cannot return, or without a use
+    of kernels.
     """
     if emitted.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
@@ -260,7 +259,6 @@ def passed_on(emitted: Emitted) -> dict[int, str]:
 
 
 def owned(emitted: Emitted) -> list[str]:
-    """Return the outputs that kernels compute."""
     passed = passed_on(emitted)
     return [name for i, name in enumerate(emitted.outputs) if i not in passed]
 
@@ -337,20 +335,18 @@ class Restored:
 
 
 class Slot(NamedTuple):
-    """A tensor that is kept or made; one without a layout holds masks of all elements as bits."""
+    """A tensor that is kept or made; without a layout it holds masks of all elements as bits."""
 
     dtype: torch.dtype
     layout: Layout | None = WHOLE
 
     def shape(self, shape: torch.Size) -> tuple[int, ...]:
-        """Return its shape, for elements of this one."""
         if self.layout is WHOLE:
             return shape
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
 
 def slots_of(kernels: Kernels) -> dict[str, Slot]:
-    """Return the dtype and layout of each tensor by name."""
     found = {name: Slot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:

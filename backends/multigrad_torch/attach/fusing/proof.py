@@ -69,7 +69,6 @@ def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, 
 def run(
     apply: Any, rest: Any, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    """Return the outputs and gradients of a function on copies of the inputs."""
     given = [each.clone().requires_grad_() for each in inputs]
     outputs = apply(*given, *rest)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -93,9 +92,7 @@ def prepared(native: Any, like: Tensor, values: Any) -> Any:
 
 
 def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list[bool]) -> bool:
-    """Compare the bits of all results that no reduction feeds; tensors of one element contain
-    `one`.
-    """
+    """Compare the bits of results that no reduction feeds; tensors of one element contain `one`."""
     samples = make_samples(native.emitted, kernels, values)
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     rest = prepared(native, samples[0], values)
@@ -120,7 +117,6 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
-    """Compare all results with a run in float64."""
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
     small = fitting(kernels, SMALL)
@@ -146,9 +142,9 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
 
 
 def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) -> bool:
-    """Compare on these inputs and cotangents."""
     count = len(native.emitted.inputs)
     eager, found = eager_of(native), []
+    # The same code in float64 tells how far off ours and plain code are.
     wide = [each.double() for each in trial]
     rest = prepared(native, trial[0], values)
     found = run(partial(apply_new, kernels, values), (), trial[:count], trial[count:])

@@ -68,19 +68,16 @@ ROUNDING = FastKernels(
 
 
 def language(dtype: str) -> Language:
-    """Return Triton with rows for torch's own ops."""
     found = triton_code.language(dtype)
     inverse = triton_code.QUOTIENTS[COMPUTED[dtype]].format("1.0", "{1}")
     return replace(found, rows={**found.rows, SCALED: f"{{0}} * ({inverse})"})
 
 
 def rounding_as_eager(graph: Graph) -> Graph:
-    """Return a graph that rounds where fast code does."""
     return apply_patterns(graph, ROUNDING, disabled())
 
 
 def as_eager(graph: Graph) -> Graph:
-    """Return a graph of the ops that plain code calls."""
     return apply_patterns(graph, FAST, disabled())
 
 
@@ -146,9 +143,7 @@ class Launch:
 
 
 def tile_of(columns: int) -> tuple[int, int, bool]:
-    """Return how many columns and rows a program takes at once, and whether those are
-    all columns.
-    """
+    """Return how many columns and rows a program takes at once, and whether that is all columns."""
     for block, rows in TILES:
         if columns <= block:
             return block, rows, True

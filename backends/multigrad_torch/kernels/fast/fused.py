@@ -43,9 +43,7 @@ ONE_MINUS_SCALED = kernel(
 
 
 def alpha(number: Any) -> float | None:
-    """Return -1 / number if multiplying by it is exact division, as for a power of two;
-    else None.
-    """
+    """Return -1 / number if its product is the exact quotient, as for powers of two, else None."""
     if type(number) is float and SMALL < number < BIG and math.frexp(number)[0] == 0.5:
         return -1.0 / number
     return None
@@ -117,9 +115,7 @@ def divided(x: Tensor, number: Any, factor: float | None, divisor: Tensor) -> Te
 
 
 def divided_into(divisor: Tensor, x: Tensor, number: Any, factor: float | None) -> Tensor:
-    """Write x * (number / divisor) over the divisor; in 16 bits x / divisor alone could
-    underflow.
-    """
+    """Write x * (number / divisor) over the divisor; in 16 bits x / divisor could underflow."""
     if factor is not None and type(number) is Tensor:
         quotient = torch.div(x, divisor, out=divisor)
         return quotient if factor == 1.0 else quotient.mul_(number)

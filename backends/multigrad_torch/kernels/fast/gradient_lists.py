@@ -40,9 +40,7 @@ def norms(tensors: Many) -> Tensor:
 
 
 def numbers(vector: Tensor) -> Sequence[Any]:
-    """Return a number for each gradient: Python's if the vector is on the CPU, otherwise 0-d
-    tensors.
-    """
+    """Return a number for each gradient: Python's for a vector on the CPU, else 0-d tensors."""
     return vector.tolist() if vector.device.type == "cpu" else vector.unbind()
 
 
@@ -150,9 +148,7 @@ def over(result: Node, given: Node) -> Node:
 
 
 def rewritten(node: Node, given: Sequence[tuple[Node, str]]) -> tuple[Node, str] | None:
-    """Return the node on lists for a node and its rewritten operands, with its kind; None if
-    impossible.
-    """
+    """Return the node on lists for a node, given its rewritten operands, and its kind; or None."""
     operands, kinds = [each for each, _ in given], [kind for _, kind in given]
     attrs = dict(node.attrs)
     if node.op in (ops.INPUT, ops.CONST) or set(kinds) == {NUMBER}:

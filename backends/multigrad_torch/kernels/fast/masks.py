@@ -41,8 +41,6 @@ MIRRORED = {ops.LT: ops.GT, ops.LE: ops.GE, ops.GT: ops.LT, ops.GE: ops.LE}
 
 
 def into_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a comparison whose result is 0 or 1 in the dtype of its first operand."""
-
     def compare_into_float(x: Tensor, other: Any) -> Tensor:
         return compare(x, other, out=torch.empty_like(x))
 
@@ -55,9 +53,7 @@ def pays(x: Tensor) -> bool:
 
 
 def mask_by_blocks(x: Tensor, compare: Callable[..., Tensor], *numbers: Any) -> Tensor:
-    """Compare into a small buffer of floats, and from there into bools: the floats never leave the
-    cache.
-    """
+    """Compare into a small buffer of floats, which stays in the cache, and copy to bools."""
     mask = torch.empty(x.shape, dtype=torch.bool, device="cpu")
     block = min(BLOCK * torch.get_num_threads(), x.numel())
     buffer = x.new_empty(block)
@@ -79,9 +75,7 @@ def through_float(compare: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def window(lower: Callable[..., Tensor], upper: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return two comparisons of one tensor that must both hold, as one test whether a clamp changes
-    it.
-    """
+    """Return a conjunction of two comparisons, computed as whether a clamp changes x."""
     opens = lower is torch.gt, upper is torch.lt
     fits = lower in (torch.gt, torch.ge) and upper in (torch.lt, torch.le)
 
@@ -191,7 +185,6 @@ def is_of_input(node: Node) -> bool:
 
 
 def is_full(node: Node) -> bool:
-    """Return whether a value has the dtype and shape of the input."""
     return is_of_input(node) and node.type.shape == INPUT_SHAPE
 
 
@@ -217,7 +210,6 @@ def masked_(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def select(mask: Tensor, x: Tensor) -> Tensor:
-    """Return x where the mask holds, else 0, by masking its bits."""
     if x.numel() < LARGE and x.is_cpu:
         return torch.where(mask, x, ZERO)
     integer = INTEGERS[x.dtype.itemsize]
@@ -330,9 +322,7 @@ def threshold_gradients(node: Node) -> Node | None:
 
 
 def threshold_softplus(node: Node) -> Node | None:
-    """Rewrite where(x > 20, x, softplus(x)), which is torch's own softplus with its default
-    threshold.
-    """
+    """Rewrite where(x > 20, x, softplus(x)), which is torch's own softplus by default."""
     condition, x, smooth = node.operands
     if condition.op not in (ops.GT, BOOL_RESULT[ops.GT]) or smooth.op is not ops.SOFTPLUS:
         return None
@@ -439,7 +429,6 @@ def is_plain(x: Tensor) -> bool:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """Return a mask as bits."""
     flat = mask.reshape(-1)
     size = flat.shape[0]
     missing = -size % 8

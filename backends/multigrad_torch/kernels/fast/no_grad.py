@@ -89,9 +89,7 @@ def take_sign_by_bounds(node: Node) -> Node | None:
 
 
 def sign_or_nan(x: Tensor) -> Tensor:
-    """Return torch.sign, and NaN for NaN, which a clamp between equal bounds keeps; -0
-    becomes 0.
-    """
+    """Return torch.sign, but NaN for NaN, which a clamp between equal bounds keeps; 0 for -0."""
     sign = torch.sign(x)
     return torch.clamp(x, sign, sign, out=sign).add_(0.0)
 
@@ -102,9 +100,7 @@ def take_largest(node: Node) -> Node | None:
 
 
 def largest(x: Tensor) -> Tensor:
-    """Return the largest absolute value. torch's norm is slow for it, as it uses no vector
-    instructions.
-    """
+    """Return the largest absolute value; torch's norm uses no vector instructions for it."""
     if not x.is_cpu or not x.numel():
         return norm(x, axis=None, keepdims=False, ord=math.inf)
     if x.numel() < masks.LARGE:
@@ -150,7 +146,6 @@ def limit_by_numbers(node: Node) -> Node | None:
 
 
 def is_small(node: Node) -> bool:
-    """Return whether a value is a number within the range of every dtype."""
     return node.op is ops.CONST and abs(node.attr("value")) <= 65504.0
 
 
@@ -187,7 +182,6 @@ def limit_one_side(node: Node) -> Node | None:
 
 
 def subtract_from(x: Tensor, other: Any) -> Tensor:
-    """Write other - x over x."""
     if isinstance(other, Tensor):
         return torch.sub(other, x, out=x)
     return x.neg_().add_(other)
