@@ -1,4 +1,4 @@
-"""multigrad's MLX backend: rules as `mx.custom_function`."""
+"""The MLX backend: rules as `mx.custom_function`, as one `Backend` object."""
 
 from __future__ import annotations
 
@@ -69,4 +69,4 @@ backend = Backend(
     modes=Modes(jvp=modes.jvp, lacks=modes.LACKS),
     differences=differences.DIFFERENCES,
 )
-_ = table  # the same files in every backend
+_ = table  # imported to register its table

@@ -1,10 +1,11 @@
-"""What MLX's kernels do differently (0.32, CPU); see `multigrad/backend/differences.py`."""
+"""Known differences of MLX's kernels (0.32, CPU); see `multigrad/backend/differences.py`."""
 
 from __future__ import annotations
 
 from multigrad.backend import ALL, SIGN_OF_ZERO, SIGNS_OF_VECTORS, Difference, Differences, Mended
 
 MEASURED = "mlx 0.32"
+# Differences that remain: ours computes as MLX does.
 KEPT: tuple[Difference, ...] = (
     SIGN_OF_ZERO,
     SIGNS_OF_VECTORS,
@@ -16,6 +17,7 @@ KEPT: tuple[Difference, ...] = (
         "nothing is computed yet, so that it cannot raise; what is put outside is dropped",
     ),
 )
+# Differences that our kernels correct: MLX's function, dtypes, and its error in eps or its result.
 MENDED: tuple[Mended, ...] = (
     Mended("mlx.core.exp", "float32, float64", "31 at 80; 3.3e10, a float32 kernel"),
     Mended("mlx.core.sin, cos", "float64", "1.4e14 near zeros, a float32 kernel"),

@@ -1,1 +1,1 @@
-"""How lowered code becomes a function of MLX with a gradient of its own, and is run."""
+"""Lowered code as MLX functions with gradients of their own, and how these run."""

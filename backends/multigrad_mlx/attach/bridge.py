@@ -1,4 +1,4 @@
-"""MLX arrays to and from NumPy and DLPack, so that no backend knows another."""
+"""Conversion of MLX arrays to and from NumPy and DLPack, so that no backend knows another."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ HALF = as_numpy_dtype("bfloat16")
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Return the values of an array; bfloat16 keeps its dtype (ml_dtypes)."""
+    """Return the values of an array; bfloat16 stays bfloat16 (ml_dtypes)."""
     if x.dtype == mx.bfloat16:
         return np.asarray(x.view(mx.uint16)).view(HALF)
     return np.asarray(x)
 
 
 def from_numpy(x: np.ndarray[Any, Any]) -> mx.array:
-    """Return a NumPy array as MLX's, which makes float32 of float64 unless it is told."""
+    """Return a NumPy array as MLX's, of the same dtype."""
+    # ascontiguousarray gives a 0-d array an axis.
     x = np.ascontiguousarray(x).reshape(np.shape(x))
     if x.dtype == HALF:
         return mx.array(x.view(np.uint16)).view(mx.bfloat16)
     if x.dtype.kind == "c":
         return mx.array(x)
+    # Without a dtype MLX makes float32 of float64.
     return mx.array(x, dtype(x.dtype.name))
 
 
 def precision(dtype: str) -> AbstractContextManager[Any]:
-    """Return the mode that has a dtype: float64 is the CPU's alone."""
+    """Return a context that computes in a dtype: only the CPU has float64."""
     return mx.stream(mx.cpu) if dtype == "float64" else nullcontext()
 
 
@@ -41,7 +43,7 @@ def dtype(name: str) -> Any:
     """Return MLX's dtype of an IR name.
 
     Raises:
-        UnsupportedOp: it has none.
+        UnsupportedOp: there is none.
     """
     if name.startswith("float8"):
         raise UnsupportedOp(f"a cast to {name} is not available on mlx: {NO_FLOAT8}")
@@ -49,17 +51,18 @@ def dtype(name: str) -> Any:
 
 
 def weak(value: Any, dtype: Any) -> Any:
-    """Return a scalar that does not promote the array it meets."""
+    """Return a scalar that does not promote the array that it meets."""
     return value if isinstance(value, bool | int | float) else value.astype(dtype)
 
 
 def lend(x: mx.array) -> SharedBuffer:
-    """Return an array for other frameworks to read, in place: its memory is the CPU's too."""
+    """Return a buffer on an array for other frameworks; its memory is the CPU's, too."""
     x = mx.contiguous(x)
+    # The array is lazy: it has no memory before it is computed.
     mx.eval(x)
     return SharedBuffer(dtype_name(x.dtype), x.shape, partial(to_numpy, x))
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> mx.array:
-    """Copy a buffer lent by another framework: MLX has no array on foreign memory."""
+    """Return a copy of a buffer that another framework lent: MLX cannot use its memory."""
     return from_numpy(lent.array())

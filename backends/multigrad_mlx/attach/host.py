@@ -1,8 +1,8 @@
-"""What runs in another framework, inside of MLX: a custom function around it.
+"""Calls of another framework's functions from MLX: a custom function around a guest.
 
-The guest runs at once, so that arrays are computed there, and keeps its residuals. Compiled code,
-and code mapped over an axis, has no values to hand over and no way to call back: there it is
-refused, as a second derivative is.
+The guest runs at once, so arrays are evaluated there, and keeps its residuals. Code that is
+compiled or mapped over an axis has no values to pass and cannot call back, so it is refused there,
+and so is a second derivative.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ Tensor = Any
 
 
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply what runs in another framework; its gradient flows back in MLX's autodiff.
+    """Call a guest; its gradient flows back through MLX's autodiff.
 
     Raises:
-        UnsupportedOp: inside of mx.compile or mx.vmap.
+        UnsupportedOp: within mx.compile or mx.vmap.
     """
     if trace_dependencies.find_traced(tensors) is not None:
         raise guest.unsupported(
-            "mx.compile and mx.vmap", "call it outside of them, or run it in mlx (backend=None)"
+            "mx.compile and mx.vmap", "call it outside them, or run it in mlx (backend=None)"
         )
     if not trace_dependencies.is_tracing():
         return borrow_all(guest.run(lend_all(tensors)))
+    # Outside differentiation no pullback is recorded. Within it, forward runs before backward.
     pulls: list[Pull] = []
 
     def forward(*given: Tensor) -> tuple[Tensor, ...]:
@@ -58,9 +59,8 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def make_once(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a function that gives the first of its arrays and refuses a derivative of them."""
-
     @mx.custom_function
+    # The identity on gradients, whose own derivative would need the guest's.
     def once(number: int, *arrays: Tensor) -> tuple[Tensor, ...]:
         return arrays[:number]
 

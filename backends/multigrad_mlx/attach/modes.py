@@ -1,4 +1,4 @@
-"""Other ways in which MLX runs a custom gradient than `mx.vjp`: forward mode."""
+"""Probe for audits: a function under MLX's forward mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..kernels.elementwise import is_floating
 from .vjp import Run
 
 Tensor = Any
-# Why there is none of the others.
+# Why MLX lacks the other probes.
 LACKS = {
     "autocast": "MLX has no autocast",
     "kept": "MLX keeps a custom function's arguments and outputs, whatever its backward reads",
@@ -21,7 +21,7 @@ LACKS = {
 def jvp(
     run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the outputs of a function of arrays, and their tangents; None for no float array."""
+    """Return the outputs of a function of arrays, and their tangents, None except for floats."""
     places = [i for i, x in enumerate(inputs) if is_floating(x)]
     others: list[Any] = []
 
@@ -30,7 +30,8 @@ def jvp(
         for i, value in zip(places, given, strict=True):
             values[i] = value
         others[:] = run(values)
-        # MLX counts no tangent of what it was told to stop, and each other node.
+        # mx.jvp returns no tangent of an output that was stopped; adding 0 makes each output a
+        # node.
         return [y + 0 for y in others if isinstance(y, mx.array) and is_floating(y)]
 
     moves = [mx.zeros_like(inputs[i]) if tangents[i] is None else tangents[i] for i in places]

@@ -1,8 +1,8 @@
-"""From a lowering to `mx.custom_function`.
+"""Source text of the `mx.custom_function` that a lowering becomes.
 
 MLX keeps a function's arguments and outputs for its backward, whatever that reads, so residuals are
-computed from them there. What it is not told it makes of the forward: `batch` tells it how the pair
-is mapped, and what its forward mode is.
+computed from them there. Rules that MLX is not told it derives from the forward: `batch` tells it
+how the pair is mapped, and what its forward mode is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function, its backward, and of what people call."""
+    """Return the source of the custom function, its backward, and the function that users call."""
     f, b, k = emitted.forward, emitted.backward, emitted.keep
     names = [*emitted.inputs, *emitted.params]
     given = ", ".join(names)
@@ -36,11 +36,14 @@ def render(emitted: Emitted) -> str:
         f"nothing({name})" if gradient == "None" else gradient
         for name, gradient in zip(emitted.inputs, emitted.gradients(b), strict=True)
     ]
+    # MLX expects a gradient for each argument, so params get zeros.
     given_back += [f"nothing({name})" for name in emitted.params]
     cotangents = emitted.cotangents[0] if emitted.single else "cotangents"
     take = "" if emitted.single else f"    {tuple_of(emitted.cotangents)} = cotangents\n"
     tangent = "tangent_rule" if emitted.tangent else repr(emitted.name)
     draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    # Drawn outside the custom function, of which the key is an argument: backward gets the same
+    # one.
     draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""
     return f"""\
 def forward({given}):
@@ -63,7 +66,7 @@ def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
 
 
 def take_outputs(emitted: Emitted) -> str:
-    """Return the line that names the outputs, where backward or what it keeps reads one."""
+    """Return the line that names the outputs, if backward or its residuals read one."""
     reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals}
     if reads.isdisjoint(emitted.outputs):
         return ""
@@ -72,14 +75,12 @@ def take_outputs(emitted: Emitted) -> str:
 
 
 def render_tangent(emitted: Emitted) -> str:
-    """Return the source of the tangent map, where one is asked for.
-
-    MLX (0.32) hands it no outputs: where it reads one, the function is called once more.
-    """
+    """Return the source of the tangent map, if there is one."""
     tangent = emitted.tangent
     if tangent is None:
         return ""
     names = [*emitted.inputs, *emitted.params]
+    # MLX (0.32) passes it no outputs: if it reads one, the function is called once more.
     results = emitted.pushed("")
     read = not tangent.reads.isdisjoint(emitted.outputs) or "" in results
     outputs = emitted.outputs[0] if emitted.single else tuple_of(emitted.outputs)
@@ -103,12 +104,11 @@ def tangent_rule(primals, tangents):
 
 
 def tuple_of(words: Any) -> str:
-    """Return the source of a tuple."""
     return f"({words[0]},)" if len(words) == 1 else f"({', '.join(words)})"
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
-    """Return the function for people to call."""
+    """Return the function that users call, with its native object."""
     function = namespace[emitted.identifier]
     function.__doc__ = f"{emitted.name}, as emitted by multigrad."
     native = function.native = namespace["native"]
@@ -119,7 +119,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
 
 
 def pushing(dual: Callable[[], Any]) -> Function:
-    """Return the forward mode of a custom function, emitted where it is first asked for."""
+    """Return the forward mode of a custom function, which is emitted at its first use."""
 
     def push(primals: Any, tangents: Any) -> Any:
         try:
@@ -132,7 +132,7 @@ def pushing(dual: Callable[[], Any]) -> Function:
 
 
 def call(native: Any, emitted: Emitted) -> Function:
-    """Return how the hot path calls the function: with all values at hand."""
+    """Return how the hot path calls the function, with all values given."""
     apply = native.native
 
     def checked(*values: Any) -> Any:
@@ -143,7 +143,7 @@ def call(native: Any, emitted: Emitted) -> Function:
 
 
 def nothing(value: Any) -> Any:
-    """Return the gradient of what gets none: MLX counts one for each array."""
+    """Return the gradient of an argument without one: zeros, as MLX expects one for each array."""
     if isinstance(value, tuple | list):
         return tuple(map(nothing, value))
     return mx.zeros_like(value) if isinstance(value, mx.array) else None
@@ -151,14 +151,12 @@ def nothing(value: Any) -> Any:
 
 # --- other transformations ------------------------------------------------------------------------
 def batch(native: Any, forward: Function, backward: Function, tangent: str | Function) -> None:
-    """Tell MLX how a custom function is mapped, and what its forward mode is."""
+    """Set how a custom function is mapped, and its forward mode."""
     native.vmap(functools.partial(apply_mapped, forward, backward, tangent))
     native.jvp(refuse(tangent) if isinstance(tangent, str) else tangent)
 
 
 def refuse(name: str) -> Function:
-    """Return a forward mode that raises."""
-
     def refused(primals: Any, tangents: Any) -> Any:
         raise GradientError(
             f"mx.jvp meets {name!r}, which runs as written, so it has no forward mode: take mx.vjp "
@@ -171,12 +169,14 @@ def refuse(name: str) -> Function:
 def apply_mapped(
     forward: Function, backward: Function, tangent: Any, args: Any, axes: Any
 ) -> tuple[Any, Any]:
-    """Apply a pair of functions over an axis: the pair is mapped, not the forward's derivative."""
+    """Apply a pair of functions over an axis: both are mapped, not the forward's derivative."""
     args, axes = (args, axes) if isinstance(args, tuple) else ((args,), (axes,))
     flat, rebuild = flatten(args)
     flat_axes = flatten(axes, args)[0]
+    # mx.vmap maps arrays only; other values keep their place in the arguments.
     arrays = [i for i, value in enumerate(flat) if isinstance(value, mx.array)]
     own_axes = [flat_axes[i] for i in arrays]
+    # Set by the forward, which runs first: whether it returns one array without a tuple.
     single: list[bool] = []
 
     def whole(given: Any) -> Any:
@@ -208,6 +208,7 @@ def apply_mapped(
         in_axes = (*own_axes, *(0 for _ in (*cotangents, *outputs)))
         found = mx.vmap(backward_of, in_axes=in_axes, out_axes=0)(*values)
         return tuple(
+            # An argument that is not mapped gets the sum of its gradients.
             mx.sum(value, axis=0) if axis is None else mx.moveaxis(value, 0, axis)
             for value, axis in zip(found, own_axes, strict=True)
         )
@@ -232,7 +233,7 @@ def apply_mapped(
 
 
 def flatten(tree: Any, like: Any = None) -> tuple[list[Any], Function]:
-    """Return the leaves of nested tuples (in the structure of `like`), and what rebuilds them."""
+    """Return the leaves of nested tuples, in the structure of `like`, and their rebuilder."""
     like = tree if like is None else like
     if not isinstance(like, tuple | list):
         return [tree], take_first
@@ -255,7 +256,7 @@ def take_first(values: Any) -> Any:
 
 
 def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
-    """Return an input's tangent: zero where it has none."""
+    """Return an input's tangent, zeros if it has none."""
     return mx.zeros_like(tin) if given is None else given
 
 
@@ -272,6 +273,8 @@ NAMESPACE = {
 def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a whole function to arrays; its own gradient flows back to them."""
     trace_dependencies.check_told(tensors)
+    # Eagerly backward calls the pullback of the forward before it; mapped it runs the function
+    # again.
     pulls: list[Function] = []
 
     def forward(*given: Tensor) -> tuple[Tensor, ...]:
@@ -294,7 +297,6 @@ def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tenso
 
 
 def fill(gradients: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return a gradient for each array."""
     return tuple(
         mx.zeros_like(x) if gradient is None else gradient
         for gradient, x in zip(gradients, given, strict=True)

@@ -1,7 +1,7 @@
-"""`xg.vjp` on MLX.
+"""`xg.vjp` on MLX, and identities that refuse a derivative.
 
-`mx.vjp` needs the cotangents before it runs a function, so that a pullback runs it again: in the
-context of its first run, on the keys and the random state of that (checkpoint_regions.py).
+`mx.vjp` needs the cotangents before it runs a function, so a pullback runs the function again: in
+the context of its first run, with its keys and random state (checkpoint_regions.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ Run = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return the outputs of a function of arrays, and the pullback, which maps cotangents to one
-    gradient per input.
-    """
+    """Return the outputs of a function of arrays, and the map of cotangents to gradients."""
     region, words = Region(), mx.random.state[0].tolist()
     outputs = region.first(run, inputs)
     places = [i for i, x in enumerate(inputs) if is_floating(x)]
@@ -40,7 +38,8 @@ def vjp(
             for i, value in zip(places, given, strict=True):
                 values[i] = value
             results = seeded(region.again, words, run, values)
-            # MLX counts no cotangent for what it was told to stop, and each other node.
+            # mx.vjp takes no cotangent for an output that was stopped; adding 0 makes each output a
+            # node.
             return [results[i] + 0 for i in carrying]
 
         given = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
@@ -62,7 +61,7 @@ def as_cotangent(given: Any, output: Tensor) -> Tensor:
 
 
 def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
-    """Return the identity, which raises where a derivative of it is taken."""
+    """Return the identity as a function whose derivative raises an error."""
 
     @mx.custom_function
     def once(x: Tensor) -> Tensor:
@@ -77,7 +76,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which refuses an array whose derivative is taken."""
+    """Return the identity on numbers, which raises an error if an array's derivative is taken."""
     once = forbid_derivative(message)
 
     def refuse(number: Any) -> Any:
@@ -87,9 +86,8 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Run a function hidden from every trace and region, restore the generator, and return the
-    result.
-    """
+    """Return the result of a function that runs hidden from every trace and region."""
+    # The run may draw, and must not shift the program's own draws.
     state, reset = GENERATOR.get_state(), REGION.set(None)
     try:
         with within(Kind.AT_ONCE):

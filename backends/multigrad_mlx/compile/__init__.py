@@ -1,1 +1,1 @@
-"""MLX's compilers: what they trace, what guards it, and what runs again."""
+"""mx.compile, xg.jit and checkpointed regions: what is traced, what guards it, what runs again."""

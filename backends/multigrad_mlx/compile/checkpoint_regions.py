@@ -1,7 +1,7 @@
-"""Code that runs a second time within backward: of `mx.checkpoint`, and of `xg.vjp`.
+"""Code that runs a second time within backward, by `mx.checkpoint` or `xg.vjp`.
 
-The second run would be under the rule in force where backward runs. MLX has no hook there, so that
-what it runs is run in the context of its first run, with the keys that were drawn in that.
+The second run would use the rule in force where backward runs. MLX has no hook for this, so the
+second run is made in the context of the first one, with the keys that were drawn there.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import mlx.core as mx
 
 from .trace_dependencies import Transformed
 
-make_checkpointed = mx.checkpoint
+make_checkpointed = mx.checkpoint  # MLX's own, which is replaced below
 
 
 @dataclass(slots=True)
 class Region:
-    """Code that runs again: what its first run read besides its arguments.
+    """Code that runs again, with what its first run read besides its arguments.
 
     Attributes:
-        outer: the one around it, whose keys its own are.
-        repeated: how many of the keys the run that goes on has taken; -1: it is the first.
+        outer: the region around it, which provides its keys.
+        repeated: how many of the keys the current run has used; -1 in the first run.
     """
 
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
@@ -41,7 +41,7 @@ class Region:
             REGION.reset(reset)
 
     def again(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return the same once more."""
+        # A copy, as a context cannot be entered twice, and a region may run again within itself.
         return self.context.copy().run(self._repeat, run, args, kwargs)
 
     def _repeat(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -49,7 +49,7 @@ class Region:
         return run(*args, **kwargs)
 
     def key(self, draw: Callable[[], Any]) -> Any:
-        """Return the next key."""
+        # The first run draws, from the region around it if there is one, and notes each key.
         if self.repeated < 0:
             self.keys.append(draw() if self.outer is None else self.outer.key(draw))
             return self.keys[-1]
@@ -63,7 +63,7 @@ REGION: contextvars.ContextVar[Region | None] = contextvars.ContextVar(
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call: where a region runs again, that of its first run."""
+    """Return the key of a call; in a second run of a region, the key of its first run."""
     region = REGION.get()
     return draw() if region is None else region.key(draw)
 

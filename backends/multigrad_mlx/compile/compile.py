@@ -1,8 +1,8 @@
-"""`mx.compile` with a guard, `xg.jit`, and the transformations that keep nothing.
+"""`mx.compile` with a guard, `xg.jit`, and transformations that keep nothing.
 
-MLX calls no Python where it finds a trace, so what is compiled once this backend is loaded asks
-first whether what its trace depends on still stands, and is compiled anew where it does not. The
-rule in force is refused in it: `xg.jit` makes a trace for each rule.
+MLX calls no Python when it finds a trace. So a function that is compiled once this backend is
+loaded first asks whether everything that its trace depends on is still valid, and is compiled anew
+if not. It may not read the rule in force: `xg.jit` makes a trace for each rule.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from .trace_dependencies import (
 
 Tensor = Any
 Function = Callable[..., Any]
+# MLX's own functions, which are replaced below.
 make_compiled, make_mapped = mx.compile, mx.vmap
 export, make_exporter = mx.export_function, mx.exporter
 
 
 class Compiled:
-    """A compiled function, and what its traces depend on."""
-
     def __init__(self, fun: Function, options: dict[str, Any]) -> None:
         self.fun, self.options = fun, options
-        self.now = self.make()
+        self.now = self.make()  # one tuple, so that threads see a function with its own set
 
     def make(self) -> tuple[Function, set[Any]]:
-        """Return the function with no trace: MLX finds traces by the object that it is given."""
+        """Return the function without a trace: MLX finds traces by the function's identity."""
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             if is_tracing():
                 return self.fun(*args, **kwargs)
-            frame = FRAME.get()  # mx.disable_compile
+            # Under mx.disable_compile the function runs eagerly, and is no trace.
+            frame = FRAME.get()
             reset = FRAME.set(None if frame is None else frame.outer)
             try:
                 return self.fun(*args, **kwargs)
@@ -58,7 +58,7 @@ class Compiled:
         return make_compiled(traced, **self.options), set()
 
     def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the trace that there is, where all that it depends on still stands."""
+        """Run the present trace, if everything that it depends on is still valid."""
         run, held = self.now
         if is_tracing() and is_inlined((args, kwargs, self.options.get("inputs"))):
             return run(*args, **kwargs)
@@ -66,14 +66,13 @@ class Compiled:
             self.now = run, held = self.make()
         with within(Kind.COMPILED, held):
             result = run(*args, **kwargs)
-        for frame in frames():  # which were not told where the trace was made before
+        # If the trace existed already, outer traces were not told what it depends on.
+        for frame in frames():
             frame.held.update(held)
         return result
 
 
 class Ran(threading.local):
-    """How often the probe has run on this thread."""
-
     number: int = 0
 
 
@@ -85,20 +84,19 @@ def run_probe(x: Tensor) -> Tensor:
     return x
 
 
+# `belongs` calls the probe: MLX runs its Python again only for an array of a transformation.
 PROBE, KNOWN = make_compiled(run_probe), mx.zeros((0,), mx.bool_)
 
 
 def is_inlined(arguments: Any) -> bool:
-    """Return whether a compiled function is a part of the transformation around it: where an
-    argument belongs to that.
-    """
+    # An argument of the transformation around makes a compiled function part of that.
     leaves: Any = tree_flatten(arguments)
     return any(isinstance(leaf, mx.array) and belongs(leaf) for _, leaf in leaves)
 
 
 def belongs(x: Tensor) -> bool:
-    """Return whether an array is one of a transformation: MLX runs what has a trace once more."""
-    PROBE(KNOWN)  # a trace for this thread and stream
+    """Return whether an array belongs to a transformation, for which MLX runs a function again."""
+    PROBE(KNOWN)  # makes a trace for this thread and stream, so that the next run counts
     before = RAN.number
     PROBE(mx.flatten(x)[:0].astype(mx.bool_))
     return before != RAN.number
@@ -107,13 +105,13 @@ def belongs(x: Tensor) -> bool:
 def compile(
     fun: Function, inputs: Any = None, outputs: Any = None, shapeless: bool = False
 ) -> Function:
-    """Return mx.compile(fun), compiled anew where a name or a number that it read has changed."""
+    """Return mx.compile(fun), compiled anew when a name or number that it has read has changed."""
     compiled = Compiled(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
     return Transformed(fun, compiled.call)
 
 
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
-    """Return mx.vmap(fun), which is known to keep nothing where no trace is around its call."""
+    """Return mx.vmap(fun), known to keep nothing if no trace is around its call."""
     mapped = make_mapped(fun, in_axes, out_axes)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -126,13 +124,12 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
 
 
 def leaves_of(arguments: Any) -> list[Any]:
-    """Return the leaves of a call's arguments."""
     found: Any = tree_flatten(arguments)
     return [leaf for _, leaf in found]
 
 
 def at_once(fun: Function) -> Function:
-    """Return a function that is traced once for a file, which is what rules are in force then."""
+    """Return a function whose one trace, for a file, keeps the rules in force then."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with within(Kind.AT_ONCE):
@@ -142,16 +139,15 @@ def at_once(fun: Function) -> Function:
 
 
 def export_function(file: Any, fun: Function, *args: Any, **kwargs: Any) -> None:
-    """Write mx.export_function's file, with the rules that are in force now."""
     export(file, at_once(fun), *args, **kwargs)
 
 
 def exporter(file: str, fun: Function, **options: Any) -> Any:
-    """Return mx.exporter of a function, with the rules that are in force where it is called."""
+    """Return mx.exporter of a function, with the rules in force where it is called."""
     return make_exporter(file, at_once(fun), **options)
 
 
-# In the place of MLX's own, for functions that are made from now on.
+# Replaces MLX's own, for functions that are made from now on.
 mx.compile = compile
 mx.vmap = vmap
 mx.export_function = export_function
@@ -159,7 +155,7 @@ mx.exporter = exporter
 
 
 def jit(fn: Function, options: dict[str, Any]) -> Function:
-    """Return mx.compile(fn), keyed by the rule in force, whose numbers are run-time arguments."""
+    """Return mx.compile(fn), keyed by the rule in force, with its numbers as run-time arguments."""
 
     def make(run: Function) -> Function:
         def keyed(*args: Any) -> Any:
@@ -176,7 +172,8 @@ def jit(fn: Function, options: dict[str, Any]) -> Function:
             if is_inlined((args, kwargs, options.get("inputs"))):
                 return fn(*args, **kwargs)
             for scope in ("activations", "params"):
-                on_read(None, None, scope)  # what is hidden in arguments is constant out there
+                # For a trace around, numbers that are arguments here are constants.
+                on_read(None, None, scope)
         return keyed(*args, **kwargs)
 
     return call

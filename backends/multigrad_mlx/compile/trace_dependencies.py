@@ -1,9 +1,9 @@
-"""What keeps the code that runs now, and what such a trace depends on.
+"""Which trace keeps the code that runs now, and what that trace depends on.
 
-`mx.compile` keeps a trace by a function's arguments alone and has no guard. So each transformation
-that is ours to see (compile.py) is a frame, which is told what is read within. A function that was
-compiled before this backend was loaded has none: it shows in an array that depends on its
-arguments, which MLX refuses to evaluate, before it computes anything.
+`mx.compile` keeps a trace by a function's arguments alone and has no guards. So each transformation
+that this backend can intercept (compile.py) is a frame, which is told what is read within it. A
+function that was compiled before this backend was loaded has no frame. It shows in an array that
+depends on its arguments, which MLX refuses to evaluate, before it computes anything.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Tensor = Any
 
 
 class Kind(Enum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     COMPILED = auto()  # a function of mx.compile, whose trace is kept
     KEYED = auto()  # one of `xg.jit`: each rule has a trace of its own
-    AT_ONCE = auto()  # the outermost transformation, of which nothing is kept
-    ENTERED = auto()  # a `use` within a transformation that may be any
+    AT_ONCE = auto()  # the outermost transformation, which keeps nothing
+    ENTERED = auto()  # a `use` within a transformation of unknown kind
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Frame:
     """A transformation around the code that runs now.
 
     Attributes:
-        active: the rules that were in force where it began.
+        active: the rules in force where it began.
         held: what its trace depends on.
         open: how many `use` are entered within it and not left.
     """
@@ -49,20 +49,22 @@ class Frame:
     open: int = 0
 
     def puts_in_force(self, scope: str) -> bool:
-        """Return whether a `use` within it says which rule of a scope is in force."""
+        """Return whether a `use` within it decides which rule of a scope is in force."""
         now = compilers.CURRENT.get()
         if now is self.active:
-            return self.open > 0  # the same rule once more: active rules are one object by name
+            # A `use` of the same rule again: active rules of one name are one object.
+            return self.open > 0
         return getattr(now, scope) is not getattr(self.active, scope)
 
 
+# The innermost frame; a context variable, as threads and tasks trace independently.
 FRAME: contextvars.ContextVar[Frame | None] = contextvars.ContextVar(
     "multigrad_mlx_frame", default=None
 )
 
 
 def frames() -> Iterator[Frame]:
-    """Yield the frames around the code that runs now, the innermost first."""
+    """Yield the frames around the code that runs now, innermost first."""
     frame = FRAME.get()
     while frame is not None:
         yield frame
@@ -71,7 +73,6 @@ def frames() -> Iterator[Frame]:
 
 @contextmanager
 def within(kind: Kind, held: set[Any] | None = None) -> Iterator[None]:
-    """Put a frame around what runs."""
     frame = Frame(kind, compilers.CURRENT.get(), FRAME.get(), set() if held is None else held)
     reset = FRAME.set(frame)
     try:
@@ -81,7 +82,7 @@ def within(kind: Kind, held: set[Any] | None = None) -> Iterator[None]:
 
 
 class Transformed:
-    """What a transformation gives: a callable that binds to no object, as MLX's own does not."""
+    """The callable that a transformation returns; like MLX's own, it does not bind to an object."""
 
     def __init__(self, fun: Callable[..., Any], call: Callable[..., Any]) -> None:
         functools.update_wrapper(self, fun, updated=())
@@ -93,7 +94,7 @@ class Transformed:
 
 # --- whether anything is traced ------------------------------------------------------------------
 def find_leaked() -> Tensor:
-    """Return a placeholder of a trace that is over: MLX says of it whether one goes on."""
+    """Return a placeholder of a finished trace, which tells whether another one is running."""
     found: list[Tensor] = []
     mx.eval(mx.compile(keep_in(found))(mx.array(0.0)))
     return found[0]
@@ -111,8 +112,9 @@ LEAKED = find_leaked()
 
 
 def is_tracing() -> bool:
-    """Return whether a transformation of MLX goes on, on this thread: an eager gradient too."""
+    """Return whether an MLX transformation, also an eager gradient, runs on this thread."""
     try:
+        # A ValueError says that a trace runs, a RuntimeError that the array has no values.
         mx.eval(LEAKED)
     except ValueError:
         return True
@@ -122,7 +124,7 @@ def is_tracing() -> bool:
 
 
 def is_traced(x: Any) -> bool:
-    """Return whether an array's values are known at run time only."""
+    """Return whether an array's values are known only at run time."""
     if not isinstance(x, mx.array) or not is_tracing():
         return False
     try:
@@ -133,27 +135,25 @@ def is_traced(x: Any) -> bool:
 
 
 def find_traced(leaves: Iterable[Any]) -> Tensor | None:
-    """Return an array whose values are known at run time only, None where there is none."""
     return next((leaf for leaf in leaves if is_traced(leaf)), None)
 
 
-# --- what is told --------------------------------------------------------------------------------
-# What a transformation without a frame was told, until an array shows whether it keeps it.
+# What a transformation without a frame has read, until an array shows whether it keeps that.
 TOLD: contextvars.ContextVar[str] = contextvars.ContextVar("multigrad_mlx_told", default="")
 READ = (
-    "the rule in force is read inside of mx.compile or mx.vmap, which would keep it for other "
-    "rules: compile with xg.jit(fn, 'mlx'), enter the `use` inside of fn, or give the activation "
+    "the rule in force is read inside mx.compile or mx.vmap, which would keep it for other "
+    "rules: compile with xg.jit(fn, 'mlx'), enter the `use` inside fn, or give the activation "
     "its own rule"
 )
 LOOKED_UP = (
-    "a name of a rule, or a number that moves, is read inside of a function that was made by "
+    "a name of a rule, or a number that moves, is read inside a function that was made by "
     "mx.compile or mx.vmap before multigrad's MLX backend was loaded, and is not followed there: "
     "make the function after the activation, or with xg.jit(fn, 'mlx')"
 )
 
 
 def on_enter(token: str) -> Callable[[], None]:
-    """Note a `use` that is entered inside of a transformation: it is part of it."""
+    """Note a `use` that is entered within a transformation; return a function that leaves it."""
     frame = FRAME.get()
     if frame is not None:
         frame.open += 1
@@ -166,19 +166,18 @@ def on_enter(token: str) -> Callable[[], None]:
 
 
 def leave(frame: Frame) -> None:
-    """Leave a `use` within a frame."""
     frame.open -= 1
 
 
 def do_nothing() -> None:
-    """Leave a `use` that no transformation is around."""
+    """Leave a `use` outside transformations."""
 
 
 def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> None:
-    """Raise where a trace reads the rule in force that `mx.compile` or `mx.vmap` would keep.
+    """Raise an error if a trace would keep the rule in force for other rules.
 
     Raises:
-        StaleTraceError: it does.
+        StaleTraceError: `mx.compile` or `mx.vmap` would keep it.
     """
     for frame in frames():
         if frame.kind in (Kind.KEYED, Kind.AT_ONCE) or frame.puts_in_force(scope):
@@ -192,7 +191,7 @@ def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> No
 
 
 def on_depend(held: Any) -> None:
-    """Note in all traces around that they depend on a name, or on a number that moves."""
+    """Note in all traces around that they depend on a name, or on a moving number."""
     for frame in frames():
         frame.held.add(held)
     if not is_known():
@@ -200,15 +199,15 @@ def on_depend(held: Any) -> None:
 
 
 def is_known() -> bool:
-    """Return whether a frame around says what is kept."""
+    """Return whether a frame around tells what is kept."""
     return any(frame.kind is not Kind.ENTERED for frame in frames())
 
 
 def refuse_kept_draw() -> None:
-    """Raise where a compiled function draws from a state that is none of its arguments.
+    """Raise an error if a compiled function draws from a state that is not one of its arguments.
 
     Raises:
-        StaleTraceError: it would draw the same at each call.
+        StaleTraceError: it would draw the same numbers at each call.
     """
     is_kept = any(frame.kind in (Kind.COMPILED, Kind.KEYED) for frame in frames())
     if is_kept and is_tracing() and not is_traced(mx.random.state[0]):
@@ -219,13 +218,12 @@ def refuse_kept_draw() -> None:
 
 
 def tell(message: str) -> None:
-    """Note what a transformation without a frame depends on."""
     if is_tracing():
         TOLD.set(message)
 
 
 def check_told(values: Iterable[Any]) -> None:
-    """Raise where a transformation without a frame keeps what it was told.
+    """Raise an error if a transformation without a frame keeps what it has read.
 
     Raises:
         StaleTraceError: it does.

@@ -1,1 +1,1 @@
-"""MLX's dialect: what a call of the library means in ops, while foreign code is captured."""
+"""What a call of MLX means in ops, while foreign code is captured: MLX's dialect."""

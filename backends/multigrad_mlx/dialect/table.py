@@ -1,7 +1,7 @@
 """MLX's dialect: which function of mlx.core and mlx.nn means which op.
 
-None of them offers a protocol, so that stand-ins reach a rule's copy of itself. Most take what
-NumPy's of the same name take.
+MLX has no protocol for foreign arrays, so a rule is captured by a copy of its code that stand-ins
+reach. Most functions take the same arguments as NumPy's of that name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..kernels import random
 Tensor = Any
 xp = dialects.xp
 
+# By op, MLX's functions for it, where these have other names or are in mlx.nn, too.
 OPS = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power; square; sqrt; rsqrt;
     reciprocal; maximum; minimum; abs; sign; floor; ceil; floor_divide; remainder; exp; expm1; log;
@@ -107,6 +108,7 @@ ALIASES: dict[Any, Any] = {
     nn.gelu: gelu,
 }
 METHODS = {"std": std, "var": var, "logsumexp": logsumexp}
+# Functions that a rule may not call.
 DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 
@@ -133,7 +135,8 @@ def nothing() -> None:
     """Nothing that MLX is set to changes a dtype."""
 
 
-# Which dtype MLX gives a call: that of the array it returns, whose numbers are not computed.
+# The dtype of a call's result is that of the array it returns. MLX is lazy: no numbers are
+# computed.
 TYPES = dialects.TypeOracle(tiny, run, read, nothing)
 
 dialects.register_dialect(

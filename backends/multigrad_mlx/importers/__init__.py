@@ -1,1 +1,1 @@
-"""Custom gradients of MLX's, unchanged, as Functions."""
+"""Import of MLX's custom gradients, unchanged, as Functions."""

@@ -1,8 +1,8 @@
-"""`xg.from_custom_vjp` of an `mx.custom_function`, unchanged.
+"""`xg.from_custom_vjp` for an unchanged `mx.custom_function`.
 
-MLX hands its vjp the arguments, the cotangents and the outputs, and takes one gradient for each
-array, in any nesting. It names none of these functions: they are found among what it refers to, in
-the order in which it holds them (0.32: forward, vjp, jvp, vmap).
+MLX passes its vjp the arguments, the cotangents and the outputs, and takes one gradient for each
+array, in any nesting. It has no names for these functions: they are found among the objects that it
+refers to, in the order in which it holds them (0.32: forward, vjp, jvp, vmap).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomRecipe(importers.CodeRecipe):
-    """An `mx.custom_function`."""
+    """The recipe of an `mx.custom_function`."""
 
     function: Any
     forward: Function
@@ -35,24 +35,20 @@ class CustomRecipe(importers.CodeRecipe):
 
     @property
     def name(self) -> str:
-        """The forward's name."""
         return getattr(self.forward, "__name__", type(self.forward).__name__)
 
     @property
     def signature(self) -> inspect.Signature | None:
-        """The forward's signature."""
         return importers.signature_of(self.forward)
 
     def dialect(self) -> str:
-        """Return the library that it is written in."""
         return "mlx"
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, where it runs as it is on its own framework."""
+        # The function itself, when it runs unchanged on its own framework.
         return self.function(*args, **kwargs)
 
     def functions(self) -> tuple[Any, ...]:
-        """Return forward and backward."""
         return self.forward, self.backward
 
     def record(
@@ -67,6 +63,7 @@ class CustomRecipe(importers.CodeRecipe):
         self, run: Function, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> importers.Recorded:
         outputs = run(self.forward, *args, **kwargs)
+        # MLX passes a single argument without a tuple.
         primals = args[0] if len(args) == 1 else args
 
         def pull(upstream: Any) -> Any:
@@ -76,11 +73,8 @@ class CustomRecipe(importers.CodeRecipe):
         return importers.Recorded(outputs, pull, keeps_output=reads_outputs(self.backward))
 
     def _spread(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the gradients in the nesting of the arguments: MLX takes them in their order.
-
-        Raises:
-            GradientError: there is another number of them than of arrays.
-        """
+        # MLX takes gradients in order, whatever their nesting; a Function needs that of its
+        # arguments.
         flat: Any = tree_flatten(found)
         gradients = [leaf for _, leaf in flat if importers.is_tensor(leaf)]
         given: Any = tree_flatten((args, kwargs))
@@ -109,7 +103,7 @@ def run_plain(function: Function, *args: Any, **kwargs: Any) -> Any:
 
 
 def reads_outputs(backward: Function) -> bool:
-    """Return whether a vjp reads its third argument; True where its code does not say."""
+    """Return whether a vjp reads its third argument; True if its code is not known."""
     code = getattr(backward, "__code__", None)
     if code is None or code.co_argcount < 3:
         return True
@@ -122,7 +116,7 @@ def import_function(function: Any) -> CustomRecipe:
     """Return the recipe of an `mx.custom_function`.
 
     Raises:
-        TypeError: it is none, or has no vjp.
+        TypeError: it is not one, or has no vjp.
     """
     if not isinstance(function, mx.custom_function):
         raise TypeError(
@@ -130,6 +124,7 @@ def import_function(function: Any) -> CustomRecipe:
             "Decorate a plain function that returns its outputs and a function of their "
             "cotangents with xg.custom_gradient"
         )
+    # The first object is the class.
     _, forward, *rules = gc.get_referents(function)
     name = getattr(forward, "__name__", type(forward).__name__)
     rows = list(parameters_of(rules[0])) if rules else []
@@ -138,7 +133,8 @@ def import_function(function: Any) -> CustomRecipe:
             f"mx.custom_function {name!r} has no vjp: define one with @{name}.vjp, of (primals, "
             "cotangents, outputs)"
         )
-    if any(row.default is not row.empty for row in rows[:3]):  # it may be its jvp, or its vmap
+    # A jvp or vmap takes two arguments, so only three required ones tell a vjp.
+    if any(row.default is not row.empty for row in rows[:3]):
         raise TypeError(
             f"the vjp of mx.custom_function {name!r} can be called with other arguments than MLX "
             "gives it: name the three of them, (primals, cotangents, outputs)"
@@ -147,9 +143,7 @@ def import_function(function: Any) -> CustomRecipe:
 
 
 def parameters_of(function: Function) -> Iterator[inspect.Parameter]:
-    """Yield the parameters that take arguments by position; where they are not known, three that
-    need none.
-    """
+    """Yield the positional parameters; if they are not known, three optional ones."""
     signature = importers.signature_of(function)
     several = inspect.Parameter("args", inspect.Parameter.POSITIONAL_ONLY, default=None)
     rows = [] if signature is None else list(signature.parameters.values())
@@ -160,14 +154,11 @@ def parameters_of(function: Function) -> Iterator[inspect.Parameter]:
 
 @functools.lru_cache(maxsize=1024)
 def find_imported(function: Any) -> importers.Function[..., Any]:
-    """Return the Function of a custom function, made once."""
     return importers.Function(import_function(function))
 
 
 def call_custom(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a custom function; on symbolic values, and on other frameworks' tensors, as a Function
-    with its own gradient.
-    """
+    """Call a custom function; on symbolic values and other frameworks' tensors, as a Function."""
     if importers.comes_to_us(args, kwargs, "mlx", "numpy"):
         return find_imported(self)(*args, **kwargs)
     return CALL(self, *args, **kwargs)

@@ -1,1 +1,1 @@
-"""MLX's rows: for each op of the table the function of MLX that computes it."""
+"""MLX's kernels: for each op of the table, the MLX function that computes it."""

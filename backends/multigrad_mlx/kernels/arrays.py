@@ -1,4 +1,4 @@
-"""MLX's rows of the array family: op to callable."""
+"""MLX's kernels of the array ops, op to callable."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Axis = int | tuple[int, ...] | None
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
-    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    # MLX refuses any axis of a 0-d array.
     return () if x.ndim == 0 else axis
 
 
 def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) -> Tensor:
-    """A reduction; of no elements its value without MLX, whose kernel was seen not to end."""
+    """Return a reduction, or its value for no elements: MLX's kernel was seen not to end there."""
     wide, axis = accumulated(x), over(x, axis)
     if x.size:
         return reduce(wide, axis=axis, keepdims=keepdims)
@@ -34,7 +34,6 @@ def reduced(reduce: Any, x: Tensor, axis: Axis, keepdims: bool, empty: float) ->
 
 
 def of_nothing(x: Tensor, axis: Axis, keepdims: bool, value: Tensor) -> Tensor:
-    """A value in the shape of a reduction."""
     axes = axes_of(x, axis)
     lengths = [(1 if i in axes else n) for i, n in enumerate(x.shape) if keepdims or i not in axes]
     return mx.full(lengths, value)
@@ -79,15 +78,17 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def largest(x: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
-    """The largest along axes, which may have no elements: then the least."""
+    """Return the largest along axes, `least` if these have no elements."""
     if all(x.shape[i] for i in axes_of(x, axis)):
         return mx.max(x, axis=axis, keepdims=keepdims)
+    # The sum only gives the shape: there is an axis without elements.
     return reduced(mx.sum, x, axis, keepdims, 0.0) + least
 
 
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     top = largest(wide, axis, True, -math.inf)
+    # mx.isnan(top) | Infinities and NaN would become NaN in `wide - shift`.
     shift = mx.where(mx.isinf(top) | mx.isnan(top), 0.0, top)
     total = mx.log(reduced(mx.sum, exp(wide - shift), axis, True, 0.0)) + shift
     return (total if keepdims else mx.squeeze(total, axes_of(x, axis))).astype(x.dtype)
@@ -131,7 +132,7 @@ def matmul_right(a: Tensor, cotangent: Tensor, like: Tensor) -> Tensor:
 
 
 def as_matrix(product: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Give the product of a and b back the axes that a vector among them took away."""
+    """Return a product of a and b with the axes that a vector among them has removed."""
     product = product[..., None] if b.ndim == 1 else product
     return product[..., None, :] if a.ndim == 1 else product
 
@@ -141,11 +142,12 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
-    """A constant of the program."""
+    """Return a constant of the program."""
     return bridge.from_numpy(value.as_numpy(as_numpy_dtype(dtype_name(dtype))))
 
 
 # --- shards: MLX's arrays are whole ------------------------------------------------------------
+# One process has all of an array, so ops over shards return their input.
 def all_dim(x: Tensor, *, axis: int, names: Any) -> int:
     return x.shape[axis]
 
@@ -183,7 +185,8 @@ def all_to_all(x: Tensor, of: Tensor, *, names: Any, axis: int, concat: int) -> 
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Any, pairs: Any) -> Tensor:
-    ops.PPERMUTE.numpy(np.zeros(()), None, names=names, pairs=pairs)  # refuses others
+    # Raises an error for pairs that name other processes.
+    ops.PPERMUTE.numpy(np.zeros(()), None, names=names, pairs=pairs)
     return x if pairs else mx.zeros_like(x)
 
 

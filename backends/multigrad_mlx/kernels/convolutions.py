@@ -1,6 +1,6 @@
-"""MLX's rows of the family of convolutions, each function named as its op.
+"""MLX's kernels of convolutions, each named after its op.
 
-MLX's kernels have channels last; the cotangents are products of windows, as in NumPy.
+MLX's own kernels have channels last. The cotangents are products of windows, as in NumPy.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ Ints = tuple[int, ...]
 def places(length: int, size: int, stride: int, dilation: int) -> Tensor:
     room = length - dilation * (size - 1) - 1
     if room < 0:
+        # MLX would read beyond the array.
         raise ValueError(f"a window of {length - room} elements in an axis of {length}")
     return stride * mx.arange(room // stride + 1)[:, None] + dilation * mx.arange(size)
 
@@ -34,17 +35,20 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
 
 def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:
     sums, first = accumulated(x), like.ndim - len(sizes)
-    for i in reversed(range(len(sizes))):  # the last axis of sums is that of its windows
+    # From the last axis back, so that the window axis to be summed is always the last of `sums`.
+    for i in reversed(range(len(sizes))):
         axis, length = first + i, like.shape[first + i]
         at = places(length, sizes[i], strides[i], dilations[i])
         parts = mx.moveaxis(mx.moveaxis(sums, axis, 0), -1, 1)
+        # Elements that several windows share are added up, hence `at[].add` on the first axis.
         whole = mx.zeros((length, *parts.shape[2:]), parts.dtype).at[at].add(parts)
         sums = mx.moveaxis(whole, 0, axis)
     return sums.astype(x.dtype)
 
 
 def has_kernel(x: Tensor, w: Tensor, groups: int) -> bool:
-    """Whether MLX has one; it divides by the number of channels, which ends the process at none."""
+    # MLX (0.32) convolves no float64 and no 3d groups. It divides by the number of channels, which
+    # ends the process at 0.
     is_taken = x.dtype != mx.float64 and (groups == 1 or w.ndim < 5)
     return is_taken and 0 not in x.shape and 0 not in w.shape
 
@@ -56,6 +60,7 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
         terms = f"ngc{out}{inner},goc{inner}->ngo{out}"
         sums = mx.einsum(terms, split(seen, 1, groups), split(w, 0, groups))
         return sums.reshape((x.shape[0], w.shape[0], *sums.shape[3:]))
+    # Channels go last, and back.
     seen, kernels = (mx.moveaxis(accumulated(each), 1, -1) for each in (x, w))
     sums = mx.conv_general(seen, kernels, stride=strides, kernel_dilation=dilations, groups=groups)
     return mx.moveaxis(sums, -1, 1).astype(x.dtype)
@@ -83,7 +88,7 @@ def conv_right(
 
 
 def split(x: Tensor, axis: int, groups: int) -> Tensor:
-    """Give the groups an axis of their own, before the channels."""
+    # The groups get an axis of their own, before the channels.
     wide = accumulated(x)
     return wide.reshape((*x.shape[:axis], groups, -1, *x.shape[axis + 1 :]))
 

@@ -1,4 +1,4 @@
-"""MLX's rows of the elementwise family: op to callable."""
+"""MLX's kernels of the elementwise ops, op to callable."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from multigrad.backend import Op, ops, rows_of
 
 Tensor = Any
 LOG_2 = math.log(2)
-# The first two have few bits, so that small multiples of them are exact (Cephes).
+# pi in three parts (Cephes). The first two have few bits, so small multiples of them are exact.
 PARTS_OF_PI = (3.14159265160560607910, 1.98418714791870343106e-9, 1.14423774522196636802e-17)
-LARGEST = 255 * 2.0**55  # the largest number below 2**63 in all float dtypes, as in NumPy's row
+LARGEST = 255 * 2.0**55  # the largest number below 2**63 in all float dtypes, as in NumPy's kernel
 INTEGERS = {2: mx.int16, 4: mx.int32, 8: mx.int64}
 
 
 def accumulated(x: Tensor) -> Tensor:
-    """16-bit floats in float32, so that a reduction rounds once."""
+    """Return 16-bit floats in float32, so that a reduction rounds once."""
     return x.astype(mx.float32) if is_half(x.dtype) else x
 
 
@@ -33,7 +33,7 @@ def is_floating(x: Tensor) -> bool:
 
 
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute 16-bit floats in float32 and round once; numbers become arrays."""
+    """Wrap a kernel to compute 16-bit floats in float32 and round once; numbers become arrays."""
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
@@ -50,7 +50,7 @@ def as_array(value: Any, dtype: Any) -> Tensor:
 
 
 def fitting(value: Any, dtype: Any) -> Any:
-    """A number in float16, where MLX would first look for a wider dtype; else as it is."""
+    """Return a number as an array of the dtype; MLX would look for a wider one."""
     return value if isinstance(value, mx.array) else mx.array(value, dtype)
 
 
@@ -65,11 +65,12 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 
 
 def to_integer(x: Tensor, dtype: Any) -> Tensor:
-    """What is out of range is limited, and NaN is 0, which C++ leaves to the processor."""
+    # Out of range numbers are clamped and NaN becomes 0; C++ leaves both to the processor.
     info, wide = mx.iinfo(dtype), accumulated(x)
     if dtype == mx.int64:
         wide = clip(wide, -LARGEST, LARGEST)
     low, high = float(info.min), float(info.max)
+    # The largest integer may not be a float: it is set after the cast.
     above = wide >= high
     whole = mx.where(above | mx.isnan(wide), 0.0, mx.maximum(wide, low))
     return mx.where(above, mx.array(info.max, dtype), whole.astype(dtype))
@@ -91,6 +92,7 @@ def sign(x: Tensor) -> Tensor:
 
 
 def signbit(x: Tensor) -> Tensor:
+    # MLX has no derivative of a view of bits; that of a sign is zero.
     return mx.stop_gradient(x).view(INTEGERS[x.dtype.size]) < 0
 
 
@@ -106,37 +108,37 @@ def atan2(a: Tensor, b: Tensor) -> Tensor:
 
 @widened
 def fmod(a: Tensor, b: Tensor) -> Tensor:
-    """The remainder of the sizes, which is exact, with the sign of a."""
+    # The remainder of the absolute values is exact; it gets the sign of a.
     size = of_sizes(mx.abs(a), mx.abs(b))
     return mx.where(a < 0, -size, size) if not is_floating(a) else copysign(size, a)
 
 
 def of_sizes(a: Tensor, b: Tensor) -> Tensor:
-    """MLX's own is C's fmod where neither is negative; of an infinite b NaN, where it is a."""
     if not is_floating(a):
         return of_integers(mx.remainder, a, b)
+    # Without negative operands mx.remainder is C's fmod, except that it is NaN for an infinite b.
     return mx.where(mx.isinf(b) & mx.isfinite(a), a, mx.remainder(a, b))
 
 
 @widened
 def remainder(a: Tensor, b: Tensor) -> Tensor:
-    """With the sign of b."""
     if not is_floating(a):
         return of_integers(mx.remainder, a, b)
     rest = fmod(a, b)
+    # The result has the sign of b.
     other = (rest != 0) & ((rest < 0) != (b < 0))
     return mx.where(rest == 0, copysign(rest, b), mx.where(other, rest + b, rest))
 
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """A quotient or a remainder of integers: 0 where the processor would raise, at b = 0."""
+    """Return a quotient or remainder of integers, 0 for b = 0, where the processor would raise."""
     none = b == 0
     return mx.where(none, 0, function(a, mx.where(none, 1, b)))
 
 
 @widened
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """As NumPy and Python: a / b may round up to the next integer, a - rest does not."""
+    """Return the floored quotient, as Python and NumPy: a / b may round up, a - rest does not."""
     if not is_floating(a):
         return of_integers(mx.floor_divide, a, b)
     rest = fmod(a, b)
@@ -148,7 +150,7 @@ def floor_divide(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nextafter(a: Tensor, b: Tensor) -> Tensor:
-    """The next number towards b: by the integers that floats of one sign are ordered by."""
+    """Return the next number towards b, by the integers that order floats of one sign."""
     dtype = next(v.dtype for v in (a, b) if isinstance(v, mx.array))
     a, b = mx.broadcast_arrays(as_array(a, dtype), as_array(b, dtype))
     kind = INTEGERS[dtype.size]
@@ -162,7 +164,7 @@ def nextafter(a: Tensor, b: Tensor) -> Tensor:
 
 # --- exponentials and logarithms ---------------------------------------------------------------
 def exp(x: Tensor) -> Tensor:
-    """MLX's own is off by |x| / 3 eps in float32, and a float32 one in float64."""
+    """Return exp(x); MLX's own is off by |x| / 3 eps in float32, and in float64 that of float32."""
     if x.dtype == mx.float64:
         size = mx.abs(x)
         root = mx.expm1(0.5 * size) + 1.0  # halved, so that tiny results are not lost
@@ -171,22 +173,23 @@ def exp(x: Tensor) -> Tensor:
 
 
 def reduced_exp(x: Tensor) -> Tensor:
-    """exp of what is left of x by a multiple of log 2, in two parts of which the first is exact."""
+    """Return exp(x) by a multiple of log 2 and the rest."""
     inside = clip(x, -110.0, 90.0)
-    # MLX has no derivative of bits; that of a step is zero.
+    # MLX has no derivative of bits; that of a step is zero. log 2 is subtracted in two parts, the
+    # first of which is exact.
     whole = mx.stop_gradient(mx.round(inside * (1 / LOG_2)))
     rest = (inside - whole * 0.693359375) + whole * 2.12194440e-4
     return scaled(mx.exp(rest), mx.stop_gradient(mx.where(mx.isnan(x), 0.0, whole)))
 
 
 def scaled(x: Tensor, whole: Tensor) -> Tensor:
-    """x * 2**whole, by two factors, so that neither is out of range."""
+    """Return x * 2**whole, by two factors, neither of which is out of range."""
     half = mx.floor(whole / 2)
     return x * two_to(half) * two_to(whole - half)
 
 
 def two_to(whole: Tensor) -> Tensor:
-    """2**whole of whole numbers in float32, by its bits."""
+    """Return 2**whole for whole numbers in float32, by setting the exponent's bits."""
     return mx.left_shift(whole.astype(mx.int32) + 127, 23).view(mx.float32)
 
 
@@ -196,9 +199,9 @@ def exp2(x: Tensor) -> Tensor:
 
 
 def sin(x: Tensor) -> Tensor:
-    """By the tangent of half of it in float64, where MLX's own is a float32 one."""
     if x.dtype != mx.float64:
         return mx.sin(x)
+    # By the tangent of half the angle: MLX's own sin is a float32 one in float64.
     half = mx.tan(0.5 * x)
     near = 2.0 * half / (1.0 + half * half)
     far = 2.0 / (half + 1.0 / half)  # where the square may overflow
@@ -206,16 +209,17 @@ def sin(x: Tensor) -> Tensor:
 
 
 def cos(x: Tensor) -> Tensor:
-    """By the sine of what is left of x by its nearest zero, in three parts of pi."""
     if x.dtype != mx.float64:
         return mx.cos(x)
     size = mx.abs(x)
+    # By the sine of the distance to the nearest zero, subtracted in three parts of pi.
     number = mx.round((size - math.pi / 2) / math.pi)
     rest = size
     for part in PARTS_OF_PI:
         rest = rest - (number + 0.5) * part
     half = mx.tan(0.5 * size)
     odd = number - 2.0 * mx.floor(0.5 * number)
+    # Beyond 1e5 the three parts have too few bits.
     far = (1.0 - half) * (1.0 + half) / (1.0 + half * half)
     return mx.where(size < 1e5, (2.0 * odd - 1.0) * sin(rest), far)
 
@@ -228,10 +232,10 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
 
 # --- bits --------------------------------------------------------------------------------------
 def shift(function: Callable[..., Tensor], a: Any, b: Any, emptied: Any) -> Tensor:
-    """Shift, where the processor takes the number of places modulo the number of bits."""
     dtype = next(value.dtype for value in (a, b) if isinstance(value, mx.array))
     a, b = as_array(a, dtype), as_array(b, dtype)
     bits = 8 * dtype.size
+    # The processor would take the number of places modulo the number of bits.
     inside = (b >= 0) & (b < bits)
     return mx.where(inside, function(a, mx.where(inside, b, 0)), emptied)
 
@@ -257,13 +261,14 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
 
 # --- activations ---------------------------------------------------------------------------------
 def size(x: Tensor) -> Tensor:
-    """|x|, whose own derivative at 0 is that from above."""
+    # Not mx.abs: at 0 this has the derivative from above.
     return mx.where(x < 0, -x, x)
 
 
 @widened
 def sigmoid(x: Tensor) -> Tensor:
-    small = exp(-size(x))  # MLX's own is off by 15 eps, and a float32 one in float64
+    # MLX's own sigmoid is off by 15 eps, and in float64 that of float32.
+    small = exp(-size(x))
     return mx.where(x < 0, small, 1.0) / (1.0 + small)
 
 
@@ -286,7 +291,7 @@ def relu(x: Tensor) -> Tensor:
 
 @widened
 def elu(x: Tensor, *, alpha: float) -> Tensor:
-    # mx.minimum of -0 and 0 is 0, which would lose the sign.
+    # x itself for x >= 0, as mx.minimum of -0 and 0 is 0, which loses the sign.
     return mx.where(x >= 0, x, alpha * mx.expm1(mx.minimum(x, 0.0)))
 
 
@@ -317,7 +322,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ASINH: mx.arcsinh,
     ops.ACOSH: mx.arccosh,
     ops.ATANH: mx.arctanh,
-    # A number may stand first, for which MLX has no operator.
+    # Functions instead of operators, as a number may come first.
     ops.AND: mx.bitwise_and,
     ops.OR: mx.bitwise_or,
     ops.XOR: mx.bitwise_xor,

@@ -1,8 +1,8 @@
-"""MLX's rows of the error functions, each function named as its op.
+"""MLX's kernels of the error functions, each named after its op.
 
-MLX 0.32 has `erf` alone, off by 1e6 eps near zero and a float32 one in float64. These are fits by
-Chebyshev polynomials of erf(x) / x in 2 x^2 - 1 up to 1, and of (1 + 2 x) exp(x^2) erfc(x) in
-(x - 3.75) / (x + 3.75) from there on.
+MLX 0.32 has only `erf`, off by 1e6 eps near zero, and in float64 that of float32. These kernels fit
+Chebyshev polynomials: up to 1 of erf(x) / x in 2 x^2 - 1, and beyond of (1 + 2 x) exp(x^2) erfc(x)
+in (x - 3.75) / (x + 3.75).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ERFC_FLOAT64 = (
 
 
 def polynomial(x: Tensor, narrow: tuple[float, ...], wide: tuple[float, ...]) -> Tensor:
-    """Evaluate by Horner's scheme, highest power first."""
+    """Evaluate a polynomial by Horner's scheme; the highest power comes first."""
     first, *rest = wide if x.dtype == mx.float64 else narrow
     total = mx.full(x.shape, first, dtype=x.dtype)
     for coefficient in rest:
@@ -57,15 +57,16 @@ def polynomial(x: Tensor, narrow: tuple[float, ...], wide: tuple[float, ...]) ->
 
 
 def within(x: Tensor) -> Tensor:
-    """erf(x) up to 1."""
+    """Return erf(x) for |x| up to 1."""
     x = clip(x, -1.0, 1.0)
     return x * polynomial(2.0 * x * x - 1.0, ERF_FLOAT32, ERF_FLOAT64)
 
 
 def beyond(x: Tensor) -> Tensor:
-    """erfc(x) from 0 on; the square is split, as its rounding would cost x^2 eps."""
-    x = mx.minimum(x, 40.0)
+    """Return erfc(x) for x from 0 on."""
+    x = mx.minimum(x, 40.0)  # erfc is 0 there in every dtype; infinity would make NaN
     scaled = polynomial((x - 3.75) / (x + 3.75), ERFC_FLOAT32, ERFC_FLOAT64) / (1.0 + 2.0 * x)
+    # The square is split, as rounding it would cost x^2 eps.
     high = mx.floor(x * 16.0) / 16.0
     return scaled * exp(-(x - high) * (x + high)) * exp(-high * high)
 
@@ -81,12 +82,13 @@ def erf(x: Tensor) -> Tensor:
 def erfc(x: Tensor) -> Tensor:
     tail = beyond(mx.abs(x))
     far = mx.where(x < 0, 2.0 - tail, tail)
+    # Up to 0.5 the difference keeps its digits; beyond, 1 - erf would cancel.
     return mx.where(mx.abs(x) < 0.5, 1.0 - within(x), far)
 
 
 @widened
 def erfinv(x: Tensor) -> Tensor:
-    """That of the normal draws, in float64: MLX's own is a float32 one there."""
+    # As for normal draws, in float64, which only the CPU has: MLX's own erfinv is a float32 one.
     with mx.stream(mx.cpu):
         wide = x.astype(mx.float64)
         inside = random.erfinv(clip(wide, -1.0 + 2.0**-53, 1.0 - 2.0**-53), mx, True)

@@ -1,7 +1,7 @@
-"""MLX's rows of the family of places, each function named as its op.
+"""MLX's kernels that take from and put to positions, each named after its op.
 
-What lies outside cannot raise, as nothing is computed yet: it is NaN where it is taken, and dropped
-where it is put. MLX itself would read and write other memory.
+A position outside cannot raise an error, as nothing is computed yet: taking returns NaN there, and
+putting drops the value. MLX itself would read and write other memory.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
 
 
 def first(x: Tensor, axis: int | None, keepdims: bool, largest: bool) -> Tensor:
-    """The place of the first NaN, or else of the first extreme."""
+    """Return the position of the first NaN, or else of the first extreme."""
     find = mx.argmax if largest else mx.argmin
-    if not x.size and axis is not None and x.shape[axis]:  # which MLX refuses
+    if not x.size and axis is not None and x.shape[axis]:  # MLX refuses this
         return mx.zeros_like(mx.sum(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
     if is_floating(x):
         nan = mx.isnan(x)
         some = mx.any(nan, axis=axis, keepdims=keepdims)
+        # argmax returns the first of equal elements, here the first NaN.
         place = mx.argmax(nan.astype(mx.int32), axis=axis, keepdims=keepdims)
         return mx.where(some, place, find(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
     return find(x, axis=axis, keepdims=keepdims).astype(mx.int64)
@@ -48,15 +49,14 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 
 
 def fit(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The places counted from the front, 0 for those outside, and which are outside."""
-    places = mx.stop_gradient(places.astype(mx.int64))  # which mx.jvp (0.32) asks for
+    """Return positions counted from the front, 0 for those outside, and which ones are outside."""
+    places = mx.stop_gradient(places.astype(mx.int64))  # or mx.jvp (0.32) fails
     places = mx.where(places < 0, places + length, places)
     outside = (places < 0) | (places >= length)
     return mx.where(outside, 0, places), outside
 
 
 def blank(x: Tensor) -> float | int:
-    """What stands for a place outside."""
     return math.nan if is_floating(x) else 0
 
 
@@ -69,7 +69,7 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
-    """The index of each element, but by `indices` along an axis."""
+    """Return the index of each element, replaced by `indices` along an axis."""
     axis = axis % indices.ndim
     return tuple(indices if i == axis else positions(indices, i) for i in range(indices.ndim))
 
@@ -78,6 +78,7 @@ def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     values = accumulated(x)
     places, outside = fit(indices, like.shape[axis])
+    # Adding 0 at position 0 drops what lies outside.
     kept = mx.where(outside, 0, values)
     return put(like.shape, rows(places, axis), kept).astype(x.dtype)
 
@@ -95,6 +96,7 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
     number = indices.ndim
+    # The axes of the indices first, as `at[]` adds along the first axis.
     moved = [*range(axis, axis + number), *range(axis), *range(axis + number, x.ndim)]
     values = mx.transpose(accumulated(x), moved)
     places, outside = fit(indices, like.shape[axis])
@@ -111,6 +113,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     last = mx.full(like.shape, -1, dtype=mx.int64)
     if not indices.size or not last.size:
         return last
+    # The highest position wins wherever several indices agree.
     return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
 
 

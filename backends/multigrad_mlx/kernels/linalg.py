@@ -1,4 +1,4 @@
-"""MLX's rows of linear algebra, each function named as its op; its kernels run on the CPU."""
+"""MLX's kernels of linear algebra, each named after its op; all run on the CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from multigrad.backend import rows_of
 from .elementwise import accumulated, widened
 
 Tensor = Any
-CPU: dict[str, Any] = {"stream": mx.cpu}
+CPU: dict[str, Any] = {"stream": mx.cpu}  # the only device of these kernels
 
 
 def mT(x: Tensor) -> Tensor:
@@ -26,23 +26,22 @@ def mT(x: Tensor) -> Tensor:
 def cholesky(x: Tensor) -> Tensor:
     if not x.size:
         return x
+    # Only the lower triangle is read, as by the other backends.
     factor = mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
-    # Where there is no factor, MLX returns what it has got to: a pivot that is not positive.
+    # If there is no factor, MLX returns an unfinished one, with a pivot that is not positive.
     found = mx.all(mx.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
     return mx.where(found[..., None, None], factor, math.nan)
 
 
 def is_of_nothing(x: Tensor) -> bool:
-    """Whether matrices have no rows or no columns: kernels divide by their number, which ends the
-    process.
-    """
+    # MLX divides by the number of rows and columns, which ends the process at 0.
     return 0 in x.shape[-2:]
 
 
 def on_regular(solve: Callable[..., Tensor], a: Tensor, bad: Tensor, *more: Tensor) -> Tensor:
-    """What a solver makes of matrices, NaN of those for which it fails: MLX raises when it computes
-    the result, and gives zeros when it is asked for once more.
-    """
+    """Return a solver's result, NaN for matrices for which it fails."""
+    # For such a matrix MLX raises when it computes the result, and returns zeros when asked again:
+    # it gets the identity instead.
     bad = bad[..., None, None]
     return mx.where(
         bad, math.nan, solve(mx.where(bad, mx.eye(a.shape[-1], dtype=a.dtype), a), *more)
@@ -50,7 +49,6 @@ def on_regular(solve: Callable[..., Tensor], a: Tensor, bad: Tensor, *more: Tens
 
 
 def has_zero(x: Tensor) -> Tensor:
-    """Whether there is a zero on the diagonal of each matrix."""
     return mx.any(mx.diagonal(x, axis1=-2, axis2=-1) == 0, axis=-1)
 
 
@@ -74,10 +72,11 @@ def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, uni
 
 @widened
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    # Right sides of one axis less count as vectors.
+    # MLX takes b with one axis less as vectors; here it is one matrix for all of a.
     a, b = batched(a, b.reshape((1,) * (a.ndim - b.ndim) + b.shape))
     if not a.size:
         return b
+    # A matrix is singular if its LU factors have a zero on the diagonal.
     return on_regular(functools.partial(mx.linalg.solve, **CPU), a, has_zero(lu_parts(a)[0]), b)
 
 
@@ -114,18 +113,18 @@ def signdet(x: Tensor) -> Tensor:
 
 
 def diagonal(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The pivots' values, 1 of a matrix without rows, and the sign of the permutation."""
+    """Return the pivots' values, 1 for a matrix without rows, and the sign of the permutation."""
     if is_of_nothing(x):
         return mx.ones((*x.shape[:-2], 1), x.dtype), mx.ones(x.shape[:-2], x.dtype)
     factors, pivots = lu_parts(x)
     swapped = pivots.astype(mx.int32) != mx.arange(pivots.shape[-1], dtype=mx.int32)
+    # Each pivot that is not its own row is one exchange.
     odd = mx.sum(swapped.astype(mx.int32), axis=-1) % 2
     return mx.diagonal(factors, axis1=-2, axis2=-1), (1 - 2 * odd).astype(x.dtype)
 
 
 # --- factors --------------------------------------------------------------------------------------
 def lu_parts(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The factors in one matrix, and the pivots."""
     if is_of_nothing(x):
         return x, mx.zeros((*x.shape[:-2], 0), mx.uint32)
     return mx.linalg.lu_factor(x, **CPU)
@@ -144,6 +143,7 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     *batch, count = indices.shape
     rows = mx.arange(like.shape[-2], dtype=mx.int64)
     places = mx.broadcast_to(rows, (*batch, like.shape[-2]))
+    # The exchanges in order: MLX returns pivots, no permutation.
     for i in range(count):
         other = indices[..., i : i + 1].astype(mx.int64)
         own, there = places[..., i : i + 1], mx.take_along_axis(places, other, -1)
@@ -154,7 +154,8 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 def thin_svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if x.size:
         known = mx.all(mx.isfinite(x), axis=(-2, -1), keepdims=True)
-        parts = mx.linalg.svd(mx.where(known, x, 0.0), **CPU)  # which fails, as solvers do
+        # The kernel fails for infinities and NaN, as solvers do.
+        parts = mx.linalg.svd(mx.where(known, x, 0.0), **CPU)
         u, vh = (mx.where(known, each, math.nan) for each in (parts[0], parts[2]))
         s = mx.where(known[..., 0], parts[1], math.nan)
     else:
@@ -175,7 +176,7 @@ def eigh(x: Tensor, *, lower: bool) -> Tensor:
     both = mx.concatenate((w[..., None, :], v), -2)
     if not x.size:
         return both
-    read = mx.tril(x) if lower else mx.triu(x)  # of NaN the kernel makes other numbers
+    read = mx.tril(x) if lower else mx.triu(x)  # of NaN the kernel makes numbers
     unknown = mx.any(mx.isnan(read), axis=(-2, -1), keepdims=True)
     return mx.where(unknown, math.nan, both)
 
@@ -198,7 +199,7 @@ def qr(x: Tensor) -> Tensor:
 # --- spectra --------------------------------------------------------------------------------------
 @widened
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
-    if x.dtype == mx.float64:  # its complex numbers are of float32 (0.32)
+    if x.dtype == mx.float64:  # MLX (0.32) has complex numbers of float32 only
         for axis in axes:
             x = by_matrix(x, axis, 1 if inverse else -1)
         return x
@@ -212,9 +213,8 @@ def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
 
 
 def by_matrix(x: Tensor, axis: int, sign: int) -> Tensor:
-    """The transform along one axis as a product."""
     n = x.shape[axis]
-    # Its cosine of float64 has the digits of float32.
+    # By NumPy: MLX's cosine in float64 has the digits of float32.
     angles = (np.outer(np.arange(n), np.arange(n)) % n) * (sign * 2 * math.pi / n)
     cos, sin = (mx.array(table, x.dtype) for table in (np.cos(angles), np.sin(angles)))
     real, imag = (mx.swapaxes(x[..., i], axis + 1, -1) for i in (0, 1))

@@ -1,4 +1,4 @@
-"""MLX's rows: op to callable. An op with a symbol that is left out is written infix."""
+"""MLX's kernel table, op to callable. An op with a symbol that is left out is written infix."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ OWN: dict[Op, Callable[..., Any]] = {
     **error_functions.OPS,
     **arrays.OPS,
 }
+# Ops made of others come first, so that a kernel of MLX replaces them.
 OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
 
 scan = scanning(list, mx.stack, lambda like, shape: mx.zeros(shape, like.dtype))

@@ -1,4 +1,4 @@
-"""MLX's rows of the ordering family, each function named as its op."""
+"""MLX's kernels of the ordering ops, each named after its op."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Axis = int | tuple[int, ...] | None
 # --- scans -------------------------------------------------------------------------------------
 @lifted
 def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
-    if not x.size:  # of no elements, MLX before 0.32.4 ends the process
+    if not x.size:  # MLX before 0.32.4 ends the process
         return x
     return mx.cumsum(accumulated(x), axis=axis, reverse=reverse).astype(x.dtype)
 
@@ -46,9 +46,10 @@ def discount(later: Any, earlier: Any) -> Any:
 
 
 def along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: bool) -> Any:
-    """Combine each element with all before it along an axis (`reverse`: after it)."""
+    """Combine each element with all before it along an axis, or with `reverse` all after it."""
     last = [mx.swapaxes(flip(x, axis=axis) if reverse else x, axis, -1) for x in arrays]
     length, shift = last[0].shape[-1], 1
+    # Each step doubles the distance, so that there are log2(length) of them.
     while shift < length:
         later, earlier = [x[..., shift:] for x in last], [x[..., :-shift] for x in last]
         found = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
@@ -69,31 +70,31 @@ def cummin(x: Tensor, *, axis: int) -> Tensor:
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
-    """The index of each element along an axis, in a shape that broadcasts."""
+    """Return the index of each element along an axis, in a shape that broadcasts."""
     shape = [1] * x.ndim
     shape[axis] = x.shape[axis]
     return mx.arange(x.shape[axis], dtype=mx.int64).reshape(shape)
 
 
 def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
-    """Sums of the values at places; MLX refuses to add nothing, or to nothing."""
+    """Return sums of the values at positions; MLX refuses to add nothing, or to nothing."""
     sums = mx.zeros(shape, values.dtype)
     return sums.at[index].add(values) if values.size and sums.size else sums
 
 
 # --- sorting -----------------------------------------------------------------------------------
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """The stable permutation that sorts x; NaN is the largest."""
     if not x.size:
         return mx.zeros(x.shape, mx.uint32)
+    # NaN comes last.
     if not descending:
         return mx.argsort(x, axis=axis)
+    # mx.argsort is stable and ascending: sorting from the end keeps equal elements in order.
     last = x.shape[axis] - 1
     return last - flip(mx.argsort(flip(x, axis=axis), axis=axis).astype(mx.int32), axis=axis)
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """x at places along an axis, each row at its own."""
     return mx.take_along_axis(x, places, axis)
 
 

@@ -1,6 +1,6 @@
-"""Random draws on MLX: Threefry in its uint32 ops, so that a key may be an array, and all is lazy.
+"""Random draws on MLX: Threefry in uint32 ops, so that a key may be an array and draws are lazy.
 
-`mlx.core.random` runs Threefry too, over counters in another order: its draws are other ones.
+`mlx.core.random` runs Threefry, too, but counts in another order, so its draws differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def draw_key() -> Tensor:
 
 
 def key_pair(key: Tensor) -> Tensor:
-    """Turn a key of `mx.random.key`, or another array of two words, into two uint32 words."""
+    """Return a key of `mx.random.key`, or another array of two words, as two uint32 words."""
     if key.shape != (2,) or key.dtype not in WORDS:
         raise RuleValueError(
             f"key is {dtype_name(key.dtype)} of shape {key.shape}; expected one key: "
@@ -40,7 +40,7 @@ def key_pair(key: Tensor) -> Tensor:
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
-    """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    """Return the n-th derived key: a pair of ints from a pair and an int, else two uint32 words."""
     if isinstance(key, random.PlacedKey):
         return key._replace(key=fold_in(key.key, n))
     if isinstance(key, tuple) and not isinstance(n, mx.array):
@@ -50,13 +50,12 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw uniforms in [0, 1) of x's shape and dtype, bit-equal to the other backends'."""
+    """Return uniforms in [0, 1) of x's shape and dtype, bit-equal to those of other backends."""
     random.check_dtype(dtype_name(x.dtype))
     return draw_uniform(key, x.shape, x.dtype)
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw standard normals of x's shape and dtype."""
     random.check_dtype(dtype_name(x.dtype))
     double = x.dtype == mx.float64
     uniform = draw_uniform(key, x.shape, mx.float64 if double else mx.float32)
@@ -64,7 +63,6 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def draw_uniform(key: Tensor, shape: tuple[int, ...], dtype: Any) -> Tensor:
-    """Draw the uniforms of a whole array."""
     if isinstance(key, random.PlacedKey):
         key, count = key.key, place_counters(key, shape)
     else:
@@ -74,13 +72,13 @@ def draw_uniform(key: Tensor, shape: tuple[int, ...], dtype: Any) -> Tensor:
     if dtype == mx.float64:
         wide = (x.astype(mx.uint64) << 20) | (y >> 12).astype(mx.uint64)
         return wide.astype(mx.float64) * 2.0**-random.WIDE_BITS
+    # A float32 is drawn exactly and rounded once, to the dtype.
     dropped, kept = random.UNIFORM_FIELDS[dtype_name(dtype)]
     field = ((x ^ y) >> dropped) & ((1 << kept) - 1)
     return (field.astype(mx.float32) * 2.0**-kept).astype(dtype)
 
 
 def counters(size: int) -> tuple[Tensor, Tensor]:
-    """Count elements: the high word and the low one."""
     if size <= random.WORD_MASK:
         low = mx.arange(size, dtype=mx.uint32)
         return mx.zeros_like(low), low
@@ -88,7 +86,7 @@ def counters(size: int) -> tuple[Tensor, Tensor]:
 
 
 def place_counters(key: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Count the elements of a part, as the whole array does."""
+    """Return the counters of a part's elements, which are those in the whole array."""
     random.check_axes(key.whole, len(shape))
     count = mx.array(key.start, mx.uint64)
     for length, stride in zip(shape, random.strides(key.whole), strict=True):
@@ -97,12 +95,10 @@ def place_counters(key: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
 
 
 def split(count: Tensor) -> tuple[Tensor, Tensor]:
-    """The high words of counters, and the low ones."""
     return (count >> 32).astype(mx.uint32), count.astype(mx.uint32)
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the Threefry rounds on uint32 arrays."""
     words = (as_word(key[0]), as_word(key[1]))
     return random.threefry_rounds(words, (x, y), add, rotate_xor, as_word)
 
@@ -121,7 +117,7 @@ def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """The key from which the next draw is made; each draw puts another array in its place."""
+    """The key from which the next draw is made; each draw replaces it by another array."""
 
     key: Tensor
 
@@ -135,12 +131,12 @@ class Generator:
     """The global generator of mlx.core.random, whose state may be an array of a trace."""
 
     def get_state(self) -> State:
-        """Return its state."""
         return State(mx.random.state[0])
 
     def set_state(self, state: State) -> None:
-        """Put a state back where it is known; one of a trace goes on."""
+        """Restore a state that has values; the state of a trace stays."""
         if mx.random.state[0] is not state.key and not trace_dependencies.is_traced(state.key):
+            # `mx.random.seed` makes the key of a seed out of its two words.
             high, low = state.key.tolist()
             mx.random.seed(high << 32 | low)
 

@@ -1,4 +1,4 @@
-"""MLX's rows of the shape family, each function named as its op."""
+"""MLX's kernels of the shape ops, each named after its op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ Axis = int | tuple[int, ...] | None
 
 
 def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
-    """The axes given, or all."""
     if axis is None or x.ndim == 0:
         return tuple(range(x.ndim))
     return tuple(range(x.ndim)[i] for i in (axis if isinstance(axis, tuple) else (axis,)))
@@ -48,6 +47,7 @@ def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
 def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
     if isinstance(source, int):
         return mx.moveaxis(x, source, destination)
+    # MLX moves one axis at a time; several at once are a permutation.
     places = range(x.ndim)
     target = {places[to]: places[at] for at, to in zip(source, destination, strict=True)}
     rest = iter(i for i in places if i not in target.values())
@@ -86,6 +86,7 @@ def sum_to(x: Tensor, like: Tensor) -> Tensor:
     if not axes:
         return x
     if not x.size:
+        # MLX's sum of no elements was seen not to end.
         return mx.zeros(like.shape, x.dtype)
     return mx.sum(accumulated(x), axis=axes).reshape(like.shape).astype(x.dtype)
 
@@ -106,7 +107,7 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def check(shape: tuple[int, ...], item: tuple[Any, ...]) -> None:
-    """Raise for an integer beyond its axis, where MLX reads other memory."""
+    """Raise an error for an integer beyond its axis, where MLX would read other memory."""
     axis, after = 0, len([i for i in item if i is not None and i is not ...])
     for each in item:
         if each is ...:
@@ -129,7 +130,6 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    """The indices counted from the front."""
     return mx.array(from_front(indices, x.shape[axis]), mx.int32)
 
 
