@@ -108,7 +108,7 @@ def list_tensors(given: Any) -> list[str]:
     params = {} if isinstance(given, Function) else dict(given.params)
     if isinstance(given, Function) and given.parameters is not None:
         names = list(given.parameters.parameters)[1:]
-        params = dict(zip(names, given._defaults, strict=False))
+        params = dict(zip(names, given.defaults, strict=False))
     return [name for name, value in params.items() if _holds_tensor(value)]
 
 
@@ -264,8 +264,10 @@ class Chain(Function):
         super().__init__(ChainRecipe(rows, f"compose({', '.join(row.name for row in rows)})"))
         self.__doc__ = f"{self._words}, each with its own gradient."
         made = [row.function or getattr(row.call, "rule", None) for row in rows]
-        self.residuals = agreed(getattr(each, "residuals", "auto") for each in made)
-        self.fused = agreed(getattr(each, "fused", "auto") for each in made)
+        self.choose(
+            residuals=agreed(getattr(each, "residuals", "auto") for each in made),
+            fused=agreed(getattr(each, "fused", "auto") for each in made),
+        )
 
     @property
     def _words(self) -> str:

@@ -230,7 +230,7 @@ def custom_gradient(
         function, name_of(function), options.native, options.library, options.copies
     )
     made: Function[P, R] = Function(recipe, function, options.prove)
-    made.fused = read_fused(fused)
+    made.choose(fused=read_fused(fused))
     return made
 
 
@@ -415,7 +415,7 @@ def function(
         modes=modes,
     )
     made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.fused, made.residuals = read_fused(fused), way or "auto"
+    made.choose(fused=read_fused(fused), residuals=way or "auto")
     return made
 
 

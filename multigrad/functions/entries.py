@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..backend.contract import Backend
+from ..backend.emitted import Attached
 from ..backend.finding.discovery import FUNCTION_READERS
 from ..backend.finding.values import framework_of, in_one_framework
 from ..errors import GradientError, TraceError
+from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.lower import lower_graphs
 from ..trace.assertions import AUTOCAST, FORWARD_MODE
 from ..trace.scope.draws import Draws
 from ..trace.scope.identity import value_key
-from ..trace.scope.lookups import is_in_force, now
+from ..trace.scope.lookups import is_in_force
 from .calls.arguments import (
     PLAIN,
+    Completion,
     Layout,
     flatten,
     learn_containers,
     one_backend,
     owner_of,
-    positional_names,
     unwrap,
 )
 from .calls.binding import Entry, bind_leaves, check_assumptions
@@ -37,6 +40,7 @@ from .calls.decision import (
     SAME,
     TRANSFORMED,
     Decision,
+    Door,
     decide,
     explain_fallback,
     is_imported,
@@ -46,38 +50,51 @@ from .calls.decision import (
     run_as_it_is,
     way_while_cast,
 )
-from .calls.effects import callers_own, check_apart, copied_all, giving, left_out
+from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
-from .calls.recipe import Recipe, Variant
-from .captured import Captured
+from .calls.recipe import NotCaptured, Recipe, Variant
+from .captures import Captures
 from .proof.compare import ALL, how_much
-from .recipes.record import NotCaptured
 
 MOST_ENTRIES = 1024
 
 
-class Entries(Captured):
-    """A recipe with what it was captured to, and what runs its calls.
+class Entries:
+    """What runs the calls of a Function, in one choice of how they run.
 
     Attributes:
-        parameters: the names of the arguments; None: nobody knows them.
+        captures: what its recipe was captured to; copies of a Function share them.
+        completion: fills in the arguments that a call leaves out.
+        native: None: what cannot be captured runs as it is, on its own framework; True: always;
+            False: never.
+        residuals: what forward keeps, where that is chosen; see `FunctionGraph`.
+        fused: whether its parts are to run as one kernel each; see `xg.function`.
+        known: the entries, by the kinds of a call's leaves.
     """
 
     def __init__(
-        self, recipe: Recipe, parameters: inspect.Signature | None, prove: bool = True
+        self,
+        captures: Captures,
+        completion: Completion,
+        *,
+        native: bool | None,
+        residuals: str = "auto",
+        fused: Fused = "auto",
     ) -> None:
-        super().__init__(recipe, prove)
-        self.parameters = parameters
-        self._entries: dict[Any, Entry] = {}
-        self._defaults: tuple[Any, ...] = ()
+        self.captures, self.recipe = captures, captures.recipe
+        self.completion = completion
+        self.native, self.residuals = native, residuals
+        self.fused: Fused = fused
+        self.known: dict[Any, Entry] = {}
 
-    def _forget_entries(self) -> None:
-        """Begin with none: those of the Function that this is a copy of run otherwise."""
-        self._entries = {}
+    def changed(self, **choices: Any) -> Entries:
+        """Return the entries, none yet, of a Function that runs otherwise."""
+        names = ("captures", "completion", "native", "residuals", "fused")
+        return Entries(**{name: getattr(self, name) for name in names} | choices)
 
-    def _find_entry(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
+    def find(self, leaves: Sequence[Any], tree: Any, key: Any) -> Entry:
         """Return the entry that runs a call of this layout, built at the first such call."""
-        kinds, beside = tuple(map(kind_of, leaves)), self._beside(leaves, tree)
+        kinds, beside = tuple(map(kind_of, leaves)), self.completion.key(leaves, tree)
         if key is None or beside or None in kinds:  # an object that has a dtype may be no tensor
             rows = zip(kinds, leaves, strict=True)
             key = (tree, *beside, tuple(kind or value_key(leaf) for kind, leaf in rows))
@@ -86,11 +103,32 @@ class Entries(Captured):
         except TypeError:  # an object holds what has no hash, as TensorFlow's tensors
             return self._build(leaves, tree)
         build = partial(self._build, leaves, tree)
-        return self._entries.get(key) or build_once(self._entries, key, build, MOST_ENTRIES)
+        return self.known.get(key) or build_once(self.known, key, build, MOST_ENTRIES)
 
-    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        """Return the parts of an entry's key that distinguish calls besides their leaves."""
-        return ()
+    def decide(
+        self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
+    ) -> Decision:
+        """Decide how a call runs at a door; its code has been captured, or is now.
+
+        Raises:
+            NotCaptured: it cannot be captured.
+            UnsupportedOp: the door has no way to do what the code does besides returning.
+        """
+        variant = self.captures.for_call(layout, leaves)
+        return decide(door, self.recipe, variant, backend, self.native)
+
+    def lowered(self, variant: Variant, backend: Backend) -> Attached:
+        """Return a captured form as one backend runs it, lowered once."""
+        if variant.updates and not self.recipe.copies:
+            module = self.captures.module
+            warn_left_out(self.recipe.subject, variant.updates, backend.name, module)
+        graphs, key = variant.graphs, backend.name
+        if self.residuals != "auto":
+            graphs, key = replace(graphs, residuals=self.residuals), f"{key} {self.residuals}"
+        if self.fused != "auto":
+            graphs, key = replace(graphs, fused=self.fused), f"{key} fused={self.fused}"
+        build = partial(lower_graphs, graphs, backend)
+        return build_once(variant.lowered, key, build)
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
@@ -104,21 +142,21 @@ class Entries(Captured):
         if as_arrays:  # Python numbers alone: NumPy's
             wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
             given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
-        if as_arrays and not wrapped and self.parameters is not None:
+        if as_arrays and not wrapped and self.completion.parameters is not None:
             args, kwargs = optree.tree_unflatten(nesting, given)
-            self.parameters.bind(*args, **kwargs)  # says which argument is missing
-        is_incomplete = self._is_incomplete(given)
-        whole, tree = self._complete(given, nesting, owner)
+            self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
+        is_incomplete = self.completion.is_needed(given)
+        whole, tree = self.completion.complete(given, nesting, owner)
         given = in_one_framework(whole)
         mixes = any(a is not b for a, b in zip(given, whole, strict=True))
         try:
-            layout = self.recipe.lay_out(self.parameters, given, tree)
+            layout = self.recipe.lay_out(self.completion.parameters, given, tree)
         except GradientError as error:  # a dtype that a graph has not
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
             return self._original_entry(rebuild, owner, str(error))
-        backend = one_backend(self.name, layout, given)
+        backend = one_backend(self.recipe.name, layout, given)
         inner = self._entry_for(layout, backend, given)
         if not (wrapped or is_incomplete or mixes):
             return inner
@@ -126,7 +164,7 @@ class Entries(Captured):
 
         def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
-            whole = self._complete(opened, nesting, backend)[0]
+            whole = self.completion.complete(opened, nesting, backend)[0]
             if not mixes:
                 return inner.run(whole, draws)
             alike = in_one_framework(whole)
@@ -138,10 +176,10 @@ class Entries(Captured):
     def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
         args, kwargs = optree.tree_unflatten(nesting, leaves)
         leaves, tree = flatten(args, kwargs)
-        return self._find_entry(leaves, tree, None).run(leaves, draws)
+        return self.find(leaves, tree, None).run(leaves, draws)
 
     @property
-    def _runs_itself(self) -> bool:
+    def runs_as_written(self) -> bool:
         """Whether it runs as it is, where no compiler reads along."""
         return self.native is True or self.recipe.looks_at_values
 
@@ -173,45 +211,20 @@ class Entries(Captured):
 
         return Entry(original)
 
-    @property
-    def defaults(self) -> tuple[Any, ...]:
-        """What a call may leave out, and numbers that move among it."""
-        return self._defaults
-
-    @property
-    def _filled_in(self) -> Mapping[str, Any]:
-        """The values, by name, of the arguments that a call may leave out and a capture has."""
-        names = positional_names(self.parameters)[1:]
-        return dict(zip(names, self._defaults, strict=False))
-
-    def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
-        return bool(self._defaults)
-
-    def _complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call by position, those left out filled in, and their nesting."""
-        if not self._defaults or self.parameters is None:
-            return leaves, tree
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        bound = self.parameters.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return flatten(tuple(now(value, backend) for value in bound.args), {})
-
-    def _entry_on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
+    def on(self, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry of a call whose layout never differs but in its first tensor's dtype."""
         key = (backend.name, leaves[0].dtype)
-        entry = self._entries.get(key)
+        entry = self.known.get(key)
         if entry is None:
             tree = flatten(tuple(leaves), {})[1]
-            layout = self.recipe.lay_out(self.parameters, leaves, tree)
+            layout = self.recipe.lay_out(self.completion.parameters, leaves, tree)
             build = partial(self._entry_for, layout, backend, leaves)
-            entry = build_once(self._entries, key, build, MOST_ENTRIES)
+            entry = build_once(self.known, key, build, MOST_ENTRIES)
         return entry
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
         """Return the entry for unwrapped leaves: captured, or as it is."""
-        if self._runs_itself and (
+        if self.runs_as_written and (
             not is_imported(self.recipe) or is_original_on(self.recipe, backend)
         ):
             reason = "it has native=True" if self.native else "its code looks at values"
@@ -244,21 +257,21 @@ class Entries(Captured):
             return self._native_entry(layout.without_objects(), backend, None, reason)
 
     def _captured_entry(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        entry = self._entry_of(self._decide(EAGER, layout, leaves, backend), layout, backend)
-        if not self.facts - {"dtype"}:
+        entry = self._entry_of(self.decide(EAGER, layout, leaves, backend), layout, backend)
+        if not self.captures.facts - {"dtype"}:
             return entry
         layout = layout.without_objects()
         # One lowering per set of facts; both change together, when more facts are needed.
-        state: tuple[Any, dict[Any, Entry]] = watch(self.facts, layout), {}
+        state: tuple[Any, dict[Any, Entry]] = watch(self.captures.facts, layout), {}
         state[1][state[0](leaves)] = entry
-        reads = any(map(is_in_force, self.facts))
+        reads = any(map(is_in_force, self.captures.facts))
 
         def find(leaves: Sequence[Any]) -> Entry:
             own = layout.with_objects(leaves)
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._entry_of(self._decide(EAGER, own, leaves, backend), layout, backend),
+                lambda: self._entry_of(self.decide(EAGER, own, leaves, backend), layout, backend),
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -273,11 +286,11 @@ class Entries(Captured):
             look, known = state
             found = known.get(look(leaves))
             if found is None:
-                before = self.facts
+                before = self.captures.facts
                 found = find(leaves)
-                if self.facts != before or len(known) >= MOST_ENTRIES:
-                    state = look, known = watch(self.facts, layout), {}
-                    reads = any(map(is_in_force, self.facts))
+                if self.captures.facts != before or len(known) >= MOST_ENTRIES:
+                    state = look, known = watch(self.captures.facts, layout), {}
+                    reads = any(map(is_in_force, self.captures.facts))
                 known[look(leaves)] = found
             return found
 
@@ -331,7 +344,7 @@ class Entries(Captured):
 
     def _lowered_entry(self, variant: Variant, backend: Backend) -> Entry:
         graphs = variant.graphs
-        lowered = self._lowered(variant, backend)
+        lowered = self.lowered(variant, backend)
         dtype = variant.layout.dtype
         lacking = find_lacking(self.recipe.subject, backend, graphs.forward, graphs.backward)
         refuse_lacking(lacking, dtype or "")

@@ -17,34 +17,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
-import numpy as np
-
 from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
-from ..graph import ops
-from ..graph.ir.graph import Graph, Node, freeze
-from ..graph.ir.questions import crossing, note
-from ..graph.ir.types import BOOL, T
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, read_fused
 from ..graph.support.public_types import P, R
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
-from ..trace.assertions import ORDERS, is_caught
-from ..trace.coercion import array_node
-from ..trace.derived.calls import CustomCall, mark, replay
 from ..trace.scope.draws import FREE, Counter, keyed
-from ..trace.trace import NeedsConcrete, Trace, Value, lift
-from .calls.arguments import PLAIN, BoundFunction, Leaf, as_numbers, flatten
-from .calls.binding import assemble
+from ..trace.trace import Value
+from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
 from .calls.decision import is_imported
-from .calls.effects import check_apart, giving, has_containers, put_notes, put_updates
-from .calls.gradients import modes_of
+from .calls.effects import giving, has_containers
 from .calls.recipe import Recipe, Variant
+from .captures import Captures
 from .documents.format import unseal
 from .entries import Entries
+from .inlining import inline
 from .recipes.document import decode_function, encode_function
-from .recipes.record import AppliesItself, NotCaptured
 from .recipes.saved import SavedRecipe
 
 if TYPE_CHECKING:
@@ -67,7 +57,7 @@ ANY = inspect.Signature(
 )
 
 
-class Function(Entries, InNotebooks, Generic[P, R]):
+class Function(InNotebooks, Generic[P, R]):
     """A function with its own gradient, for tensors of every framework.
 
     Made by `xg.custom_gradient`, `xg.function`, `xg.convert` and similar functions. Called with
@@ -92,10 +82,16 @@ class Function(Entries, InNotebooks, Generic[P, R]):
     examples: tuple[Any, ...] | None = None
     is_surrogate: ClassVar[bool] = False
 
-    def __init__(self, recipe: Recipe, wrapped: Any = None, prove: bool = True) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        wrapped: Any = None,
+        prove: bool = True,
+        completion: Completion | None = None,
+    ) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
         parameters = parameters_of(wrapped if wrapped is not None else recipe)
-        super().__init__(recipe, parameters, prove)
+        self.recipe, self.name, self.parameters = recipe, recipe.name, parameters
         self._identify()
         self.draws = FREE
         if wrapped is not None:
@@ -103,6 +99,51 @@ class Function(Entries, InNotebooks, Generic[P, R]):
         else:
             self.__name__ = self.name
             self.__signature__ = parameters or ANY  # a descriptor without one passes for a builtin
+        self.captures = Captures(recipe, prove, self.__module__)
+        self._run_by(
+            Entries(
+                self.captures,
+                Completion(parameters) if completion is None else completion,
+                native=recipe.native,
+                fused=getattr(recipe, "fused", "auto"),
+            )
+        )
+
+    def _run_by(self, entries: Entries) -> None:
+        # A call reads the dictionary, which it finds in one step here.
+        self.entries, self._known = entries, entries.known
+
+    def choose(self, **choices: Any) -> None:
+        """Change how calls run: `native`, `residuals`, `fused`, `completion`; see `Entries`."""
+        self._run_by(self.entries.changed(**choices))
+
+    @property
+    def native(self) -> bool | None:
+        return self.entries.native
+
+    @native.setter
+    def native(self, native: bool | None) -> None:
+        self.choose(native=native)
+
+    @property
+    def residuals(self) -> str:
+        """What forward keeps for backward; see `keeping`."""
+        return self.entries.residuals
+
+    @property
+    def fused(self) -> Fused:
+        """Whether its parts run as one kernel each; see `keeping`."""
+        return self.entries.fused
+
+    @property
+    def completion(self) -> Completion:
+        """What fills in the arguments that a call leaves out."""
+        return self.entries.completion
+
+    @property
+    def defaults(self) -> tuple[Any, ...]:
+        """What a call may leave out, and numbers that move among it."""
+        return self.completion.values
 
     def _identify(self) -> None:
         self.identifier = f"{self.name}#{next(_serials)}"
@@ -119,23 +160,24 @@ class Function(Entries, InNotebooks, Generic[P, R]):
         if self._is_named():
             return getattr(self, "__qualname__", "")
         data = encode_function(self, is_bare=True)
-        return _rebuild, (data, self.draws.key, self._defaults, self.residuals, self.fused)
+        return _rebuild, (data, self.draws.key, self.defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         # As functions are copied, but for what they hold: a model and its parts stay together.
         if self._is_named():
             return self
         other = memo[id(self)] = self._copy()
-        other.recipe = copy_recipe(self.recipe, memo)
-        other._defaults = copy.deepcopy(self._defaults, memo)
+        recipe = copy_recipe(self.recipe, memo)
         if self.is_keyed:
             other.draws = replace(self.draws, counter=Counter(self._counter.count))
-        if other.recipe is not self.recipe:
+        if recipe is not self.recipe:
             wrapped = copy.deepcopy(getattr(self, "__wrapped__", None), memo)
             vars(other)["__wrapped__"] = wrapped
-            other.variants, other.facts = {}, frozenset()
-        if other.recipe is not self.recipe or self._defaults:
-            other._forget_entries()
+            other.recipe = recipe
+            other.captures = Captures(recipe, self.captures.prove, self.captures.module)
+        if recipe is not self.recipe or self.defaults:
+            completion = copy.deepcopy(self.completion, memo)
+            other.choose(captures=other.captures, completion=completion)
         return other
 
     def _is_named(self) -> bool:
@@ -158,11 +200,10 @@ class Function(Entries, InNotebooks, Generic[P, R]):
             recipe = bound_to(instance)
             if recipe is self.recipe:
                 return self
-            bound = Function(recipe, prove=self.prove)
+            bound = Function(recipe, prove=self.captures.prove)
             bound.native = self.native is not False
             return bound
         method = self._copy()
-        method._forget_entries()
         method.native = self.native is not False
         return functools.partial(method, instance)
 
@@ -229,12 +270,13 @@ class Function(Entries, InNotebooks, Generic[P, R]):
             RuleValueError: it is another word.
             RuleTypeError: fused is none of these.
         """
-        other = self._copy()
-        other._forget_entries()
+        choices: dict[str, Any] = {}
         if residuals is not None:
-            other.residuals = read_way(residuals, f"function {self.name!r}")
+            choices["residuals"] = read_way(residuals, f"function {self.name!r}")
         if fused is not None:
-            other.fused = read_fused(fused)
+            choices["fused"] = read_fused(fused)
+        other = self._copy()
+        other.choose(**choices)
         return other
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
@@ -260,13 +302,10 @@ class Function(Entries, InNotebooks, Generic[P, R]):
             array([0.5, 1. ])
         """
         other = self._copy()
-        other._forget_entries()
-        other._defaults = values
-        if self.parameters is not None:
-            first, *rest = self.parameters.parameters.values()
-            own = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
-            other.parameters = self.parameters.replace(parameters=[first, *own])
-            other.__signature__ = other.parameters
+        completion = self.completion.with_values(values)
+        other.choose(completion=completion)
+        if completion.parameters is not None:
+            other.parameters = other.__signature__ = completion.parameters
         return other
 
     def _copy(self) -> Self:
@@ -321,7 +360,7 @@ class Function(Entries, InNotebooks, Generic[P, R]):
                         return self._apply_any(args, kwargs, None)
                     else:
                         kinds.append((kind, value.dtype))
-                entry = self._entries.get(tuple(kinds))
+                entry = self._known.get(tuple(kinds))
             except (AttributeError, TypeError):  # nested, or a dtype that has no hash
                 return self._apply_any(args, kwargs, None)
             if entry is not None:
@@ -337,98 +376,15 @@ class Function(Entries, InNotebooks, Generic[P, R]):
             leaves, key = numbers, None
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
-            return self._inline(leaves, tree)
+            return inline(self.entries, self.draws, leaves, tree)
         load_dialects()  # what stands for tensors to come is known by then
         call = find_call(leaves)
         if call is not None:
             return call(self, args, kwargs)
         if has_containers(args, kwargs):
             with giving((args, kwargs), leaves):
-                return self._find_entry(leaves, tree, key).run(leaves, self.draws)
-        return self._find_entry(leaves, tree, key).run(leaves, self.draws)
-
-    def _assume(self, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
-        """Let the capture around it assume what this function asserts of its arguments."""
-        inputs = variant.graphs.forward.inputs
-        # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
-        if variant.assumed and is_caught(sys._getframe(1)):
-            raise trace.error(f"catches what {self.name!r} raises, which depends on values")
-        for each in variant.assumed:
-            (value,) = replay(trace, Graph(self.name, inputs, (each.node,)), given)
-            if isinstance(value, Value) and not trace.in_backward:
-                trace.assumed.append(each._replace(node=value.node))
-
-    def _inline(self, leaves: Sequence[Any], tree: Any) -> Any:
-        """Record the function's ops in the capture that its arguments belong to."""
-        leaves, tree = self._complete(leaves, tree)
-        trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
-        layout = self.recipe.lay_out(self.parameters, leaves, tree)
-        own = self.recipe.apply_within(trace, *layout.rebuild(leaves))
-        if own is not None:
-            return own[0]
-        try:
-            with crossing(NeedsConcrete):
-                variant = self._variant_for_symbols(trace, layout, leaves)
-        except AppliesItself as error:
-            if not trace.in_backward:
-                raise note(error.error) from error.__cause__
-            # What the backward applies of the function itself has no derivative, which would go on
-            # for ever.
-            trace.lost_gradient = self.name
-            trace.omit(ORDERS, f"the derivatives of {self.name!r} of any order")
-            return self.recipe.record(trace, *layout.rebuild(leaves)).outputs  # type: ignore[attr-defined]
-        except NotCaptured as error:
-            raise note(error.error) from error.__cause__
-        graphs = variant.graphs
-        trace.omissions.update(variant.omissions)
-        trace.combines |= variant.combines or bool(self.recipe.modes)
-        trace.is_once |= not graphs.second_order
-        given = {
-            leaf.name: trace.value(lift_leaf(trace, leaf, value))
-            for leaf, value in zip(layout.leaves, leaves, strict=True)
-            if leaf.kind != "static"
-        }
-        if graphs.is_random and self.draws.counter is not None:
-            raise trace.error(
-                f"calls the random function {self.name!r} under a key, which counts calls one by "
-                "one. Take the vjp of that function itself, or give the key to the function "
-                "around it"
-            )
-        if graphs.is_random:
-            given["key"] = trace.next_key()
-        outputs = replay(trace, graphs.forward, given)
-        self._assume(trace, variant, given)
-        names = tuple(given)
-        called = CustomCall(
-            graphs.backward,
-            graphs.cotangents,
-            names=names,
-            wrt=graphs.wrt,
-            outputs=tuple(o.node for o in outputs),
-            modes=modes_of(self.recipe.modes, layout),
-            refused=graphs.refused,
-        )
-        result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
-        if not (variant.notes or variant.updates):
-            return result
-        holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
-        flat = optree.tree_leaves(result, none_is_leaf=True)
-        if self.recipe.copies:
-            check_apart(self.recipe.subject, variant.updates, leaves)
-        else:
-            put_updates(
-                trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
-            )
-        if variant.notes:
-            put_notes(
-                trace,
-                variant.notes,
-                graphs.forward,
-                given,
-                {**holders, **dict(enumerate(flat))},
-                is_class=hasattr(self.recipe, "apply"),
-            )
-        return result
+                return self.entries.find(leaves, tree, key).run(leaves, self.draws)
+        return self.entries.find(leaves, tree, key).run(leaves, self.draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as
@@ -481,14 +437,16 @@ def restore(recipe: SavedRecipe) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
     function = Function(recipe)
     function.__doc__ = recipe.doc
-    function._defaults = tuple(recipe.defaults.values())
+    completion = Completion(function.parameters, tuple(recipe.defaults.values()))
+    function.choose(completion=completion)
     if recipe.key is not None:
         function.draws = keyed(recipe.key)
-    function.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
+    captures = function.captures
+    captures.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
     for form in recipe.forms:
         variant: Variant = form.layout
         key = (variant.layout.key, tuple(sorted(variant.facts.items())))
-        function.variants.setdefault(key, variant)
+        captures.variants.setdefault(key, variant)
     return function
 
 
@@ -518,13 +476,3 @@ def parameters_of(function: Any) -> inspect.Signature | None:
         return inspect.signature(function)
     except (TypeError, ValueError):
         return None
-
-
-def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
-    """Return the node of an argument; a tensor without axes is no number to the function."""
-    node = lift(trace, value)
-    if leaf.kind == "number" or node.op is not ops.CONST:
-        return node
-    number = node.attr("value")
-    dtype = BOOL if isinstance(number, bool) else T
-    return array_node(trace.like(), freeze(np.asarray(number)), dtype)

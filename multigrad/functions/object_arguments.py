@@ -9,6 +9,7 @@ called, unless that was ruled out; elsewhere its tensors are constants.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import types
 import weakref
@@ -30,7 +31,7 @@ from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..trace.scope.draws import FREE
 from ..trace.trace import Trace, Value, copy_of
-from .calls.arguments import flatten, owner_of, signature_of, unwrap
+from .calls.arguments import Completion, flatten, owner_of, signature_of, unwrap
 from .calls.recipe import Recorded, library_of
 from .entries import MOST_ENTRIES
 from .function import Function
@@ -181,20 +182,25 @@ class Structure:
     __slots__ = ("__weakref__",)
 
 
-class OverState(Function):
-    """A Function whose hidden arguments are the tensors that objects hold."""
+class HiddenTensors(Completion):
+    """Completes a call by the tensors that objects hold."""
 
-    def __init__(self, recipe: Any, wrapped: Any = None, prove: bool = True) -> None:
-        super().__init__(recipe, wrapped, prove)
+    def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
+        super().__init__(parameters, values)
         self._structures: dict[Any, Structure] = {}
 
-    def _structure(self, state: State) -> Structure:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied: Any = super().__deepcopy__(memo)
+        copied._structures = {}
+        return copied
+
+    def structure(self, state: State) -> Structure:
         """Return the structure that represents a state; equal states have the same one."""
         if len(self._structures) >= MOST_ENTRIES:
             self._structures.clear()
         return self._structures.setdefault(state.key, Structure())
 
-    def _with_state(
+    def with_state(
         self, leaves: Sequence[Any], tree: Any, state: State, is_inside: bool = False
     ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call with those of its objects, and their nesting.
@@ -209,27 +215,55 @@ class OverState(Function):
             name: own if is_inside else on_backend(backend, held_by(own))
             for name, own in state.tensors.items()
         }
-        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
+        return flatten(args, {**kwargs, STATE: {"": self.structure(state), **held}})
 
 
-class OfObject(OverState):
+class TensorsOfOwner(HiddenTensors):
+    """Completes a call of an object, or of a method, by the tensors that the object holds."""
+
+    def __init__(self, called: Callable[..., Any]) -> None:
+        super().__init__(None)
+        self.called = called
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied: Any = super().__deepcopy__(memo)
+        copied.called = copy.deepcopy(self.called, memo)
+        return copied
+
+    @property
+    def owner(self) -> Any:
+        return owner_of_method(self.called)
+
+    def is_needed(self, leaves: Sequence[Any]) -> bool:
+        return True
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        if STATE in optree.tree_unflatten(tree, leaves)[1]:
+            return leaves, tree
+        return self.with_state(leaves, tree, read_state(self.owner))
+
+    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        return (self.structure(read_state(self.owner)),)
+
+
+class OfObject(Function):
     """A Function whose hidden arguments are the tensors that an object holds."""
+
+    completion: TensorsOfOwner
 
     def __init__(
         self, function: Callable[..., Any], native: bool | None, library: str, prove: bool
     ) -> None:
         recipe = HeldRecipe(function, name_of(function), native, library)
-        super().__init__(recipe, called_method(function), prove)
-        self._called = function
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        other = super().__deepcopy__(memo)
-        other._called, other._structures = other.recipe.function, {}
-        return other
+        completion = TensorsOfOwner(function)
+        super().__init__(recipe, called_method(function), prove, completion)
+        completion.parameters = self.parameters
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(is_reading() for is_reading, _, _ in FUNCTION_READERS):
-            return self._called(*args, **kwargs)  # whose state a compiler guards
+            return self.original(*args, **kwargs)  # whose state a compiler guards
         return self._apply(args, kwargs)
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -238,8 +272,8 @@ class OfObject(OverState):
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
             given = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
-            if not is_symbolic and given == {read_state(self._owner).home}:
-                return self._called(*args, **kwargs)
+            if not is_symbolic and given == {read_state(self.completion.owner).home}:
+                return self.original(*args, **kwargs)
         return self._apply_any(args, kwargs, None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -255,24 +289,7 @@ class OfObject(OverState):
 
     @property
     def original(self) -> Callable[..., Any]:
-        return self._called
-
-    @property
-    def _owner(self) -> Any:
-        return owner_of_method(self._called)
-
-    def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
-        return True
-
-    def _complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        if STATE in optree.tree_unflatten(tree, leaves)[1]:
-            return leaves, tree
-        return self._with_state(leaves, tree, read_state(self._owner))
-
-    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        return (self._structure(read_state(self._owner)),)
+        return self.completion.called
 
 
 def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
@@ -388,8 +405,8 @@ class HoldingRecipe(CodeRecipe):
         owner = tuple(each for _, each in places)
         copies = Filled(owner, read_state(owner), given).copy
         leaves, tree = flatten(*arguments)
-        for (i, _), copy in zip(places, copies, strict=True):
-            leaves[i] = copy
+        for (i, _), copied in zip(places, copies, strict=True):
+            leaves[i] = copied
         return optree.tree_unflatten(tree, leaves)
 
 
@@ -405,13 +422,44 @@ def without_gradients(symbols: Sequence[Any]) -> Iterator[None]:
             symbol.notes = {**(symbol.notes or {}), "grad": None}
 
 
-class MayTakeObjects(OverState):
+class TensorsOfArguments(HiddenTensors):
+    """Completes a call by the tensors that objects among its arguments hold."""
+
+    def __init__(self, recipe: HoldingRecipe) -> None:
+        super().__init__(None)
+        self.recipe = recipe
+
+    def is_needed(self, leaves: Sequence[Any]) -> bool:
+        return bool(self.values) or any(map(self.recipe.own.holds, leaves))
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        if STATE in kwargs or not self.is_needed(leaves):
+            return leaves, tree
+        is_inside = any(isinstance(leaf, Value) for leaf in leaves)
+        state = self.recipe.state_of((args, kwargs))
+        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
+            return leaves, tree  # what is no symbol of the capture around is a constant there
+        return self.with_state(leaves, tree, state, is_inside)
+
+    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        if not self.is_needed(leaves):
+            return ()
+        return (self.structure(self.recipe.state_of(optree.tree_unflatten(tree, leaves))),)
+
+
+class MayTakeObjects(Function):
     """A framework's own custom gradient, some of whose arguments may hold tensors."""
 
     recipe: HoldingRecipe
 
     def __init__(self, recipe: Any, prove: bool = True) -> None:
-        super().__init__(HoldingRecipe(recipe), prove=prove)
+        holding = HoldingRecipe(recipe)
+        completion = TensorsOfArguments(holding)
+        super().__init__(holding, prove=prove, completion=completion)
+        completion.parameters = self.parameters
 
     if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
@@ -425,23 +473,3 @@ class MayTakeObjects(OverState):
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         return (self.recipe.own.function_class,)
-
-    def _is_incomplete(self, leaves: Sequence[Any]) -> bool:
-        return super()._is_incomplete(leaves) or any(map(self.recipe.own.holds, leaves))
-
-    def _complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        if STATE in kwargs or not self._is_incomplete(leaves):
-            return leaves, tree
-        is_inside = any(isinstance(leaf, Value) for leaf in leaves)
-        state = self.recipe.state_of((args, kwargs))
-        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
-            return leaves, tree  # what is no symbol of the capture around is a constant there
-        return self._with_state(leaves, tree, state, is_inside)
-
-    def _beside(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        if not self._is_incomplete(leaves):
-            return ()
-        return (self._structure(self.recipe.state_of(optree.tree_unflatten(tree, leaves))),)

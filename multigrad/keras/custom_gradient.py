@@ -108,7 +108,7 @@ class CustomGradient(HoldingLayer):
 
     def _check(self, what: Any, backend: Backend) -> None:
         check_function(self.name, what)
-        for variant in tuple(what.variants.values()):
+        for variant in tuple(what.captures.variants.values()):
             graphs = variant.graphs
             find_lacking(f"function {what.name!r}", backend, graphs.forward, graphs.backward)
 

@@ -201,11 +201,11 @@ def _export_function(
     """Write forward and backward of a Function as it is captured for these inputs."""
     function, args = _function_of(obj, path, inputs)
     leaves, tree = flatten(args, {})
-    leaves, tree = function._complete([unwrap(leaf) for leaf in leaves], tree)
+    leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     subject = function.recipe.subject
     try:
-        variant: Variant = function._decide(EXPORTED, layout, leaves, backend).variant
+        variant: Variant = function.entries.decide(EXPORTED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise UnsupportedOp(
             f"{subject} runs as written, so it cannot be exported to {path.name!r}: {error.error}"

@@ -264,7 +264,7 @@ def _graphs(
 
 
 def _numbers_of(layout: Layout, function: Function, leaves: Sequence[Any]) -> dict[str, float]:
-    leaves, _ = function._complete(leaves, optree.tree_structure((tuple(leaves), {})))
+    leaves, _ = function.completion.complete(leaves, optree.tree_structure((tuple(leaves), {})))
     return {layout.leaves[i].name: float(leaves[i]) for i in layout.indices("number")}
 
 

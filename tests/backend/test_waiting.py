@@ -169,7 +169,7 @@ def test_all_threads_get_the_object_that_was_published_first() -> None:
     found = finish(*(lambda: slow(X) for _ in range(8)))
     np.testing.assert_array_equal(found, [3 * X] * 8)
     assert len(captured) == 1
-    assert len(slow.variants) == 1
+    assert len(slow.captures.variants) == 1
 
 
 def test_a_capture_that_fails_on_one_thread_is_tried_by_the_next() -> None:

@@ -14,7 +14,7 @@ FOLDERS = [ROOT / "multigrad", *(ROOT / "backends").glob("multigrad_*")]
 FILES = [path for folder in FOLDERS for path in folder.rglob("*.py")]
 # They capture, or take up what was captured, and run nothing; the last one hands it to `decide`.
 CAPTURING = {
-    "multigrad/functions/captured.py",
+    "multigrad/functions/entries.py",
     "multigrad/functions/recipes/document.py",
     "backends/multigrad_torch/compile/calls.py",
 }
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_no_call_runs_a_captured_form_unasked() -> None:
-    taking = re.compile(r"\._variant(_for)?\(")
+    taking = re.compile(r"captures\.for_(call|facts)\(")
     found = {path.relative_to(ROOT).as_posix() for path in FILES if taking.search(path.read_text())}
     assert found == CAPTURING
 

@@ -523,4 +523,4 @@ def test_the_refusal_survives_saving(tmp_path: Any) -> None:
     xg.save(function, tmp_path / "outer.json")
     again = xg.load(tmp_path / "outer.json")
     again(X_NESTED)
-    assert not next(iter(again.variants.values())).graphs.second_order
+    assert not next(iter(again.captures.variants.values())).graphs.second_order

@@ -110,7 +110,7 @@ def test_the_original_is_captured_once_for_all_float_dtypes_and_ranks(name: str)
     imported(*args)
     imported(*[a.astype(np.float64) if isinstance(a, np.ndarray) else a for a in args])
     imported(*[a[None] if isinstance(a, np.ndarray) else a for a in args])
-    assert len(imported.variants) == 1
+    assert len(imported.captures.variants) == 1
 
 
 def test_a_forward_that_keeps_the_pullback_of_jax_is_captured(backend: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_run_time_static_argument_does_not_capture_again() -> None:
     for bound in (0.1, 0.2, 0.3):
         _, pullback = xg.vjp(lambda x, bound=bound: imported(x, bound), x)
         np.testing.assert_allclose(pullback(np.ones_like(x))[0], np.full_like(x, bound))
-    assert len(imported.variants) <= 1
+    assert len(imported.captures.variants) <= 1
 
 
 def test_an_imported_function_may_be_differentiated_twice_and_compiled_on_jax() -> None:

@@ -74,7 +74,7 @@ def test_on_tensorflow_the_numbers_are_the_originals_bit_for_bit(name: str, grap
         results.append(run(tf.constant(X), tf.constant(W)))
     for got, expected in zip(*results, strict=True):
         assert_equal_bits(got, expected)
-    assert imported.variants, "it is captured, and does not run as it is"
+    assert imported.captures.variants, "it is captured, and does not run as it is"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -98,7 +98,7 @@ def test_a_use_inside_of_the_function_wins_over_the_one_around_it(backend: Any) 
     for rule in ("rectangular", "triangular", "rectangular"):
         with xg.use(rule):
             np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
-    assert len(f.variants) == 1
+    assert len(f.captures.variants) == 1
 
 
 def test_a_use_of_parameters_inside_of_the_function_leaves_activations_to_the_one_around(
@@ -238,7 +238,7 @@ def test_what_a_name_means_costs_no_second_capture(backend: Any, scaled: Any) ->
 
         function = xg.function(f)
         np.testing.assert_array_equal(pulled(function, backend), 3 * X)
-        runs.append(len(function.variants))
+        runs.append(len(function.captures.variants))
     assert runs[0] == runs[1]
 
 
@@ -249,8 +249,8 @@ def test_functions_that_read_no_rule_are_captured_once_under_all(backend: Any) -
         with xg.use(rule):
             np.testing.assert_allclose(pulled(f, backend), triangle(), rtol=1e-6)
             np.testing.assert_array_equal(pulled(g, backend), 2 * X)
-    assert len(f.variants) == len(g.variants) == 1
-    assert not f.facts and not g.facts
+    assert len(f.captures.variants) == len(g.captures.variants) == 1
+    assert not f.captures.facts and not g.captures.facts
 
 
 def test_check_and_parity_take_the_rule_in_force() -> None:

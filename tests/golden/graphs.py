@@ -87,7 +87,7 @@ def _text(dialect: str, function: Any, pattern: str, given: list[Any]) -> str:
             made(*given)
     except Exception as error:  # noqa: BLE001  (the words of a refusal are a text, too)
         return without_places(f"{type(error).__name__}: {error}")
-    variants = made.variants.values()
+    variants = made.captures.variants.values()
     return "\n".join(
         f"{sorted(variant.facts)}\n{without_places(str(variant.graphs.forward))}"
         for variant in variants

@@ -85,7 +85,7 @@ def use(loaded: Any) -> None:
     """
     runs = [lambda: xg.show(loaded, memory=True), lambda: xg.source(loaded, "numpy")]
     if isinstance(loaded, Function):
-        for form in tuple(loaded.variants.values()):
+        for form in tuple(loaded.captures.variants.values()):
             given = {"tensor": X, "number": 0.5}
             leaves = [
                 given.get(leaf.kind, leaf.value)

@@ -317,9 +317,9 @@ def test_other_numbers_need_no_other_capture() -> None:
     first, second = lrp.epsilon(0.1).over("linear"), lrp.epsilon(0.2).over("linear")
     x, weight = array(2, 3), array(3, 2)
     first(x, weight)
-    captured = len(first.variants)
+    captured = len(first.captures.variants)
     second(x, weight)
-    assert len(second.variants) == len(first.variants) == captured
+    assert len(second.captures.variants) == len(first.captures.variants) == captured
     assert lrp.epsilon(0.1) == lrp.epsilon(0.1) != lrp.epsilon(0.2)
     rule = lrp.epsilon()
     assert rule.over("linear") is rule.over("linear")

@@ -69,8 +69,8 @@ def saved_layer() -> Any:
 def called_layer() -> Any:
     """Return a layer with its rule, captured for a call without a bias."""
     layer = xg.attribution.epsilon(0.25).over("linear")
-    layer.variants.clear()  # other tests may have called it otherwise
-    layer._entries.clear()
+    layer.captures.variants.clear()  # other tests may have called it otherwise
+    layer.entries.known.clear()
     layer(X, WEIGHT, None)
     return layer
 
@@ -92,7 +92,7 @@ def ejected(kind: Kind, backend: str) -> Function:
     else:
         function = keyed().function if kind.name == KEYED else kind.make()
         if isinstance(function, xg.Function):
-            function.variants.clear()  # other tests may have called it otherwise
+            function.captures.variants.clear()  # other tests may have called it otherwise
         text = xg.source(function, backend, standalone=True)
     own = run_file(text)
     taken = inspect.signature(own).parameters

@@ -93,7 +93,7 @@ def chain_of(function: Function) -> Chain:
     kept = {leaf.name for leaf in leaves if leaf.kind == "number"}
     signature = function.parameters
     declared = {} if signature is None else signature.parameters
-    given = {**{n: each.default for n, each in declared.items()}, **function._filled_in}
+    given = {**{n: each.default for n, each in declared.items()}, **function.completion.named()}
     numbers = {
         name: float(given[name]) if isinstance(given.get(name), int | float) else USUAL
         for name in kept

@@ -236,7 +236,7 @@ def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str)
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         tensors = iter(hidden[given])
         values = [next(tensors) if every or may_change(value) else value for value in fixed]
-        return function._entry_on(backend, (tin, *values)).run((tin, *values), in_force.draws)
+        return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
     # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.
     return Call(call, call, kind, tensors=tensors_in(in_force))
@@ -284,7 +284,7 @@ def call_of_function(function: Function, described: Any) -> Call:
     if any(isinstance(value, Moving) for value in function.defaults):
         message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
         raise NotCaptured(TraceError(message))
-    leaves, tree = function._complete(given, nesting)
+    leaves, tree = function.completion.complete(given, nesting)
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
@@ -341,7 +341,7 @@ def call_of_guest(guest: Any) -> Call:
 
 def reads(function: Function) -> bool:
     """Return whether a Function's Python code reads more than its arguments."""
-    return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.facts)
+    return any(is_read(fact) and not isinstance(fact, ModeOf) for fact in function.captures.facts)
 
 
 def is_read_by_graph(fact: str) -> bool:
@@ -416,11 +416,12 @@ def find_variant(
     """
     recipe, layout = function.recipe, find_layout(function, leaves, tree)
     while True:
-        if any(fact.startswith("shape") for fact in function.facts) and not has_lengths(described):
+        needed = function.captures.facts
+        if any(fact.startswith("shape") for fact in needed) and not has_lengths(described):
             raise Question(LENGTHS)
-        facts = gather_facts(recipe.subject, function.facts, layout, leaves)
+        facts = gather_facts(recipe.subject, needed, layout, leaves)
         try:
-            return function._variant(layout, facts, leaves)
+            return function.captures.for_facts(layout, facts, leaves)
         # The capture has noted a new fact that it needs; gather it and try again.
         except NeedsConcrete:
             continue

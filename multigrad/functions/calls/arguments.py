@@ -8,6 +8,7 @@ key: equal layouts share code.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import re
@@ -487,3 +488,58 @@ class BoundFunction(InNotebooks):
         if len(args) == self._rest:  # else a default may stand between
             return (*args, *last), dict(kwargs)
         return args, {**named, **kwargs}
+
+
+# --- completion: values for arguments left out, and tensors that objects hold ---------------------
+
+
+class Completion:
+    """Values for all arguments of a Function but the first.
+
+    Attributes:
+        parameters: the names of the arguments; None: they are not known.
+        values: by position, for the arguments behind the first; schedules among them are read
+            anew at each call. Empty: each call gives all that it needs.
+    """
+
+    def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
+        self.parameters = parameters
+        self.values = values
+
+    def named(self) -> Mapping[str, Any]:
+        """Return the values by the names of the arguments that a call may leave out."""
+        return dict(zip(positional_names(self.parameters)[1:], self.values, strict=False))
+
+    def is_needed(self, leaves: Sequence[Any]) -> bool:
+        """Return whether a call with these leaves lacks some."""
+        return bool(self.values)
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        """Return the leaves of a call by position, those left out filled in, and their nesting."""
+        if not self.values or self.parameters is None:
+            return leaves, tree
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        bound = self.parameters.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return flatten(tuple(now(value, backend) for value in bound.args), {})
+
+    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
+        """Return what tells calls of equal leaves apart."""
+        return ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Completion:
+        copied = copy.copy(self)
+        copied.values = copy.deepcopy(self.values, memo)
+        return copied
+
+    def with_values(self, values: tuple[Any, ...]) -> Completion:
+        """Return the completion of a Function with other values."""
+        changed = copy.copy(self)
+        changed.values = values
+        if self.parameters is not None:
+            first, *rest = self.parameters.parameters.values()
+            own = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
+            changed.parameters = self.parameters.replace(parameters=[first, *own])
+        return changed

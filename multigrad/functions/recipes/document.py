@@ -354,9 +354,9 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
             "or write a file of what it was lowered to, xg.source(..., standalone=True)"
         )
     fields = _encode(function)
-    if not (is_bare and function.defaults) and function._filled_in:
+    if not (is_bare and function.defaults) and function.completion.named():
         fields["defaults"] = [
-            _encode_default(function.name, *i) for i in function._filled_in.items()
+            _encode_default(function.name, *i) for i in function.completion.named().items()
         ]
     if not is_bare and function.is_keyed:
         fields["key"] = _encode_key(function)
@@ -458,11 +458,12 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
         facts[LIBRARY] = ""
     while facts != variant.facts:
         try:
-            return function._variant(variant.layout, facts)
+            return function.captures.for_facts(variant.layout, facts)
         except NotCaptured:
             return None
         except NeedsConcrete:
-            missing = {fact: _general(fact) for fact in function.facts if fact not in facts}
+            needed = function.captures.facts - facts.keys()
+            missing = {fact: _general(fact) for fact in needed}
             if not missing or None in missing.values():
                 return None
             facts = {**facts, **missing}

@@ -21,9 +21,9 @@ Function = Any  # of function.py, which writes itself by what stands here
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """Return the captured forms of a Function under the rule that is in force now."""
     found: dict[int, Variant] = {}
-    for variant in tuple(function.variants.values()):
+    for variant in tuple(function.captures.variants.values()):
         try:
-            renewed = function._renewed(variant)
+            renewed = function.captures.renewed(variant)
         except (NeedsConcrete, NotCaptured):  # under this rule it has not been called
             continue
         found[id(renewed)] = decide(door, function.recipe, renewed, None, function.native).variant
@@ -87,6 +87,6 @@ def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
     """
     leaves, tree = flatten(args, kwargs)
     leaves = [unwrap(leaf) for leaf in leaves]
-    leaves, tree = function._complete(leaves, tree)
+    leaves, tree = function.completion.complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    return function._decide(SHOWN, layout, leaves).variant
+    return function.entries.decide(SHOWN, layout, leaves).variant

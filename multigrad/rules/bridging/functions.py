@@ -300,7 +300,7 @@ def call_function(
     leaves = [unwrap(leaf) for leaf in leaves]
     if not any(owner_of(leaf) for leaf in leaves):
         return function(*args, **kwargs)
-    leaves, tree = function._complete(leaves, tree)
+    leaves, tree = function.completion.complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     host = one_backend(function.name, layout, leaves)
     if host.name == guest:
@@ -334,7 +334,7 @@ def call_activation(
         bound_rule, draws = in_force.bound_rule, in_force.draws
         function, leaves = put_under(bound_rule.specialization, forward), [x, *bound_rule.values]
         if guest == host.name:
-            return function._entry_on(host, leaves).run(leaves, draws)
+            return function.entries.on(host, leaves).run(leaves, draws)
     layout = function.recipe.lay_out(None, leaves, flatten(tuple(leaves), {})[1])
     function.recipe.check(host, leaves)
     return _call_leaves(function, layout, leaves, host, load_backend(guest), draws=draws)
@@ -364,7 +364,7 @@ def find_variant(function: Function, layout: Layout, leaves: Sequence[Any]) -> V
     if function.native is True:
         return None
     try:
-        return function._decide(ELSEWHERE, layout, leaves).variant
+        return function.entries.decide(ELSEWHERE, layout, leaves).variant
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         function.recipe.give_up(error.error)

@@ -21,11 +21,11 @@ from ...backend.contract import Backend
 from ...backend.finding.discovery import FUNCTION_READERS
 from ...capture.code.table import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
-from ...functions.calls.arguments import Layout, flatten
+from ...functions.calls.arguments import Completion, Layout, flatten
 from ...functions.calls.binding import Entry
 from ...functions.calls.recipe import Recorded
 from ...functions.custom_gradient import GradientRecipe
-from ...functions.entries import kind_of
+from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.class_bases import dataclass
@@ -224,6 +224,26 @@ def _padded(recorded: Recorded, count: int) -> Recorded:
     return replace(recorded, pull=pull_all)
 
 
+class Checked(Completion):
+    """Checks what comes to an estimator otherwise than by its `__call__`, and completes it."""
+
+    def __init__(
+        self, estimator: Estimator[Any, Any], parameters: Any, values: tuple[Any, ...] = ()
+    ) -> None:
+        super().__init__(parameters, values)
+        self.estimator = estimator
+
+    def named(self) -> Mapping[str, Any]:
+        empty, arguments = inspect.Parameter.empty, self.estimator.arguments
+        return {each.name: each.default for each in arguments if each.default is not empty}
+
+    def complete(
+        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
+    ) -> tuple[Sequence[Any], Any]:
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        return flatten(self.estimator.prepare(args, kwargs, backend), {})
+
+
 class Estimator(Function[P, R]):
     """A Function of the library.
 
@@ -251,7 +271,7 @@ class Estimator(Function[P, R]):
         examples: tuple[Any, ...] | None,
     ) -> None:
         recipe = EstimatorRecipe(function, function.__name__, False, check_dialect(XP))
-        super().__init__(recipe, function)
+        super().__init__(recipe, function, completion=Checked(self, inspect.signature(function)))
         assert self.parameters is not None
         self.family = function.__module__.rpartition(".")[2]
         read = read_ranges(ranges, self.recipe.subject)
@@ -270,19 +290,12 @@ class Estimator(Function[P, R]):
         self._values = tuple(each.default for each in self.arguments)
         self._required = self._values.count(inspect.Parameter.empty)
         self._kinds: set[tuple[type, ...]] = set()  # of which `_look` takes a look
-        self._known: dict[Any, Entry] = {}
 
     @property
     def ranges(self) -> Mapping[str, Range]:
         """The ranges of its numbers, by name."""
         found = {each.name: each.range for each in self.arguments if each.range is not None}
         return MappingProxyType(found)
-
-    @property
-    def _filled_in(self) -> Mapping[str, Any]:
-        """The values, by name, of the arguments that a call may leave out."""
-        empty = inspect.Parameter.empty
-        return {each.name: each.default for each in self.arguments if each.default is not empty}
 
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with other values for all arguments but the first.
@@ -299,11 +312,12 @@ class Estimator(Function[P, R]):
         other.arguments = (first, *own)
         other._values = (self._values[0], *values)
         other._required = 1
+        other.choose(completion=Checked(other, other.parameters, values))
         return other
 
-    def _forget_entries(self) -> None:
-        super()._forget_entries()
-        self._known = {}
+    def _run_by(self, entries: Entries) -> None:
+        super()._run_by(entries)
+        self._looked: dict[Any, Entry] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the outputs for the arguments; gradients flow back by the own backward.
@@ -317,27 +331,20 @@ class Estimator(Function[P, R]):
                 return call_read(self, self.prepare(args, kwargs), {})
         given = self._completed(args, kwargs)
         # What arguments like these were checked for, and are run by, is known from a call before.
-        entry = self._known.get(_look(given)) if tuple(map(type, given)) in self._kinds else None
+        entry = self._looked.get(_look(given)) if tuple(map(type, given)) in self._kinds else None
         return self._apply_checked(given) if entry is None else entry.run(given, self.draws)
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
         given = self.prepare(args, {})
         outputs = self._apply(given, {})
         if all(map(operator.is_, args, given)) and not any(map(_is_open, args)):
-            entry = self._entries.get(tuple(map(kind_of, args)))
+            entry = self._known.get(tuple(map(kind_of, args)))
             if entry is not None:
-                if len(self._known) >= MOST:
-                    self._known.clear()
+                if len(self._looked) >= MOST:
+                    self._looked.clear()
                 self._kinds.add(tuple(map(type, args)))
-                self._known[_look(args)] = entry
+                self._looked[_look(args)] = entry
         return outputs
-
-    def _complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call that did not come in by `__call__`, checked and completed."""
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        return flatten(self.prepare(args, kwargs, backend), {})
 
     def prepare(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], backend: Backend | None = None
@@ -444,7 +451,7 @@ def estimator(
 
     def declare(function: Callable[P, Any]) -> Estimator[P, Any]:
         made = Estimator(function, ranges or {}, shapes or {}, examples)
-        made.residuals = residuals
+        made.choose(residuals=residuals)
         _declared[made.name] = made
         return made
 

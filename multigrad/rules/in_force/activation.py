@@ -254,7 +254,7 @@ class Activation(InNotebooks):
             note(f"{self.forward.name} under", in_force)
         bound_rule = at_present(in_force, backend).bound_rule
         leaves = (x, *bound_rule.values)
-        entry = model.put_under(bound_rule.specialization, self.forward)._entry_on(backend, leaves)
+        entry = model.put_under(bound_rule.specialization, self.forward).entries.on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
         self.tell_drawn(backend, in_force, x)
         return y
@@ -303,7 +303,7 @@ class Activation(InNotebooks):
         present = at_present(in_force, backend)
         specialization, draws = in_force.specialization, in_force.draws
         leaves = (x, *present.values)
-        entry = model.put_under(specialization, self.forward)._entry_on(backend, leaves)
+        entry = model.put_under(specialization, self.forward).entries.on(backend, leaves)
         if asks or specialization.reads or (in_force.moves and not is_handed_along(backend)):
             y = entry.run(leaves, draws)
             self.tell_drawn(backend, in_force, x)
@@ -407,7 +407,7 @@ def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
     if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function
     if not forward.differentiable:
-        return model.put_under(None, forward)._entry_on(backend, (x,)).bound(x, (), FREE)
+        return model.put_under(None, forward).entries.on(backend, (x,)).bound(x, (), FREE)
     key = (backend.name, forward.name)
     if key not in _lacking:
         subject = f"activation {forward.name!r}"

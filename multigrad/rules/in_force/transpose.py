@@ -70,7 +70,7 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
                 "the function close over what it is not linear in"
             )
     try:
-        variant = function._decide(TRANSPOSED, layout, whole, backend).variant
+        variant = function.entries.decide(TRANSPOSED, layout, whole, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     subject = function.recipe.subject

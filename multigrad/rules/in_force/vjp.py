@@ -97,7 +97,7 @@ def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
         f, values, _ = _under(f, load_backend("numpy"))
-    entry = f._entries.get((PULLS, *[x.dtype for x in arrays], *map(type, values)))
+    entry = f._known.get((PULLS, *[x.dtype for x in arrays], *map(type, values)))
     return None if entry is None else entry.run((*arrays, *values), FREE)
 
 
@@ -239,7 +239,7 @@ def as_function(
         recipe = PairRecipe(f, None, None, name_of(f))
         function = f if isinstance(f, Function) else Function(recipe, f)
         draws = function.draws
-        leaves, tree = function._complete(leaves, tree)
+        leaves, tree = function.completion.complete(leaves, tree)
     return function, leaves, tree, draws
 
 
@@ -257,10 +257,10 @@ def _of_function(
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     """Return outputs and pullback of a Function, which gives a gradient for each leaf."""
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
-    if function._runs_itself:
+    if function.entries.runs_as_written:
         return _as_it_is(function, layout, leaves, backend, None)
     try:
-        variant, reason, _ = function._decide(PULLED, layout, leaves, backend)
+        variant, reason, _ = function.entries.decide(PULLED, layout, leaves, backend)
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
         if getattr(function.recipe, "backward", True) is None:
@@ -271,7 +271,7 @@ def _of_function(
         return _as_it_is(function, layout, leaves, backend, None)
     graphs = variant.graphs
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
-    native = function._lowered(variant, backend).native
+    native = function.entries.lowered(variant, backend).native
     try:
         output, pull_arrays = native.vjp(*given)
     except IndexError:
@@ -279,7 +279,7 @@ def _of_function(
         raise
     single = len(graphs.cotangents) == 1
     # Nothing but dtypes decides on it (arrays are NumPy's), and the arguments are not nested.
-    is_alike = not function.facts - {"dtype", LIBRARY} and not function._defaults
+    is_alike = not function.captures.facts - {"dtype", LIBRARY} and not function.defaults
     if is_alike and flatten(tuple(leaves), {})[1] == tree:
         _keep(function, variant, layout, leaves, native)
     positions = [i for i in range(variant.outputs.num_leaves) if i not in variant.fixed]
@@ -347,7 +347,7 @@ def _keep(
 
     dtypes = [leaf.dtype for leaf in arrays]
     key = (PULLS, *dtypes, *map(type, leaves[count:]))
-    build_once(function._entries, key, partial(Entry, run), MOST_ENTRIES)
+    build_once(function.entries.known, key, partial(Entry, run), MOST_ENTRIES)
 
 
 def checked_values(
@@ -537,11 +537,11 @@ def _jvp_by_capture(
     if function.native is True:
         raise UnsupportedOp(f"{function.recipe.subject} runs as written, so it has no forward mode")
     try:
-        variant = function._decide(PUSHED, layout, leaves, backend).variant
+        variant = function.entries.decide(PUSHED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
-    emitted = function._lowered(variant, backend).emitted
+    emitted = function.entries.lowered(variant, backend).emitted
     dual = None if emitted is None else emitted.dual
     if dual is None:
         lack = backend.modes.lacks.get("jvp", f"{backend.name} has no forward mode")

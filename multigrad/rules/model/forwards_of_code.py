@@ -156,16 +156,16 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     def prove(self, x: Tensor) -> None:
         """Compare what was captured with the function, once, for tensors like x."""
-        leaves, tree = self.function._complete(*flatten((x,), {}))
+        leaves, tree = self.function.completion.complete(*flatten((x,), {}))
         layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
         try:
-            self.function._decide(SHOWN, layout, leaves)
+            self.function.entries.decide(SHOWN, layout, leaves)
         except NotCaptured as error:
             raise self._explain(error.error) from error.__cause__
 
     def saved(self) -> Function:
         """Return the Function where it can be saved: captured for one tensor at least."""
-        if not self.function.variants:
+        if not self.function.captures.variants:
             self.prove(np.zeros((2, 3), np.float32))
         return self.function
 
@@ -256,7 +256,7 @@ def _function_of(forward: Any, name: str) -> Function:
     if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
         refuse_bound(forward, name)
     if isinstance(forward, Function):
-        if not (forward._is_incomplete(()) or has_defaults(forward)):
+        if not (forward.completion.is_needed(()) or has_defaults(forward)):
             return forward
         # With its defaults: a forward is called with one tensor.
         return make_function(calling(forward))

@@ -16,6 +16,7 @@ from ...errors import TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.recipe import Recipe, Recorded, Variant
 from ...functions.function import Function
+from ...functions.inlining import inline
 from ...functions.proof.samples import calling
 from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
@@ -210,11 +211,13 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     if function is None:
         function = Function(RuleUnder(specialization, forward))
         if specialization is not None:
-            function.variants = specialization.variants.setdefault(forward.name, function.variants)
+            captures = function.captures
+            captures.variants = specialization.variants.setdefault(forward.name, captures.variants)
         function = known.setdefault(forward.name, function)
     return function
 
 
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
     """Record a rule under an activation, of the input and the run-time params, in a capture."""
-    return put_under(specialization, forward)._inline(*flatten(inputs, {}))
+    function = put_under(specialization, forward)
+    return inline(function.entries, function.draws, *flatten(inputs, {}))

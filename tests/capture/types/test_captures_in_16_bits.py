@@ -27,7 +27,7 @@ FLOATS: dict[str, Any] = {name: np.dtype(name) for name in ("float32", "float64"
 
 def graphs_of(function: Any) -> list[Any]:
     """Return the graphs of each captured form, those that are one once."""
-    return list({id(v.graphs): v.graphs for v in function.variants.values()}.values())
+    return list({id(v.graphs): v.graphs for v in function.captures.variants.values()}.values())
 
 
 def captured(function: Any, library: str) -> Any:
@@ -48,7 +48,7 @@ def test_code_of_numpys_runs_on_symbols_for_wide_floats_alone() -> None:
         x = np.linspace(-5, 5, 11).astype(FLOATS[name])
         np.testing.assert_array_equal(function(x), decay(x))
     assert len(graphs_of(function)) == 1
-    assert {variant.facts.get("dtype") for variant in function.variants.values()} == {
+    assert {variant.facts.get("dtype") for variant in function.captures.variants.values()} == {
         None,
         "float16",
     }
@@ -88,7 +88,7 @@ def test_each_kernel_of_torchs_that_is_one_op_serves(narrow: str) -> None:
             apply(x, 1.5).sum().backward()
         torch.testing.assert_close(given[0].grad, given[1].grad, rtol=0, atol=0)
     assert len(graphs_of(function)) == 1
-    assert len({id(variant.lowered) for variant in function.variants.values()}) == 1
+    assert len({id(variant.lowered) for variant in function.captures.variants.values()}) == 1
 
 
 @pytest.mark.needs("torch")
@@ -155,7 +155,7 @@ def test_a_capture_that_is_said_to_hold_in_16_bits_is_that_of_16_bits(library: s
                 function(values("float32", False))
         except Exception:  # noqa: BLE001, S112  (it is not captured)
             continue
-        (wide, *_) = function.variants.values()
+        (wide, *_) = function.captures.variants.values()
         for narrow in ("float16", "bfloat16"):
             if wide.reach is None or not wide.reach.holds_in(narrow):
                 continue

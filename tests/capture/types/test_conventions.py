@@ -47,7 +47,7 @@ def test_each_release_has_its_own(
     np.testing.assert_array_equal(slope(f)[:-1], [0, at_limits, 1, at_limits, 0])
     low = xg.function(lambda x: x.clamp(min=-1), prove=False, dialect="torch")
     np.testing.assert_array_equal(slope(low)[:-1], [0, at_limits, 1, 1, 1])
-    graph = next(iter(f.variants.values())).graphs.forward
+    graph = next(iter(f.captures.variants.values())).graphs.forward
     assert f"at the kink of clamp as torch {version} has it" in graph.origin
 
 
@@ -60,7 +60,7 @@ def test_a_torch_that_is_not_as_its_release_counts_and_is_named(
     f = xg.function(lambda x: torch.clamp(x, -1, 1), prove=False)
     with pytest.warns(xg.errors.NotProvenWarning, match=rf"torch {version} has it.* differs"):
         np.testing.assert_array_equal(slope(f)[:-1], [0, passes, 1, passes, 0])
-    assert "this torch differs" in next(iter(f.variants.values())).graphs.forward.origin
+    assert "this torch differs" in next(iter(f.captures.variants.values())).graphs.forward.origin
 
 
 def test_show_tells_it() -> None:

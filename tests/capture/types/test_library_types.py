@@ -112,7 +112,7 @@ def test_two_values_of_the_inputs_shape_ask_for_no_rank(torch: Any) -> None:
     found = captured(lambda x: x * x.to(torch.float64), "torch")
     for shape in ((), (3,), (2, 3)):
         assert found(torch.ones(shape)).dtype == torch.float64
-    assert len(found.variants) == 1
+    assert len(found.captures.variants) == 1
 
 
 @pytest.mark.needs("torch")
@@ -237,7 +237,9 @@ def test_a_capture_follows_the_default_dtype_of_torch(torch: Any) -> None:
             assert plain(x).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
-    assert not {"torch"} & set(map(str, plain.facts))  # calls that cannot differ look nothing up
+    assert not {"torch"} & set(
+        map(str, plain.captures.facts)
+    )  # calls that cannot differ look nothing up
 
 
 @pytest.mark.needs("torch")

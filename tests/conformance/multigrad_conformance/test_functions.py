@@ -101,7 +101,7 @@ def test_numbers_are_run_time_arguments_of_one_capture(backend: Any) -> None:
         (product, _), (_, grad_w, _) = pull(backend, function, (X, W, scale), (G, None))
         np.testing.assert_array_equal(product, X * W * np.float32(scale))
         np.testing.assert_array_equal(grad_w, G * X * np.float32(scale))
-    assert len(function.variants) == 1
+    assert len(function.captures.variants) == 1
 
 
 def chosen(x: Tensor, index: Tensor, flag: Tensor) -> Any:

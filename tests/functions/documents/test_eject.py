@@ -270,8 +270,10 @@ def test_a_file_has_the_numbers_that_a_function_has_by_default(
     backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     q = xg.estimators.swish_sign
-    monkeypatch.setattr(q, "variants", {})  # other tests have called it with a tensor for beta
-    monkeypatch.setattr(q, "_entries", {})
+    # Other tests have called it with a tensor for beta.
+    monkeypatch.setattr(q.captures, "variants", {})
+    monkeypatch.setattr(q.entries, "known", {})
+    monkeypatch.setattr(q, "_known", {})
     q(X)
     text = xg.source(q, backend.name, standalone=True)
     assert "def swish_sign(x, beta=5.0):" in text

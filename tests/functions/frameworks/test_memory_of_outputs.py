@@ -77,7 +77,7 @@ def test_an_output_has_the_memory_that_its_class_gives_it(name: str, keeps: bool
         for is_on in (True, False):
             own = observe(cls.apply, is_asked, is_on)
             assert observe(converted, is_asked, is_on) == own, (is_asked, is_on)
-    assert converted.variants, "it was captured"
+    assert converted.captures.variants, "it was captured"
 
 
 def test_what_a_class_returns_twice_is_one_tensor_with_the_gradient_of_its_class() -> None:

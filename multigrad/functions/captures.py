@@ -1,5 +1,5 @@
-"""What has been captured of a Function: its graphs, for each layout of its arguments and what had
-to be known of them.
+"""The graphs of a Function, one pair for each layout of its arguments and the facts about them that
+its code asked for; each is captured once and compared with what was written.
 """
 
 from __future__ import annotations
@@ -9,68 +9,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..backend.contract import Backend
-from ..backend.emitted import Attached
 from ..capture.code.table import find_dialect
 from ..errors import DisprovedError, TraceError
 from ..graph import ops
 from ..graph.passes.facts import Shapes, needed_shapes
-from ..graph.support.params import Fused
 from ..graph.support.threads import build_once
-from ..lowering.lower import lower_graphs
 from ..trace.scope.identity import items_key
 from ..trace.scope.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import Layout
-from .calls.decision import Decision, Door, decide, warn_disproved
-from .calls.effects import warn_left_out
+from .calls.decision import warn_disproved
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.recipe import Recipe, Variant
+from .calls.recipe import NotCaptured, Recipe, Variant
 from .proof.compare import is_asked
-from .recipes.record import NotCaptured
 
 MOST_VARIANTS = 256
 INDEXED = (ops.GETITEM, ops.TAKE)
 
 
-class Captured:
-    """A recipe, and the graphs that it was captured to.
+class Captures:
+    """What a recipe was captured to.
 
     Attributes:
-        name: the name of the function that it was made of.
-        native: None: what cannot be captured runs as it is, on its own framework; True: always;
-            False: never.
+        recipe: runs the function on symbolic values.
         prove: whether a capture is compared with what was written.
+        module: the name of the module that warnings are about.
         variants: the graphs, by layout and facts.
         facts: what Python needed to know of the arguments; grows.
-        fused: whether its parts are to run as one kernel each; see `xg.function`.
-        residuals: what forward keeps, where that is chosen; see `FunctionGraph`.
     """
 
-    residuals: str = "auto"
-
-    def __init__(self, recipe: Recipe, prove: bool) -> None:
+    def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
         self.recipe = recipe
-        self.name = recipe.name
-        self.native = recipe.native
         self.prove = prove
+        self.module = module
         self.variants: dict[Any, Variant] = {}
         self.facts: frozenset[str] = frozenset()
-        self.fused: Fused = getattr(recipe, "fused", "auto")
 
-    def _decide(
-        self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
-    ) -> Decision:
-        """Decide how a call runs at a door; its code has been captured, or is now.
-
-        Raises:
-            NotCaptured: it cannot be captured.
-            UnsupportedOp: the door has no way to do what the code does besides returning.
-        """
-        variant = self._variant_for(layout, leaves)
-        return decide(door, self.recipe, variant, backend, self.native)
-
-    def _variant_for(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for arguments, captured under the facts about them that turn out to be
         needed.
 
@@ -80,7 +55,7 @@ class Captured:
         while True:
             try:
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
-                variant = self._variant(layout, facts, leaves)
+                variant = self.for_facts(layout, facts, leaves)
                 break
             except NeedsConcrete:
                 continue
@@ -107,7 +82,7 @@ class Captured:
         try:
             proof = variant.proofs[dtype] = self.recipe.prove(variant, leaves)
         except DisprovedError as error:
-            warn_disproved(error, self.__module__)
+            warn_disproved(error, self.module)
             variant.proofs[dtype] = error.to_keep()
             return variant
         except TraceError as error:
@@ -118,7 +93,7 @@ class Captured:
         told = replace(forward, origin=f"{forward.origin}; not proven: {proof}")
         return replace(variant, graphs=replace(variant.graphs, forward=told))
 
-    def _variant(
+    def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:
         """Return the graphs for a layout under these facts, captured once.
@@ -131,7 +106,9 @@ class Captured:
         try:
             hash(key)
         except TypeError as error:
-            message = f"function {self.name!r} got an object that holds what has no hash: {error}"
+            message = (
+                f"function {self.recipe.name!r} got an object that holds what has no hash: {error}"
+            )
             raise NotCaptured(TraceError(message)) from error
         variant = self.variants.get(key)
         if variant is not None:
@@ -196,7 +173,7 @@ class Captured:
             return None
         return replace(known, layout=layout.without_objects(), facts=dict(facts))
 
-    def _renewed(self, variant: Variant) -> Variant:
+    def renewed(self, variant: Variant) -> Variant:
         """Return a captured form as it is for what is read now: the rule in force, the rules that
         names mean.
 
@@ -205,25 +182,13 @@ class Captured:
             NotCaptured: under them, it cannot be captured.
         """
         read = look_up_all(variant.facts)
-        return self._variant(variant.layout, {**variant.facts, **read}) if read else variant
+        return self.for_facts(variant.layout, {**variant.facts, **read}) if read else variant
 
-    def _variant_for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
+    def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
         """Return the graphs for symbolic arguments, under the facts that turn out to be needed."""
         facts: dict[str, Any] = {}
         while True:
             try:
-                return self._variant(layout, facts, leaves)
+                return self.for_facts(layout, facts, leaves)
             except NeedsConcrete:
                 facts = facts_of_symbols(trace, self.facts, layout, leaves)
-
-    def _lowered(self, variant: Variant, backend: Backend) -> Attached:
-        """Return a captured form as one backend runs it, lowered once."""
-        if variant.updates and not self.recipe.copies:
-            warn_left_out(self.recipe.subject, variant.updates, backend.name, self.__module__)
-        graphs, key = variant.graphs, backend.name
-        if self.residuals != "auto":
-            graphs, key = replace(graphs, residuals=self.residuals), f"{key} {self.residuals}"
-        if self.fused != "auto":
-            graphs, key = replace(graphs, fused=self.fused), f"{key} fused={self.fused}"
-        build = partial(lower_graphs, graphs, backend)
-        return build_once(variant.lowered, key, build)
