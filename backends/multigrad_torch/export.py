@@ -1,5 +1,4 @@
-"""Files that `xg.export` writes by torch: a program that calls operators with gradients of their
-own, and a Function's forward and backward as two ONNX models.
+"""`xg.export` by torch: programs that call operators with their own gradients, and ONNX models.
 
 torch's own exporters do the work; this module prepares their input. An operator is registered once
 in a process, under a name that contains the hash of its graphs.
@@ -68,8 +67,8 @@ def note_refused(error: Exception) -> None:
 def register_operator(name: str, schema: str, forward: Any, keep: Any, backward: Any) -> Any:
     """Return torch's operator of a name, registered if it is not yet.
 
-    Equal names mean equal graphs, and registering again would leave dangling what programs hold of
-    it (torch 2.13).
+    Equal names mean equal graphs. Registering one again would leave programs with dangling
+    references (torch 2.13).
     """
 
     def run(*args: Any) -> Any:

@@ -1,4 +1,6 @@
-"""torch's state as fast code asks for it before it runs, and what backward reads of a tensor."""
+"""torch's state that fast code checks before it runs, and the properties of tensors that backward
+reads.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Differences between releases of torch: each name in one form for all supported releases, and the
-release that a feature needs. docs/versions.md lists the supported releases.
+"""Differences between releases of torch, in one form for all; docs/versions.md lists
+the releases.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ else:
 
 
 def custom_op(name: str, schema: str, tags: Iterable[Any] = ()) -> Callable[..., Any]:
-    """Return what `torch.library.custom_op` returns, also on torch before 2.5, which reads no
-    string annotations and takes no tags.
+    """Do `torch.library.custom_op`, also before torch 2.5, which reads no string annotations and no
+    tags.
 
     The function is passed, as a decorator would make torch note its line: `inspect` searches all
     modules for that, anew for each file (24 ms of the import).
@@ -140,7 +140,7 @@ def find_groups() -> Iterator[Any]:
 
 
 class _Held(threading.local):
-    """The hooks that are entered on this thread, as this torch does not tell."""
+    """The hooks that are entered on this thread, which this torch cannot list."""
 
     def __init__(self) -> None:
         self.hooks: list[tuple[Any, Any]] = []

@@ -1,8 +1,8 @@
 """Source text of the `mx.custom_function` that a lowering becomes.
 
 MLX keeps a function's arguments and outputs for its backward, whatever that reads, so residuals are
-computed from them there. Rules that MLX is not told it derives from the forward: `batch` tells it
-how the pair is mapped, and what its forward mode is.
+computed from them there. MLX derives from the forward whatever it has no rule for, so `batch` sets
+how the pair is mapped, and its forward mode.
 """
 
 from __future__ import annotations

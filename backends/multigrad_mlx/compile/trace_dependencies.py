@@ -1,7 +1,7 @@
-"""Which trace keeps the code that runs now, and what that trace depends on.
+"""Traces that keep the code that runs now, and what each depends on.
 
 `mx.compile` keeps a trace by a function's arguments alone and has no guards. So each transformation
-that this backend can intercept (compile.py) is a frame, which is told what is read within it. A
+that this backend can intercept (compile.py) is a frame, which records what is read within it. A
 function that was compiled before this backend was loaded has no frame. It shows in an array that
 depends on its arguments, which MLX refuses to evaluate, before it computes anything.
 """

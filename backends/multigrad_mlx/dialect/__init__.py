@@ -1,1 +1,1 @@
-"""What a call of MLX means in ops, while foreign code is captured: MLX's dialect."""
+"""MLX's dialect: the meaning of each MLX function in ops, while foreign code is captured."""

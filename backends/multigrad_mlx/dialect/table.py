@@ -1,4 +1,4 @@
-"""MLX's dialect: which function of mlx.core and mlx.nn means which op.
+"""MLX's functions by op: those of mlx.core and mlx.nn that a capture understands.
 
 MLX has no protocol for foreign arrays, so a rule is captured by a copy of its code that stand-ins
 reach. Most functions take the same arguments as NumPy's of that name.

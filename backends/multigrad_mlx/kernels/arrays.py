@@ -88,7 +88,7 @@ def largest(x: Tensor, axis: Axis, keepdims: bool, least: float) -> Tensor:
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     wide, axis = accumulated(x), over(x, axis)
     top = largest(wide, axis, True, -math.inf)
-    # mx.isnan(top) | Infinities and NaN would become NaN in `wide - shift`.
+    # An infinite or NaN maximum would make NaN of `wide - shift`.
     shift = mx.where(mx.isinf(top) | mx.isnan(top), 0.0, top)
     total = mx.log(reduced(mx.sum, exp(wide - shift), axis, True, 0.0)) + shift
     return (total if keepdims else mx.squeeze(total, axes_of(x, axis))).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""MLX's kernel table, op to callable. An op with a symbol that is left out is written infix."""
+"""MLX's kernel table, op to callable. Symbols that are left out are written infix."""
 
 from __future__ import annotations
 

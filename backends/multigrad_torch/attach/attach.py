@@ -1,6 +1,4 @@
-"""Calls of an emitted `torch.autograd.Function`: outside transforms the eager class with prepared
-numbers, under transforms the class with `setup_context`.
-"""
+"""Calls of an emitted `torch.autograd.Function`, outside and under transforms."""
 
 from __future__ import annotations
 

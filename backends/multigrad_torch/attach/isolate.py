@@ -75,7 +75,7 @@ def _plainly(x: torch.Tensor) -> Iterator[None]:
 
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Return the result of a function that runs eagerly under torch's defaults; restore torch."""
-    # Taken before the modes are left, as they and the run may change it.
+    # The run may draw, and must not shift the program's own draws.
     state = torch.get_rng_state()
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     with ExitStack() as stack:

@@ -1,5 +1,5 @@
-"""Probes for `check` and audits: a function under forward mode, vmap, checkpoints or autocast, and
-the tensors that the custom gradients of a graph keep.
+"""Probes for audits: functions under forward mode, vmap, checkpoints or autocast, and what they
+keep.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def jvp(
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """Return what `vjp` returns, for the function under a checkpoint."""
+    """Return the outputs and the pullback, as `vjp` does, of the function under a checkpoint."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
         return checkpoint(lambda *given: run(given), *own, use_reentrant=False)
@@ -46,7 +46,7 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """Return what `vjp` returns, for the function under vmap over the first axis of each tensor."""
+    """Return the outputs and the pullback, as `vjp` does, of the function under vmap."""
 
     def of_each(own: Sequence[Tensor]) -> list[Any]:
         return run_on_tensors_alone(torch.func.vmap, run, own, torch.is_tensor)
@@ -61,7 +61,7 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """Return what `vjp` returns, under a reentrant checkpoint: only leaves get gradients."""
+    """Return outputs and pullback under a reentrant checkpoint: only leaves get gradients."""
     own = [_leaf(x) for x in inputs]
     with torch.enable_grad():
         outputs = list(checkpoint(lambda *given: tuple(run(given)), *own, use_reentrant=True))
@@ -83,7 +83,7 @@ def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 
 
 def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
-    """Return what `vjp` returns, with only the forward under autocast, as in a training step."""
+    """Return outputs and pullback with only forward under autocast, as in a training step."""
     device = torch.get_default_device().type
     nodes: list[Any] = []
 

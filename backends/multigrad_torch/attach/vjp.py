@@ -47,8 +47,8 @@ def vjp(
             keeps = again or nested
             differentiated = [outputs[i] for i in active]
             gradients = differentiate(differentiated, [own[i] for i in wrt], given, keeps, recorded)
-            # torch runs no node that leads to no input, so its own error would never come: without
-            # this check the gradient would silently be zeros.
+            # torch does not run nodes that lead to no input, so its own error would never come: the
+            # gradient would silently be zeros.
             if any(gradient is None for gradient in gradients):
                 _refuse_once_differentiable([outputs[i] for i in active])
             found = dict(zip(wrt, gradients, strict=True))
@@ -62,10 +62,10 @@ def vjp(
 def differentiate(
     outputs: list[Tensor], inputs: list[Tensor], cotangents: list[Any], keeps: bool, records: bool
 ) -> tuple[Tensor | None, ...]:
-    """Return what `torch.autograd.grad` returns, without its import of sympy to compare shapes.
+    """Do `torch.autograd.grad` without its import of sympy, which only compares shapes.
 
     The import (torch 2.13) is half of a first call. While nothing else has imported it, and shapes
-    are equal, this calls what `grad` calls after the comparison.
+    are equal, this calls the function that `grad` calls after the comparison.
     """
     pairs = zip(outputs, cotangents, strict=True)
     if (

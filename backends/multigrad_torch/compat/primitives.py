@@ -1,5 +1,5 @@
-"""Primitive functions: their derivatives are surrogate gradients, and units that do not spike
-return them.
+"""Primitive functions, whose derivatives are surrogate gradients; units that do not spike return
+them.
 
 The name is SpikingJelly's. Their own gradient is torch's, the true derivative.
 """

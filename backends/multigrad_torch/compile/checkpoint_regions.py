@@ -194,7 +194,7 @@ def as_it_is(saved: Tensor) -> Tensor:
 
 
 def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
-    """Note what acts on modules in the regions around this call, and how it acts there again."""
+    """Note that a rule acts on modules in the regions around this call, and how to repeat that."""
     for region in noted_regions():
         region.acted.setdefault(key, (held, act_again))
 

@@ -151,7 +151,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
 def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]:
     """Return the name of a call in CALLS, and the tensors among the arguments.
 
-    `is_read`: whether what is in force matters. `prepare` is told more only if it asks for more.
+    `is_read`: whether the call depends on the rules in force. More is sent only if `prepare` asks.
     """
     has_lengths = has_numbers = False
     while True:

@@ -1,1 +1,1 @@
-"""What a call of torch means in ops, while foreign code is captured: torch's dialect."""
+"""torch's dialect: the meaning of each torch function in ops, while foreign code is captured."""

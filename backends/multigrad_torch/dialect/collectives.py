@@ -1,5 +1,5 @@
-"""What torch's collectives mean in a rule: sums and maxima over the processes of a group, and
-exchanges of tensors.
+"""torch's collectives in a rule: sums and maxima over processes of a group, and exchanges of
+tensors.
 """
 
 from __future__ import annotations

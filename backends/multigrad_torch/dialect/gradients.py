@@ -1,6 +1,4 @@
-"""torch's dialect: gradients that code takes itself, by `torch.autograd.grad`, `.backward()` or
-`torch.func`; see `table.py`.
-"""
+"""torch's dialect: gradients that code takes by `torch.autograd`, `.backward()` or `torch.func`."""
 
 from __future__ import annotations
 

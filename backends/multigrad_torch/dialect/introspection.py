@@ -1,5 +1,5 @@
-"""Answers to what code asks of a symbolic tensor (attributes, device, layout), and what it asserts
-of it or makes like it.
+"""Answers about symbolic tensors: attributes, devices, layouts and assertions, and tensors like
+them.
 
 Answers that differ from call to call are facts: a tensor's device, whether it requires a gradient,
 its dtype. No value shows how a tensor lies in memory, so a capture is made both ways and must
@@ -309,7 +309,7 @@ def is_transformed(tensor: Tensor) -> bool:
 
 
 def is_grad_enabled(trace: Trace) -> bool:
-    """Return what torch answers while a class runs."""
+    """Return whether gradients are enabled in torch itself, as they are while a class runs."""
     for_classes(trace, torch.is_grad_enabled, CHANGES)
     # A backward is recorded only for second derivatives, so the capture is for the first one.
     trace.is_once |= trace.in_backward

@@ -1,7 +1,7 @@
-"""Modules that captured code calls: their state is a fact that is checked at each later call, as
-`.eval()` and `.train()` change what they compute.
+"""Modules that captured code calls: their state is a fact, which later calls check.
 
-Modules with tensors are handled by `multigrad.functions.object_arguments`, or run as written.
+`.eval()` and `.train()` change what a module computes. Modules with tensors are handled by
+`multigrad.functions.object_arguments`, or run as written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch's dialect: which torch function means which op, reached by `__torch_function__`."""
+"""torch's functions by op: a capture looks calls up here, by `__torch_function__`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""torch functions without a row: torch traces the call for its shapes and dtypes into ATen
-operators, which are recorded one by one.
+"""torch functions without a row, recorded as the ATen operators into which torch traces
+the call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Emitted code on DTensors: elementwise code runs on each process's part, other code on the whole
-by DTensor's ops.
+"""DTensors: elementwise code runs on each process's part, other code on the whole by DTensor's ops.
 
 A gradient has the placements of the tensor it belongs to. A partial tensor, whose parts are not
 added up yet, is refused as an input, and added up as a cotangent.

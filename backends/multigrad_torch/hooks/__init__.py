@@ -1,5 +1,5 @@
-"""Rules on the gradients of parameters. Most programs use none, so `param_hooks` is
-imported late.
+"""Rules on the gradients of parameters. `param_hooks` is imported late, as most
+programs use none.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Rules on gradients that need preparation: sparse ones, those that a GradScaler has scaled, and
-those that DistributedDataParallel reduces.
-"""
+"""Rules on gradients of special kinds: sparse, scaled by a GradScaler, or reduced by DDP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""`xg.from_autograd_function`: the recipe that makes a Function of an unchanged
-`torch.autograd.Function` class.
+"""`xg.from_autograd_function`: an unchanged `torch.autograd.Function` class as a recipe.
 
 The class's code runs on symbolic values with a context of ours, in the old style (`forward(ctx,
 ...)`) and with `setup_context`. On torch, a class that cannot be captured runs by its own `apply`.
@@ -429,7 +428,7 @@ def is_transforming() -> bool:
 
 
 def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Return what torch's legacy Variable does: a tensor on the same memory, without history."""
+    """Apply torch's legacy Variable: return a tensor on the same memory, without history."""
     if not isinstance(data, Value):
         return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
     if any(args) or any(kwargs.values()):

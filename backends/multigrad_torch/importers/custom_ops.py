@@ -1,5 +1,5 @@
-"""Operators made by `torch.library.custom_op`, with the gradient of `register_autograd`, as
-classes; and all operators with a gradient that packages have registered, as functions.
+"""Operators of `torch.library.custom_op` as classes with their registered gradients, and all
+packages' operators with a gradient as functions.
 """
 
 from __future__ import annotations

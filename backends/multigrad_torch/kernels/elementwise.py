@@ -119,9 +119,8 @@ def clip(x: Any, min: Any, max: Any) -> Tensor:
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     if not isinstance(condition, Tensor):  # params were compared
         device = (a if isinstance(a, Tensor) else b).device
-        condition = torch.full(
-            (), condition, dtype=torch.bool, device=device
-        )  # filled there: copying would wait for the GPU
+        # Filled there: copying would wait for the GPU.
+        condition = torch.full((), condition, dtype=torch.bool, device=device)
     return torch.where(condition, a, b)
 
 

@@ -1,5 +1,4 @@
-"""torch's kernel table, op to callable, and its loops. An op with a symbol that is left out is
-written infix.
+"""torch's kernel table, op to callable, and its loops. Symbols that are left out are written infix.
 
 A loop that ends by a tensor's values runs in Python, see `multigrad/graph/ops/arrays/loops.py`;
 when torch.compile or torch.export traces, it is torch's own higher-order op.

@@ -1,4 +1,4 @@
-"""`xg.attach` for torch modules: the plan of what acts on which module."""
+"""`xg.attach` for torch modules: plans which rule acts on which module."""
 
 from __future__ import annotations
 

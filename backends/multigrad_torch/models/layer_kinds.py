@@ -1,7 +1,6 @@
-"""Which operation and kind of layer a torch module or call is: one table for attach and
-attribution.
+"""The table of layers: the operation and kind of each torch module or call, for rules on models.
 
-The table says how rules that read weights take a call, and which operations are our activations.
+It says how rules that read weights take a call, and which operations are our activations.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Record:
         self.made.extend(_tensors(outputs))
 
     def rows(self, run: Callable[[], Any], own: Iterable[Tensor]) -> list[Row]:
-        """Run forward, and return what is saved in memory other than that of weights."""
+        """Run forward, and return the saved tensors whose memory is not that of weights."""
         with (
             torch.enable_grad(),
             torch.autograd.graph.saved_tensors_hooks(self.pack, as_it_is),
@@ -63,7 +63,7 @@ class Record:
 def kept_by_layers(
     model: nn.Module, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> list[Row]:
-    """Run a model forward on zeros, and return what is saved: by layer its role, shape, dtype and
+    """Run a model forward on zeros, and return the saved tensors: layer, role, shape, dtype and
     bytes.
 
     Memory is counted once, for the layer that keeps it first; weights and buffers are not counted.

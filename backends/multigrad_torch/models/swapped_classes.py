@@ -1,8 +1,8 @@
-"""Rules on modules by a swapped class: a subclass that looks like the original and contains what
-acts.
+"""Rules on modules by swapped classes: a subclass that looks like the original and applies the
+rules.
 
 The module's own dict, state dict, parameters, hooks and pickles stay as they are, and compiled code
-guards on the class. A module on which nothing acts has its own class again.
+guards on the class. A module without rules has its own class again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .. import dynamo
 from ..versions import COMPILES
 
 Method = Callable[..., Any]
-ACTING = "_multigrad_acting"  # what acts on a class's modules, outermost last
+ACTING = "_multigrad_acting"  # on a class: what acts on its modules, outermost last
 ORIGINAL = "_multigrad_original"
 # Sets the real class, past the property that shows the original one.
 CLASS: Any = vars(object)["__class__"]

@@ -111,7 +111,7 @@ class Fusing:
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[Kernels, Call] | None:
-        """Return what `fit` returns, for tensors or values that differ from the previous call's."""
+        """Return what `fit` does, if tensors or values differ from the previous call's."""
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:

@@ -227,9 +227,7 @@ def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
 
 
 def check(emitted: Emitted) -> None:
-    """Raise CannotFuseError for outputs that a kernel cannot return, or without a use
-    of kernels.
-    """
+    """Raise CannotFuseError for outputs that kernels cannot return, or if kernels have no use."""
     if emitted.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)

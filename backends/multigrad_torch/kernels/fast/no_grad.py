@@ -1,5 +1,4 @@
-"""torch's fast kernels for code that nobody differentiates, with the time that each was measured to
-save.
+"""torch's fast kernels for code that nobody differentiates, with the time that each saves.
 
 Times are for 1,000,000 float32 elements on one CPU thread, torch 2.13; `tools/bench` measures them
 again. Every kernel has the bits of the plain code, also for NaN, infinities and signed zeros.
