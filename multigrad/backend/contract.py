@@ -35,7 +35,7 @@ class Casts(NamedTuple):
 
 
 class WeakTypes(NamedTuple):
-    """Tensors whose dtype gives way to others', as those that are made of Python's numbers."""
+    """Tensors whose dtype gives way to others', such as those made of Python numbers."""
 
     is_weak: Callable[[Any], bool]
     """Whether a tensor is one."""
@@ -79,7 +79,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranks:
-    """What a framework knows about the processes of one program."""
+    """A framework's knowledge of the processes of one program."""
 
     group: Callable[[], Group | None] | None = None
     """The ranks of which this thread is one; None: it is alone, or the others need not have it."""
@@ -204,10 +204,10 @@ class Kernels:
     """`pack(mask) -> bytes`, eight to each, `unpack(bytes, like) -> mask` of a tensor's shape."""
 
     open_number: Callable[[Any], Any] | None = None
-    """(number) -> a 0-d tensor for a symbol, for which rows are not made; any other as it is."""
+    """(number) -> a 0-d tensor for a symbol, for which rows are not made; any other unchanged."""
 
     fast: FastKernels = field(default_factory=FastKernels)
-    """Kernels for code that nobody takes a derivative of."""
+    """Kernels for code of which no derivative is taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,7 +279,7 @@ class Autodiff:
     """How the framework chooses the dtypes of calls by itself; else it does not."""
 
     watches_outputs: bool = True
-    """Whether nobody writes into an output that forward keeps without an error in backward."""
+    """Whether a write into an output that forward keeps raises an error in backward."""
 
     notes_shapes: bool = False
     """Whether nothing is kept of a tensor of which backward reads the shape and dtype alone."""
@@ -288,11 +288,11 @@ class Autodiff:
     """Whether `render` makes use of `Code.whole`; of fast code where kept floats are cut off."""
 
     only_fast: bool = False
-    """Whether nobody differentiates or transforms what is emitted: its fast form serves."""
+    """Whether emitted code is never differentiated or transformed, so that fast code serves."""
 
     isolate: Callable[[Callable[[], Any], bool], Any] | None = None
     """(run, is_random) -> what `run()` returns, computed at once, whatever is traced, transformed,
-    recorded or put in force around the call; the framework's generator stays as it is."""
+    recorded or put in force around the call; the framework's generator is not changed."""
 
     rehearse: Callable[[Function, Sequence[Any]], Function] | None = None
     """(run, arrays) -> what gives `run(*tensors)` for NumPy arrays of these shapes and dtypes, if
@@ -354,7 +354,7 @@ class Compiler:
     """Readers that replace a Function's call."""
 
     begin_again: Callable[[], None] | None = None
-    """The backend was loaded for a call: a compiler that reads it begins once more."""
+    """The backend was loaded for a call: a compiler that reads the call starts again."""
 
     on_enter: Callable[[str], Callable[[], None]] | None = None
     """A `use` is entered, with this token; returns what to call where it is left."""
@@ -368,7 +368,7 @@ class Compiler:
 
     on_depend: Callable[[Any], None] | None = None
     """(held): code depends on what a layer holds, or on a name that is looked up; it is stale, or
-    made anew, once `held.superseded` is true."""
+    compiled again, once `held.superseded` is true."""
 
     on_register: Callable[[int], None] | None = None
     """(epoch): a name changed its meaning."""
@@ -387,7 +387,7 @@ class Compiler:
     """(moving): a number has moved, of which `on_depend` may have been told."""
 
     forget_traces: Callable[[Iterable[Tensor]], None] | None = None
-    """(variables): a model that holds these has other rules: unguarded code is compiled anew."""
+    """(variables): a model that holds these has other rules: unguarded code is compiled again."""
 
     on_call: Callable[[], AbstractContextManager[Any]] | None = None
     """A Function reads the rule in force: where a region runs again, that of its first run."""
@@ -432,7 +432,7 @@ class Imports:
     """The operators with a gradient that packages have registered, as namespace::name."""
 
     find_operator: Callable[[Any], Callable[..., Any] | None] | None = None
-    """(its name, or what stands for it) -> the operator as a function with a signature, or None."""
+    """(its name, or an object for it) -> the operator as a function with a signature, or None."""
 
     container: Callable[[Any], Parts | None] | None = None
     """How an object is taken apart, and put together of other parts, whose class its users have
@@ -487,7 +487,7 @@ class Ejection:
     """How people call it, for the head of the file: of the name and the arguments."""
 
     namespace: Mapping[str, Any] = field(default_factory=dict)
-    """Names that `render` uses besides those of `Autodiff.namespace`."""
+    """Names that `render` uses in addition to `Autodiff.namespace`."""
 
     words: tuple[str, ...] = ()
     """Names that `render` uses within functions: no param can have one of them."""
@@ -501,7 +501,7 @@ class Ejection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exports:
-    """Files of the framework's own formats, and of those that it writes for others."""
+    """Files in the framework's own formats, and in formats that it writes for others."""
 
     programs: Mapping[str, Function] = field(default_factory=dict)
     """By the suffix of the file (".pt2"), (model, path, inputs, dynamic_shapes, strict) -> the

@@ -39,7 +39,7 @@ class Difference:
         reason: why.
         ulps: what the tests allow, in eps of the largest value on the way, where that is more than
             4.
-        settled: whether it is so on every processor and for every size.
+        settled: whether it holds on every processor and for every size.
         formula: what is computed instead, of an `Exact` of `multigrad.testing.oracles`.
         unsettled: (x, params) -> the mask of elements of which nothing is promised.
     """
@@ -74,7 +74,7 @@ class Mended:
 class Differences:
     """All differences that a backend declares."""
 
-    # Those that the backend's rows leave.
+    # The differences that the backend's rows leave.
     kept: tuple[Difference, ...] = ()
     # Kernels that its rows replace or correct.
     mended: tuple[Mended, ...] = ()

@@ -1,4 +1,4 @@
-"""Functions prepared for one backend: straight-line code, and what `render` needs besides."""
+"""Functions prepared for one backend: straight-line code and what `render` needs."""
 
 from __future__ import annotations
 

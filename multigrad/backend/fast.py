@@ -64,7 +64,7 @@ class FastKernels:
         into: per op, `f(*operands, out=place)` that writes the result to a place of its dtype and
             shape, or into new memory where that is None; its first operand is a tensor.
         turns: `(carry, rows, constants, body, reverse, turn, assumed, held)`, a scan whose turns
-            write into what it gives. `turn` is as `body`, but for what it takes besides: for each
+            write into what it gives. `turn` is like `body`, but takes further arguments: for each
             of its results a place, or None. It may count on the carry's keeping its shapes, and
             on those rows having the shape of a carry that `assumed` pairs. `held` pairs results
             with the carried value that each is, unchanged. Its switch is "<backend>.turns".
@@ -183,7 +183,7 @@ def take_norms_as_numbers(graph: Graph, kernel: Op) -> Graph:
     for node in graph.nodes:
         if node in numbers or numbers.isdisjoint(node.operands):
             continue
-        # What is computed of such numbers alone is a number too.
+        # A function of such numbers only is a number too.
         alone = all(o in numbers or not is_tensor(o) for o in node.operands)
         if alone and node.op in IN_PYTHON:
             numbers.add(node)

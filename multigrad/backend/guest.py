@@ -32,7 +32,7 @@ class SharedBuffer:
         shape: its shape.
         array: gives the memory as a NumPy array, without a copy where NumPy can see it (bfloat16 by
             ml_dtypes).
-        exporter: an object with `__dlpack__`; None where there is the array alone.
+        exporter: an object with `__dlpack__`; None if there is only the array.
     """
 
     dtype: str

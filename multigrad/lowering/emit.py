@@ -321,7 +321,7 @@ class _Writer:
         return None
 
     def is_fresh(self, node: Node) -> bool:
-        # Memory of its own, whose numbers nobody reads after this.
+        # Memory of its own that is not read again.
         if node.type.kind != "tensor" or self.uses[node] != 1:
             return False
         if node.op is ops.CAST:  # to its own dtype it returns its operand

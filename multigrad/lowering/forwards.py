@@ -50,7 +50,7 @@ class Forward:
     def words(self) -> str:
         return repr(self.name)
 
-    @functools.cache  # noqa: B019 (the rows live for ever)
+    @functools.cache  # noqa: B019 (the rows live forever)
     def graph(self) -> Graph:
         """Return `tin -> output`."""
         trace = Trace(self.name)
@@ -155,7 +155,7 @@ def find_forward(
     Args:
         at_zero: the value at the jump, of Heaviside and Sign; None is what the name says, 0 where
             it says nothing. "Heaviside(at_zero=1.0)" is the name with its value.
-        threshold: of Ternary, likewise: "Ternary(threshold=0.1)"; 0.05 where nothing says it.
+        threshold: that of Ternary, as in "Ternary(threshold=0.1)"; by default 0.05.
 
     Raises:
         RuleValueError: there is none of the name, or a value is no finite number.

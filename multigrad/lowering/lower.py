@@ -243,7 +243,7 @@ def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
 def _with_histories(
     graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
 ) -> FunctionGraph | None:
-    # Of use where a derivative of what is kept is that of the ops, or none is taken. The pair
+    # Of use if the derivative of a residual is that of its ops, or none is taken. The pair
     # itself, where fast code also keeps what cost forward much.
     autodiff = backend.autodiff
     if not autodiff.joins_loops:
@@ -294,7 +294,7 @@ def _emit(
 
 def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
     """Return whether forward and what it keeps share work on the smaller tensors only."""
-    # Such as a scale. What is computed of all tensors is better computed again than held.
+    # Such as a scale. A value computed of all tensors is better computed again than kept.
     given = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
     shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(given)
     shared = {node for node in shared if node.type.kind == "tensor"}

@@ -29,7 +29,7 @@ class Row:
     Attributes:
         name: a layer's name, or an operation's.
         kind: the layer's class, or "operation".
-        rule: what acts there now.
+        rule: the rule that acts there now.
         selector: what chose it.
     """
 
@@ -136,5 +136,5 @@ def named(rule: Any) -> str:
     if isinstance(rule, Rule):
         return rule._words
     name = getattr(rule, "name", None)
-    said = repr(rule)  # a rule of a layer says its numbers itself
+    said = repr(rule)  # the repr of a layer's rule has its numbers
     return said if name is None or said.startswith(f"{name}(") else name

@@ -280,7 +280,7 @@ def _nothing(selector: Any, layers: Sequence[Layer], operation_names: Iterable[s
     return f"selector {said} matches no layer{near} (kinds of layers: {', '.join(kinds)})"
 
 
-# --- a rule over a forward that stays as it is: a layer, a call of a library, anything ------------
+# --- a rule over an unchanged forward: a layer, a call of a library, anything ---------------------
 Tensor = Any
 Over: TypeAlias = AnyFunction | BoundFunction
 # Weak: an entry goes when its rule is freed.
@@ -301,7 +301,7 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
     found = resolve(rule)
     known = _over.get(found)
     if known is None:
-        bound_rule = found.bound_rule()  # a param that is missing is said here
+        bound_rule = found.bound_rule()  # raises for a missing param
         # Weak, because the Function is the value of an entry whose key is the rule.
         held = weakref.ref(found)
         names, values = bound_rule.specialization.runtime, bound_rule.values
@@ -392,7 +392,7 @@ MOST_CALLED = 24
 # --- operations that a function calls -------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Meant:
-    """What a selector of operations means.
+    """The meaning of a selector of operations.
 
     Attributes:
         selector: as it was given.
@@ -454,7 +454,7 @@ def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
 
 
 def unmet(function: str, said: str, near: str, called: Iterable[str]) -> str:
-    """Return the error message for a selector that nothing a function calls is meant by."""
+    """Return the error message for a selector that means nothing that a function calls."""
     names = sorted(set(called))
     listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
     return f"{function} calls no operation {said}{near} (it calls: {listed or 'none'})"
@@ -479,7 +479,7 @@ def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a composite gives a layer.
+    """A layer and its rule in a composite.
 
     Attributes:
         layer: the layer.

@@ -36,7 +36,7 @@ class Scopes:
         return f"multigrad_layer_{self.names.index(name)}_"
 
     def layer_of(self, text: str) -> str:
-        """Return the innermost layer of what is traced under these scopes."""
+        """Return the innermost layer of a text with scopes."""
         # Outer scopes come first in the text.
         found = SCOPE.findall(text)
         return self.names[int(found[-1])] if found else WHOLE

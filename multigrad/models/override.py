@@ -109,7 +109,7 @@ class Overridden(Generic[P, R]):
         self._read = tuple(self._readings())
         self._captured: Following[Function] | None = None
         functools.update_wrapper(self, function, updated=())
-        vars(self).pop("__wrapped__")  # whoever unwrapped it would lose the rules
+        vars(self).pop("__wrapped__")  # unwrapping would lose the rules
 
     def __repr__(self) -> str:
         return f"override({self.function!r}, {self.rules!r})"
@@ -245,7 +245,7 @@ def is_capturing(tree: Any) -> bool:
 # --- a function whose operations get rules while it is captured -----------------------------------
 @dataclass(frozen=True, slots=True)
 class Recording(Meant):
-    """What a selector means where a function is captured.
+    """The meaning of a selector when a function is captured.
 
     Attributes:
         op: the op that the function records, if it is one: operators and methods record it too.
@@ -383,7 +383,7 @@ def op_of(function: Callable[..., Any]) -> Op | None:
 
 
 def is_direct(result: Value, x: Value) -> bool:
-    """Return whether a result is one op of what a function was given."""
+    """Return whether a result is one op applied to the input of a function."""
     operands = result.node.operands
     return x.node in operands and all(each is x.node or not each.operands for each in operands)
 

@@ -1,7 +1,7 @@
 """Discovery of backends by their entry points, and of the backend that owns a value.
 
-Ours and strangers' are found alike, in the group `multigrad.backends`. No framework but NumPy is
-named here: a value's owner is looked for among the backends whose framework is already imported,
+All are found in the group `multigrad.backends`, ours and third-party ones. No framework but NumPy
+is named here: a value's owner is looked for among the backends whose framework is already imported,
 and cached by type. A backend that cannot be loaded is tried once and affects no other;
 `xg.backends()`, and a request by its name, give the reason.
 """
@@ -92,8 +92,8 @@ class Statuses(list[BackendStatus], InNotebooks):
 _loaded: dict[str, Backend] = {}
 _owners: dict[type, Backend] = {}
 _points: dict[str, Any] = {}
-_refused: dict[str, str] = {}  # by name: what was said where it could not be loaded
-_contested: dict[str, str] = {}  # by name: what is said where several packages offer one
+_refused: dict[str, str] = {}  # by name: why it could not be loaded
+_contested: dict[str, str] = {}  # by name: which packages offer the same one
 _indexing = make_lock()
 
 
@@ -151,7 +151,7 @@ def _import_backend(name: str, point: Any) -> Backend:
             f"backend {name!r} needs {error.name}, which is not installed: {line}"
         ) from error
     except (Exception, SystemExit) as error:
-        # An import of the framework may have begun, and its own word on its version counts.
+        # The framework may have been imported since, and its own `__version__` counts.
         _check_version(name, package)
         raise _broken(name, where, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
@@ -197,7 +197,7 @@ def index_readers() -> None:
     # What reads the code of a call is asked before all others.
     rows.sort(key=lambda row: not row[1].reads_code)
     functions.sort(key=lambda reader: not reader.reads_code)
-    # From here on nothing raises: a stranger's backend that is malformed changes no table.
+    # From here on nothing raises: a malformed third-party backend changes no table.
     READERS.update(readers)
     compilers = [backend.compiler for backend in loaded()]
     IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
@@ -395,7 +395,7 @@ def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tup
     return namespace(module, names, load)
 
 
-# --- what a stranger's package offers -------------------------------------------------------------
+# --- checks of a third-party backend --------------------------------------------------------------
 # Fields that are called without a look whether they are there.
 CALLED = {
     "tensors": ("dtype", "to_numpy", "from_numpy", "is_traced"),

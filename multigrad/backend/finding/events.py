@@ -54,7 +54,7 @@ def show_tensors(active: Any) -> None:
 
 
 def hook_params() -> Leave:
-    """Let rules act on parameters' gradients, where frameworks can, until the result is called."""
+    """Make rules act on parameters' gradients, if frameworks can, until the result is called."""
     with ExitStack() as stack:
         for backend in in_use():
             if backend.imports.hook_params is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...graph.support.class_bases import dataclass
 
-OWN = "multigrad-rules"  # the distribution whose names nobody else takes
+OWN = "multigrad-rules"  # the distribution whose names no other may take
 # Parts of a `Requires-Dist` line (PEP 508), as far as backends need them.
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 EXTRA = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
@@ -100,7 +100,7 @@ def _points_of(distribution: Any) -> list[Any]:
     try:
         if "multigrad" not in (distribution.read_text("entry_points.txt") or ""):
             return []
-        # One that lies further back on the path is not what is imported.
+        # Python imports the first one on the path, not this one if it is further back.
         return list(metadata.distribution(_name_of(distribution)).entry_points)
     except Exception:  # its metadata is damaged, whatever that raises: it offers nothing
         return []
@@ -148,7 +148,7 @@ def _is_of_here(line: str) -> bool:
 
 
 def find_version(name: str, requirements: list[Requirement]) -> str | None:
-    """Return the version of a framework, its own word first; None where it is not known."""
+    """Return a framework's version, from itself or from metadata, or None if unknown."""
     from importlib import metadata
 
     known = getattr(sys.modules.get(name), "__version__", None)

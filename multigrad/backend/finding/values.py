@@ -25,7 +25,7 @@ NO_TENSORS = (bool, int, float, str, bytes, type(None), list, tuple, dict)
 
 
 def owner_of(value: Any) -> Backend | None:
-    """Return the backend of a tensor, None for what is no tensor."""
+    """Return the backend of a tensor, or None if a value is no tensor."""
     is_number = isinstance(value, np.number)  # np.float64 is a Python float too
     if isinstance(value, NO_TENSORS) and not is_number:
         return None

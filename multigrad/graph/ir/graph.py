@@ -128,7 +128,7 @@ _lock = make_lock()
 
 
 def make_node(op: Op, operands: Iterable[Node], attrs: Mapping[str, Any], type_: Type) -> Node:
-    """Return the node for this operation, the existing one where there is one."""
+    """Return the node for this operation, an existing one if possible."""
     operands = tuple(operands)
     pairs = tuple(sorted(attrs.items())) if attrs else ()
     # repr tells 0.0 from -0.0, 1 from 1.0 and True, and makes NaN equal to itself. The parts of the

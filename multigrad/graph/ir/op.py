@@ -22,7 +22,7 @@ class Attr:
         default: the value in `xg.xp` if it is left out.
         annotation: its type in `xg.xp`.
         taken: the function by which `xg.xp` reads a value, of those that
-            `multigrad/trace/xp/op_functions.py` knows; "": it takes it as it is.
+            `multigrad/trace/xp/op_functions.py` knows; "": none.
     """
 
     legal: Callable[[object], bool]
@@ -50,8 +50,8 @@ class Op:
         symbol: Python's operator.
         random: whether it draws numbers, by a key.
         xp: its name in `xg.xp`, where that is another; "" if it has none.
-        composed: its function there is written by hand: it does more than record the op.
-        in_vjps: only VJPs record it.
+        composed: whether its function in `xg.xp` is written by hand, to do more than record it.
+        in_vjps: whether only VJPs record it.
         domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
         degree: how linearity in something passes through it; None: it does not.
         integer: whether integers give integers, instead of the float dtype; a dtype: they give
@@ -113,7 +113,7 @@ class Op:
 
     @property
     def variadic(self) -> bool:
-        """Whether the last operand stands for one or more."""
+        """Whether the last operand is one or more tensors."""
         return bool(self.operands) and self.operands[-1].startswith("*")
 
     def operand_names(self, count: int) -> tuple[str, ...]:

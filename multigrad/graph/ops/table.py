@@ -45,7 +45,7 @@ def op(
 
     Args:
         name: the name in graphs and documents.
-        args: the operands' names; a last one called `*arrays` stands for one or more.
+        args: the operands' names; a last one called `*arrays` means one or more.
         numpy: the meaning, on arrays and numbers.
         vjp: see above.
         doc: one line.
@@ -176,7 +176,7 @@ class _Asked:
         return lambda *operands, **attrs: ANSWER
 
 
-# The number of rows is the key: an op that is declared later makes the table anew.
+# The number of rows is the key: an op that is declared later rebuilds the table.
 @functools.lru_cache(maxsize=1)
 def _by_name(count: int) -> dict[str, Op]:
     return {row.in_xp: row for row in DECLARED.values()}

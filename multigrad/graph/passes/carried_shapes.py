@@ -58,7 +58,7 @@ def assume_alike(body: Graph, carried: int, rows: int) -> tuple[Graph, dict[int,
     """
     alike, (_, below) = find_alike(body, carried), _around(body, carried)
     for node in body.nodes:
-        # The gradient of `like` is made of what is summed to it.
+        # `like` is the tensor whose gradient the sum is.
         if node.op is ops.SUM_TO and node.operands[0] in alike:
             below[node.operands[1]].add(alike[node.operands[0]])
     assumed = {

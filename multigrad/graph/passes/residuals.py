@@ -378,7 +378,7 @@ def minimum_cut(
     node is an edge from (node, 0) to (node, 1).
     """
     given = [node for node in costs if node.op is ops.INPUT or node in scans]
-    if all(node.op is ops.INPUT for node in needed):  # nothing lies between
+    if all(node.op is ops.INPUT for node in needed):  # nothing is between
         return [node for node in given if node in needed]
     users = [(operand, node) for node in costs for operand in node.operands if operand in costs]
     edges: list[tuple[Any, Any, int]] = [
@@ -462,7 +462,7 @@ def _split(
     shown = dict.fromkeys((*results.values(), *[n for n in read if called[n] in roles.outputs]))
     keep = Graph("keep", (*given, *shown, *params), tuple(computed), backward.locations)
     short = substitute(keep, results) if apart else keep
-    if not alike:  # a float that another's derivative passes through is computed anew
+    if not alike:  # a float through which another derivative passes is computed again
         pairs = zip(keep.outputs, short.outputs, strict=True)
         found = [before if is_float(before.type) else after for before, after in pairs]
         short = replace(short, outputs=tuple(found))

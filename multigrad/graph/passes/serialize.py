@@ -1,7 +1,7 @@
 """Graphs as plain data (dicts, lists, strings, numbers), written and read.
 
 Files may come from anywhere: what is read is checked field by field before it is used, names
-against the op table and values against fixed limits, and the types of results are computed anew.
+against the op table and values against fixed limits, and the types of results are computed again.
 Nothing that is read is executed, and no number in it decides how much memory is taken.
 """
 
@@ -217,7 +217,7 @@ def _decode_place(data: Data, where: str) -> Location:
 
 def _decode_op(data: Data, where: str) -> Op:
     op = ops.OPS.get(data) if type(data) is str else None
-    # INPUT has a field of its own, and a CALL holds a Function, which is no data.
+    # INPUT has a field of its own, and a CALL holds a Function, which is not data.
     if op in (None, ops.INPUT, ops.CALL):
         like = suggest(data, ops.OPS) if type(data) is str else ""
         fail(where, f"{describe(data)} is no op that this version knows{like}")
@@ -357,7 +357,7 @@ def _estimate(estimate: Callable[..., int] | None, node: Node, known: dict[Node,
 # --- fields, values and arrays --------------------------------------------------------------------
 
 
-MOST_PLACES = 64  # axes, and what is said of each of them
+MOST_PLACES = 64  # axes, and values for each of them
 MOST_TEXT = 200
 MOST_INTEGER = 1 << 63
 _INTEGERS = (f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))

@@ -151,7 +151,7 @@ class Compiled(Generic[Bound]):
         try:
             folder = open_folder(LIBRARIES)
         except OSError:
-            return None  # said when the library is to be kept
+            return None  # `keep` reports it
         if folder is None:
             return None
         starts = [self.file_start(source, command) for command in commands]

@@ -73,7 +73,7 @@ def whole(name: str) -> ModuleType | None:
 
 
 class _Finder(MetaPathFinder, InspectLoader):
-    """Finds a room by its public name, and the modules in it likewise."""
+    """Finds a room, and the modules in it, by a public name."""
 
     def __init__(self, package: str, rooms: Mapping[str, str]) -> None:
         self.package, self.rooms = package, rooms
@@ -112,7 +112,7 @@ class _Finder(MetaPathFinder, InspectLoader):
 
 
 def serve(package: str, rooms: Mapping[str, str]) -> None:
-    """Let the public modules of a package be imported from now on."""
+    """Make the public modules of a package importable."""
     sys.meta_path.insert(0, _Finder(package, rooms))
 
 

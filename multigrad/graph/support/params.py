@@ -72,7 +72,7 @@ def find_part(owner: str, address: str, labels: Sequence[str]) -> tuple[int, str
     """Return the position of the part that an address names, and the param's own name.
 
     Args:
-        owner: the owner of the parts, as messages name it.
+        owner: the owner of the parts, for messages.
         labels: the parts' names, which may repeat.
     """
     label, _, param = address.rpartition(".")

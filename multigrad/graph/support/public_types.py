@@ -50,7 +50,7 @@ class WrittenRule(Protocol):
     def prove(self) -> bool: ...  # see `register`
 
     @property
-    def shards(self) -> Any: ...  # what its reductions and draws are taken over, if that is said
+    def shards(self) -> Any: ...  # the shards of its reductions and draws, if given
 
     @property
     def first_order(self) -> bool: ...  # see `register`

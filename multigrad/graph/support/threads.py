@@ -99,7 +99,7 @@ class _Job:
 
 
 _jobs: dict[Any, _Job] = {}  # by table and key
-_waits: dict[int, _Job] = {}  # what a thread waits for
+_waits: dict[int, _Job] = {}  # the job that each thread waits for
 
 
 def build_once(

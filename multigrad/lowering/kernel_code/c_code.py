@@ -19,7 +19,7 @@ REDUCTIONS = {
     ops.SUM: "sum", ops.SUM_TO: "sum", ops.MEAN: "sum", ops.VAR: "squares", ops.STD: "squares",
     ops.MAX: "largest", ops.MIN: "smallest",
 }  # fmt: skip
-COUNTS = {ONE: "n", ROW: "columns", COLUMN: "rows"}  # of what a mean is taken
+COUNTS = {ONE: "n", ROW: "columns", COLUMN: "rows"}  # the divisor of a mean
 # {0} is the total, {1} the count, {2} the correction.
 FINISHED = {
     ops.MEAN: "{0} / {1}",
@@ -301,7 +301,7 @@ def in_stages(
 
     Args:
         load: gives names to inputs, which each loop reads again.
-        lines: give names to what is computed, each from names before it.
+        lines: each names an expression of names before it.
         store: write results.
         reduced: names of which the whole chunk is read after the loops: v7 at w7.
     """

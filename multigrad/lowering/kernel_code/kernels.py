@@ -206,7 +206,7 @@ def write_kernel(
     """Return a graph as a kernel.
 
     Args:
-        dtype: what T stands for.
+        dtype: the dtype that T means.
         packed: the names of masks among the inputs that are packed to bits.
         packs: the positions of masks among the outputs that are to be packed.
         layouts: the layouts of the inputs; by default all have the shape of the elements.

@@ -17,7 +17,7 @@ from ...graph.ir.op import Op
 from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
 
 REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
-SQUARED = (ops.VAR, ops.STD)  # of what is centered
+SQUARED = (ops.VAR, ops.STD)  # sums of squares of centered values
 SIZES = (ops.SIZE, ops.DIM)
 
 
@@ -40,10 +40,10 @@ class Step(NamedTuple):
 
     Attributes:
         space: FULL, ROW, COLUMN or ONE.
-        lines: give names to what is computed.
+        lines: each names an expression.
         reads: the values from elsewhere.
         results: the positions of results that are written.
-        totals: what is reduced.
+        totals: the reductions.
     """
 
     space: str
@@ -109,7 +109,7 @@ class Layouts:
     Attributes:
         of: the layout of each.
         passes: after how many passes over the elements each is known.
-        turns: after how many turns over a row each is known, of what is computed for elements or
+        turns: after how many turns over a row each is known, if it is computed for elements or
             for rows.
         ranks: how many axes the elements have, where a reduction tells.
         row_axes: how many of them, at the end, are a row.

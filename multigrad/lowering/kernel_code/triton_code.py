@@ -138,7 +138,7 @@ def language(dtype: str) -> Language:
 
 MOST = 1024  # programs that give parts of a sum
 COLUMNS, PARTS = 64, 32  # of which a program adds up what others gave of a sum of columns
-COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # of what a mean is taken
+COUNTS = {ONE: "n", ROW: "columns", COLUMN: "(n // columns)"}  # the divisor of a mean
 FREEDOM = "tl.maximum((zero + {1}).to(tl.float64) - {2!r}, 0.0)"
 FINISHED = {
     ops.MEAN: "({0}) / {1}",
@@ -157,7 +157,7 @@ class Stage(NamedTuple):
     """One launch.
 
     Attributes:
-        over: what its programs share: FULL, ROW, COLUMN, or ONE where there is one program.
+        over: what its programs share: FULL, ROW, COLUMN, or ONE for a single program.
         before: steps for all, which each program takes.
         loop: steps for elements, rows or columns.
     """
@@ -392,7 +392,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
     def lines(self, step: Step) -> list[str]:
-        # What is to be reduced is called e7 while v7 is the result.
+        # A value to be reduced is called e7, and its result v7.
         reduced = {total.value for total in step.totals}
         return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
 

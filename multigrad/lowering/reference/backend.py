@@ -106,7 +106,7 @@ def _render_prepare(emitted: Emitted) -> tuple[str, str]:
     # Constants are computed from the params once, and passed to each call.
     prepared = emitted.fast.prepared
     words = {} if prepared is None else dict(prepared.names)
-    for name in emitted.params:  # they are given beside
+    for name in emitted.params:  # these are arguments anyway
         words.pop(name, None)
     if prepared is None or not words:
         return "", ""
@@ -166,7 +166,7 @@ def say_unwritable(x: Array) -> str:
 
 
 def refuse(kind: type) -> str | None:
-    """Return why a class of arrays is not taken: its elements would be silently other ones."""
+    """Return why a class of arrays is not taken: its results would silently differ."""
     if RELEASE < (2, 2):  # asked once for each class
         warnings.warn(
             f"numpy {np.__version__} gives another dtype where an array of bfloat16, or before "
@@ -230,7 +230,7 @@ backend = Backend(
         keeps_float_derivatives=True,  # nobody differentiates NumPy code
         watches_outputs=False,
     ),
-    draws=Draws(replays=True),  # it has no draws of its own that are captured
+    draws=Draws(replays=True),  # none of NumPy's own draws are captured
     interop=Interop(lend=lend, borrow=borrow, outside=silent, bridge=bridge),
     models=Models(is_operation=is_operation),
     modes=Modes(

@@ -22,7 +22,7 @@ from ...rules.model.rule import Rule
 #       x (batch, channels, *lengths), weight (out, in / groups, *sizes); padding ((before, after),
 #       ...) of zeros
 #   convolution_transpose: the same with weight (in, out / groups, *sizes), padding of what comes
-#       out, and `out` needed, whose shape says what is added to the ends
+#       out, and `out` needed, whose shape tells what is added to the ends
 #   average_pooling(x, out, *, sizes, strides, padding, counts_padding): layouts as for convolution
 #   adaptive_average_pooling(x, out, *, counts): as many windows on each of the last axes
 #   addition(a, b, out), of shapes that broadcast

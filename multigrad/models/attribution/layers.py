@@ -27,7 +27,7 @@ class Layer:
 
     Attributes:
         inputs: the names of what relevance is for.
-        attributes: the names of what is fixed.
+        attributes: the names of its fixed attributes.
         forward: `(inputs, weight, bias, out, **attributes)`; `out` gives a shape, or is None.
         pull: `(cotangent, inputs, weight, **attributes)`, the transpose of forward without the
             bias: a cotangent for each input.

@@ -63,8 +63,8 @@ class Formula:
     """A rule as the literature writes it.
 
     Attributes:
-        name: the rule's.
-        shares: what it sums.
+        name: the rule's name.
+        shares: the shares that it sums.
         numbers: the names of its numbers, which `Modify` gets by name.
         stabilizer: the name of the number that is added.
         is_plain: whether it modifies nothing: then it also holds for layers without weights.
@@ -116,7 +116,7 @@ def minus_high(x: Tensor, numbers: Any) -> Tensor:
     return xp.zeros_like(x) - numbers["high"]
 
 
-# --- what a share is a share of -----------------------------------------------------------------
+# --- the relevance that a share divides -----------------------------------------------------------
 
 
 def whole(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:

@@ -61,7 +61,7 @@ ARGSORT = place(
     descending=flag(False),
 )
 
-# --- what stands at places, and what is put there ----------------------------------------------
+# --- reading at indices, and adding at them ----------------------------------------------------
 
 
 def at_places(name: str, args: str, numpy: Any, vjp: Any, doc: str, **more: Any) -> Op:

@@ -103,7 +103,7 @@ def triangular_solve_vjp(
     of_b = xp.triangular_solve(a, ct, lower=lower, transposed=not transposed, unit=unit)
     left, right = (y, of_b) if transposed else (of_b, y)
     of_a = -xp.matmul(left, xp.matrix_transpose(right))
-    # Only what is read has a gradient: one triangle, without its diagonal if that is ones.
+    # Only elements that are read have a gradient: one triangle, without a diagonal of ones.
     return (xp.tril(of_a, -unit) if lower else xp.triu(of_a, int(unit))), of_b
 
 

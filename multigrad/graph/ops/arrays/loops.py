@@ -166,7 +166,7 @@ def meaning_of(region: Region) -> Function:
     def compute(*values: Array) -> tuple[Array, ...]:
         graph = region.graph
         done: dict[Node, Any] = dict(zip(graph.inputs, values, strict=True))
-        # Inputs of the rule's dtype T tell what T means; float32 where there are none.
+        # Inputs of the rule's dtype T tell the meaning of T; float32 if there are none.
         tells = [value for node, value in done.items() if node.type.dtype == T]
         for node in graph.nodes:
             if node.op.name == "const":

@@ -65,7 +65,7 @@ def divide(a: Number, b: Number) -> Number:
 
 
 def rounded(a: Number) -> Number:
-    # Python's round gives an int, which has no -0, and raises for what is not finite.
+    # Python's round gives an int, which has no -0, and raises for NaN and infinities.
     return math.copysign(float(round(a)), a) if math.isfinite(a) else a
 
 
