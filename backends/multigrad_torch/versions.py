@@ -147,7 +147,8 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    """Return a function that returns the innermost hooks for saved tensors, None without any."""
+    # torch before 2.6 cannot tell its innermost hooks for saved tensors, so entering them is
+    # watched.
     autograd, held = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
     frame = sys._getframe()

@@ -288,7 +288,7 @@ class Constants:
 # In 16 bits torch computes with a number in float32; a tensor of that dtype is rounded first.
 CONSTANT_DTYPES = (torch.float32, torch.float64)
 CPU = torch.device("cpu")
-BIG = 1e38  # far from where float32 ends
+BIG = 1e38  # well below the largest float32
 
 
 def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:

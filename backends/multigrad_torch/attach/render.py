@@ -390,10 +390,8 @@ def _refuse(emitted: Emitted) -> list[str]:
 
 
 def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
-    """Return the lines that return gradients, and None for `count` params.
-
-    With `chosen`, a gradient that `ctx.needs_input_grad` does not ask for is None too.
-    """
+    # Params get None, and with `chosen` also a gradient that `ctx.needs_input_grad` does not ask
+    # for.
     gradients = list(emitted.gradients(backward))
     if chosen and len(emitted.wrt) > 1:
         for i, gradient in enumerate(gradients):

@@ -353,8 +353,9 @@ def class_for_objects(identifier: str) -> str:
 def keep_class(function: Function, has_keywords: bool = False) -> str:
     """Return the name of a Function's own class, "" if Dynamo may not read it.
 
-    Eager code runs a Function that is not captured unchanged, and so may compiled code, except
-    under torch.func transforms: there Dynamo (torch 2.13) differentiates the forward instead.
+    A Function that is not captured runs unchanged in eager code, and so it may in compiled code,
+    except under torch.func transforms: there Dynamo (torch 2.13) differentiates the forward
+    instead.
     """
     if torch._C._are_functorch_transforms_active():
         return ""

@@ -367,7 +367,7 @@ def _assert_async(x: Tensor, assert_msg: str = "") -> None:
 
 
 def _check(cond: Any, message: Any = None) -> None:
-    """Check lengths that are known, which makes them facts."""
+    # `bool` of a number about lengths makes it a fact.
     is_number = isinstance(cond, Value) and cond.node.type.kind == "scalar"
     torch._check(bool(cond) if is_number else cond, message)
 

@@ -27,7 +27,7 @@ from multigrad.graph.ops.results import elementwise
 
 Tensor: TypeAlias = torch.Tensor
 ONE = torch.ones((), device="cpu")  # exact in every dtype
-SMALL, BIG = 1e-30, 1e30  # far from where float32 ends
+SMALL, BIG = 1e-30, 1e30  # well within the range of float32
 
 
 # Dtypes in which a fused kernel computes as the ops would: 16-bit floats round after each op.
