@@ -147,7 +147,7 @@ class _Held(threading.local):
 
 
 def _watch_hooks() -> Callable[[bool], Any]:
-    # torch before 2.6 cannot tell its innermost hooks for saved tensors, so entering them is
+    # torch up to 2.6 cannot tell its innermost hooks for saved tensors, so entering them is
     # watched.
     autograd, held = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.

@@ -107,9 +107,6 @@ def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
     return (shifted - total).astype(x.dtype)
 
 
-# --- draws -------------------------------------------------------------------------------------
-
-
 # --- products ----------------------------------------------------------------------------------
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     return mx.matmul(accumulated(a), accumulated(b)).astype(a.dtype)
