@@ -37,8 +37,8 @@ def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) 
         raise trace.error(f"catches what {name!r} raises, which depends on values")
     for each in variant.assumed:
         (value,) = replay(trace, Graph(name, inputs, (each.node,)), given)
-        if isinstance(value, Value) and not trace.in_backward:
-            trace.assumed.append(each._replace(node=value.node))
+        if isinstance(value, Value) and not trace.backward.is_running:
+            trace.limits.assumed.append(each._replace(node=value.node))
 
 
 def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> Any:
@@ -58,19 +58,19 @@ def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> 
         with crossing(NeedsConcrete):
             variant = entries.captures.for_symbols(trace, layout, leaves)
     except AppliesItself as error:
-        if not trace.in_backward:
+        if not trace.backward.is_running:
             raise note(error.error) from error.__cause__
         # What the backward applies of the function itself has no derivative, which would go on
         # for ever.
-        trace.lost_gradient = recipe.name
+        trace.backward.lost_gradient = recipe.name
         trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
         return recipe.record(trace, *layout.rebuild(leaves)).outputs  # type: ignore[attr-defined]
     except NotCaptured as error:
         raise note(error.error) from error.__cause__
     graphs = variant.graphs
-    trace.omissions.update(variant.omissions)
-    trace.combines |= variant.combines or bool(recipe.modes)
-    trace.is_once |= not graphs.second_order
+    trace.limits.omissions.update(variant.omissions)
+    trace.backward.combines |= variant.combines or bool(recipe.modes)
+    trace.backward.is_once |= not graphs.second_order
     given = {
         leaf.name: trace.value(lift_leaf(trace, leaf, value))
         for leaf, value in zip(layout.leaves, leaves, strict=True)

@@ -97,14 +97,14 @@ class HeldRecipe(CodeRecipe):
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         kwargs, given = split(kwargs)
         state = read_state(self.owner)
-        trace.looks_into = False  # they are among the arguments
-        made = len(trace.witness.made)
+        trace.source.looks_into = False  # they are among the arguments
+        made = len(trace.source.witness.made)
         symbols = {name: copy_of(symbol) for name, symbol in given.items()}
         filled = Filled(self.owner, state, symbols)
         filled.mention(trace)
-        held = slice(made, len(trace.witness.made))
+        held = slice(made, len(trace.source.witness.made))
         called, library = self._of(filled), self.library or state.home
-        route = trace.routes.get(library)
+        route = trace.source.routes.get(library)
         if is_intercepted(called):
             with written_in(trace, (library,)):
                 outputs = called(*args, **kwargs)
@@ -117,8 +117,10 @@ class HeldRecipe(CodeRecipe):
         before = {name: symbol.node for name, symbol in given.items()}
         refuse_updates(trace, f"a {type(self.owner).__name__}", symbols, before)
         self._check(filled, trace)
-        if route != trace.routes.get(library):  # caches of the library may hold what it refused
-            del trace.witness.made[held]
+        if route != trace.source.routes.get(
+            library
+        ):  # caches of the library may hold what it refused
+            del trace.source.witness.made[held]
         return Recorded(outputs, None)
 
     def _call_with(self, given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -331,11 +333,11 @@ class HoldingRecipe(CodeRecipe):
         if STATE not in kwargs:
             return self.own.record(trace, args, kwargs)
         kwargs, given = split(kwargs)
-        trace.looks_into = False  # they are among the arguments
+        trace.source.looks_into = False  # they are among the arguments
         before = {name: symbol.node for name, symbol in given.items()}
         floats = {n: symbol for n, symbol in given.items() if is_float(symbol.node.type)}
         held = [*floats.values()]
-        trace.leaves += map(weakref.ref, held)
+        trace.backward.leaves += map(weakref.ref, held)
         with without_gradients(held):
             recorded = self.own.record(trace, *self.filled((args, kwargs), given))
         refuse_updates(trace, "its arguments", given, before)

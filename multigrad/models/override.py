@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -33,7 +33,7 @@ from ..graph.ir.types import INPUT, format_shape, is_float
 from ..graph.support import html
 from ..graph.support.public_types import P, R
 from ..rules.model.rule import Rule
-from ..trace.trace import Trace, Value
+from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
@@ -266,7 +266,7 @@ class OverrideRecipe(PairRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         acting = Acting(self.name, self.rows)
-        with acting.on(trace):
+        with setting(trace, overriding=acting):
             recorded = PairRecipe.record(self, trace, args, kwargs)
         acting.check()
         return recorded
@@ -280,15 +280,6 @@ class Acting:
         self.rows = rows
         self.met: set[Recording] = set()
         self.names: set[str] = set()
-
-    @contextmanager
-    def on(self, trace: Trace) -> Iterator[None]:
-        # Nested overrides: the outer one acts again afterwards.
-        before, trace.overriding = trace.overriding, self
-        try:
-            yield
-        finally:
-            trace.overriding = before
 
     def record(self, trace: Trace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
         """Return an op's result, whose gradient is the rule's; None: no rule is on it."""
@@ -321,8 +312,7 @@ class Acting:
         at = tensors[0]
         tin = operands[at]
         # Without rules meanwhile, or the operation would meet its own rule.
-        trace.overriding = None
-        try:
+        with setting(trace, overriding=None):
             out = again(*operands[:at], xp.stop_gradient(tin), *operands[at + 1 :])
             if not is_tensor(out):
                 return out
@@ -333,8 +323,6 @@ class Acting:
                 shapes = format_shape(given), format_shape(made)
                 raise GradientError(misfit(row.rule.name, where, *shapes))
             return row.rule(tin, out)
-        finally:
-            trace.overriding = self
 
     def check(self) -> None:
         for row in self.rows:

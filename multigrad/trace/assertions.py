@@ -2,7 +2,7 @@
 assumed: what code asserts of a value that no symbol knows, by `assert`, or by a branch that does
 nothing but raise.
 
-A capture notes each kind in `Trace.omissions`; where one matters, the code itself runs
+A capture notes each kind in `Limits.omissions`; where one matters, the code itself runs
 (`functions.calls.decision`). What an exception is caught for decides on more than to raise, and is
 no assertion.
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Sequence
+from dataclasses import field
 from functools import lru_cache
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..graph.ir.graph import Location, Node
+from ..graph.support.class_bases import dataclass
 
 # --- what a graph leaves out, by kind ------------------------------------------------------------
 
@@ -84,6 +86,15 @@ class Assumption(NamedTuple):
     expected: bool
     where: Location | None
     kind: type[Exception]
+
+
+@dataclass(slots=True, eq=False)
+class Limits:
+    """Where the graph of a capture stops to stand for the code."""
+
+    assumed: list[Assumption] = field(default_factory=list)
+    omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
+    way: Any = None  # which branches by values it takes, of all that are recorded
 
 
 # The code in which captures begin: who catches what is raised beyond, catches it in a call, too.

@@ -69,7 +69,7 @@ def lift_array(trace: Trace, operand: Any) -> Node:
     dtype = BOOL if array.dtype.kind == "b" else T
     node = array_node(trace.like(), freeze(array), dtype)
     if not array.flags.c_contiguous:
-        trace.scattered.add(node)
+        trace.memory.scattered.add(node)
     return node
 
 
@@ -105,7 +105,7 @@ def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
             f"{trace.words.ways('write it as a Python number or an array')}"
         ) from None
     if backend.name != "numpy":
-        trace.lifted.append(operand)
+        trace.memory.lifted.append(operand)
     # Not `is_traced`: a compiler may be reading along while a rule makes a constant all the same.
     try:
         return np.asarray(backend.tensors.to_numpy(operand))

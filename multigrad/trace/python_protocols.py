@@ -69,7 +69,7 @@ def gradient_of(value: Any) -> bool:
     trace, node = value.trace, value.node
     if not is_float(node.type):
         return False
-    is_recorded = trace.in_backward or trace.kind == "function"  # a class's forward is not
+    is_recorded = trace.backward.is_running or trace.kind == "function"  # a class's forward is not
     if trace.kind == "rule" or (is_recorded and node.op is not ops.INPUT):
         raise trace.error(
             "asks whether a tensor that it computed requires a gradient, which is autograd's"
@@ -77,7 +77,7 @@ def gradient_of(value: Any) -> bool:
     if node.op is not ops.INPUT:
         return False
     name = node.attr("name")
-    if trace.in_backward and name.startswith("grad_out"):
+    if trace.backward.is_running and name.startswith("grad_out"):
         raise trace.error(
             "asks whether the gradient itself requires one, which is known when it runs only"
         )
@@ -88,7 +88,7 @@ def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
     """Return of a function's float tensors which ask for a gradient, a fact of its capture."""
     facts = [f"gradient:{name}" for name in names]
     missing = [fact for fact in facts if fact not in trace.facts]
-    if missing and not trace.tell(missing):  # what was recorded so far is the same either way
+    if missing and not trace.facts.tell(missing):  # what was recorded so far is the same either way
         raise NeedsConcrete(*missing)
     return tuple(trace.facts[fact] for fact in facts)
 
@@ -97,7 +97,9 @@ def refuse_other_layouts(value: Any) -> None:
     """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
-    if trace.kind == "imported function" and trace.in_backward:  # torch alone has sparse gradients
+    if (
+        trace.kind == "imported function" and trace.backward.is_running
+    ):  # torch alone has sparse gradients
         trace.omit(SPARSE)
         names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):
@@ -114,8 +116,8 @@ def is_dense(value: Any) -> bool:
     """Return whether a tensor lies in memory in order, which no value shows: what was asked that is
     recorded both ways, and must be the same.
     """
-    value.trace.asks_for_memory = True
-    return value.trace.is_dense
+    value.trace.memory.is_asked = True
+    return value.trace.memory.is_dense
 
 
 def assume(value: Any) -> None:
@@ -130,8 +132,8 @@ def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
     """Note what code asserts of a value; what a backward does is not checked: it may never run."""
     trace = value.trace
     trace.omit(ASSERTIONS)
-    if not trace.in_backward:
-        trace.assumed.append(Assumption(value.node, expected, trace.location(), kind))
+    if not trace.backward.is_running:
+        trace.limits.assumed.append(Assumption(value.node, expected, trace.source.location(), kind))
 
 
 class Pair:
@@ -162,8 +164,8 @@ class Answers:
             if found is not None:
                 note_assertion(self, *found)
                 return found[0]
-            if self.trace.way is not None and self.node.op is not ops.CONST:
-                taken = self.trace.way.take(self, partial(self._refusal, *BRANCHES))
+            if self.trace.limits.way is not None and self.node.op is not ops.CONST:
+                taken = self.trace.limits.way.take(self, partial(self._refusal, *BRANCHES))
                 if taken is not None:
                     return taken
         return bool(self._concrete(*BRANCHES))
@@ -183,7 +185,7 @@ class Answers:
         return int(self._concrete("uses a tensor as an index", "Use xp functions"))
 
     def __hash__(self) -> int:
-        if self.node.type.kind != "scalar" and not is_asked_by(self.trace.codes):
+        if self.node.type.kind != "scalar" and not is_asked_by(self.trace.source.codes):
             return object.__hash__(self)
         return hash(self._concrete("looks a tensor up by its hash", "Keep it out of sets and keys"))
 
@@ -197,7 +199,7 @@ class Answers:
         return format(self._number_in_text(), spec) if self._is_shown() else repr(self)
 
     def _is_shown(self) -> bool:
-        return is_asked_by(self.trace.codes)
+        return is_asked_by(self.trace.source.codes)
 
     def _number_in_text(self) -> Any:
         return self._concrete("writes a tensor as text", "Leave it out")
@@ -251,7 +253,7 @@ class Answers:
         raise self._refusal(problem, advice)
 
     def _refusal(self, problem: str, advice: str) -> TraceError:
-        where = self.trace.location()
+        where = self.trace.source.location()
         line = f": {where.text!r}" if where and where.text else ""
         return self.trace.error(f"{problem}{line}{self.trace.words.advise(advice)}")
 

@@ -8,12 +8,11 @@ dialects all end here.
 from __future__ import annotations
 
 import operator
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import field
 from functools import partial
-from types import CodeType
 from typing import Any
 
 from ..backend.finding.discovery import backend_of
@@ -27,7 +26,7 @@ from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, d
 from ..graph.passes.facts import Shapes
 from ..graph.passes.scalars import constant, on_numbers
 from ..graph.support.class_bases import dataclass
-from .assertions import Assumption
+from .assertions import Limits
 from .coercion import (
     ON_INTEGERS,
     NeedsConcrete,
@@ -44,6 +43,7 @@ from .coercion import (
     small_dtype,
 )
 from .python_protocols import Answers, Pair
+from .source import CODE, Reading, Source
 
 __all__ = [
     "NeedsConcrete",
@@ -60,12 +60,94 @@ __all__ = [
 ]
 
 
-class Trace:
-    """One capture in progress: the facts fixed so far, where nodes were written, the draws made.
+@contextmanager
+def setting(record: object, **values: Any) -> Iterator[None]:
+    """Give attributes of a trace, or of a record of it, other values; put them back at the end."""
+    before = {name: getattr(record, name) for name in values}
+    for name, value in values.items():
+        setattr(record, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(record, name, value)
 
-    `kind` says what is captured, for messages; `namespace` is that of the Array API; `lifted` are
-    the framework tensors that became constants.
-    """
+
+class Facts(dict[str, Any]):
+    """What is fixed for one capture, by a fact's name: "ndim", "dtype", "shape:x", "param:p"."""
+
+    __slots__ = ("carried", "find", "gives_dtype", "is_fresh", "named_dtypes", "told")
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        super().__init__(facts)
+        self.find: Any = None  # looks facts up in the arguments of the call, where there is one
+        self.told: dict[str, Any] = {}  # those that it has told
+        self.named_dtypes: set[str] = set()  # in which what is recorded may be something else
+        self.is_fresh = False  # nothing but the inputs was made
+        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
+        # How many values of loops have a name: the same in each capture, which else asks for ever.
+        self.carried = 0
+
+    def has_dtype(self, *dtypes: str) -> bool:
+        """Return whether the input's dtype is fixed, and one of these: where it is not, a capture
+        may be another in each of them.
+        """
+        fixed = self.get("dtype")
+        if fixed is None:
+            self.named_dtypes.update(dtypes)
+        return fixed in dtypes
+
+    def tell(self, names: Iterable[str]) -> bool:
+        """Have facts told by the call, on which nothing depends that was recorded before; else the
+        capture is repeated with them.
+        """
+        if self.find is None:
+            return False
+        self.told.update(found := self.find(tuple(names)))
+        self.update(found)
+        return True
+
+
+@dataclass(slots=True, eq=False)
+class Backward:
+    """The gradients that code takes, where none passes, and what has no derivative."""
+
+    is_running: bool = False  # the backward of a function runs, or ran
+    is_taped: bool = False  # gradients will be taken of what is recorded now
+    is_once: bool = False  # the backward was recorded for a first derivative alone
+    lost_gradient: str = ""  # a function whose ops were recorded without its own gradient
+    combines: bool = False  # it calls what has `accumulate=`
+    leaves: list[weakref.ref[Value]] = field(default_factory=list)  # whose gradients code takes
+    # Tells whether the code now running is where no gradient passes (`torch.no_grad`).
+    is_paused: Callable[[], bool] | None = None
+    # Gives a node another name; where code takes gradients, each tensor has its own.
+    rename: Callable[[Node], Node] | None = None
+
+    def plainly(self) -> AbstractContextManager[None]:
+        """Record what is no tensor of the user's: it has no name, and gradients pass."""
+        return setting(self, is_paused=None, rename=None)
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """Arrays that became constants, and what lies where."""
+
+    like: Node | None = None  # the tensor input on whose device constants lie
+    lifted: list[Any] = field(default_factory=list)  # frameworks' tensors that became constants
+    scattered: set[Node] = field(default_factory=set)  # constants that do not lie in order
+    outside: dict[int, Any] = field(default_factory=dict)  # by id: facts about other tensors
+    updates: dict[Node, Location | None] = field(default_factory=dict)  # of inputs, and where
+    is_dense: bool = True  # what a tensor says that is asked whether it lies in order
+    is_asked: bool = False  # one was asked: it is recorded both ways
+
+
+class Trace:
+    """One capture in progress: what is captured, for messages, and its records."""
+
+    __slots__ = (
+        "__weakref__", "backward", "draws", "facts", "key", "kind", "limits", "memory", "name",
+        "namespace", "overriding", "reading", "shapes", "source", "types", "value_class",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -75,92 +157,45 @@ class Trace:
         kind: str = "rule",
         namespace: Any = None,
     ) -> None:
-        self.kind = kind
-        self.words = WORDS[kind]
-        self.namespace = namespace
-        self.lifted: list[Any] = []
-        self.scattered: set[Node] = set()  # constants that do not lie in memory in order
-        self.sources: dict[int, Any] = {}  # by id: the facts about tensors from outside
         self.name = name
-        self.facts = dict(facts or {})
-        self.shapes = Shapes(self.facts)
-        self.named_dtypes: set[str] = set()  # in which what is recorded may be something else
+        self.kind = kind
+        self.namespace = namespace  # that of the Array API
         self.value_class = value_class or Value
-        self.locations: dict[Node, Location] = {}
-        self._lines: dict[tuple[str, int], Location] = {}  # those met so far
-        self.codes: set[CodeType] = set()
-        self._own: set[int] = set()  # the same by id
-        self.numbers: set[float] = set()  # floats that the user's functions refer to
-        self.witness: Any = None  # looks for what the capture does beside the graph
-        self.by_identity = False  # they compare dtypes by `is`
-        self.draws = 0
-        self.symbols = 0  # of turns of loops
-        self.key: Node | None = None
-        self.dialect = ""
-        self.types_of = "code"  # whose dtypes operators have (`readings.whose_types`)
-        self.readings: tuple[str, ...] = ()  # the libraries that the code now running may mean
-        self.latest: tuple[str, ...] = ()  # the same of the function that ran last
-        self.latest_types = "code"
-        self.is_leaning = False  # a function before it was of nobody known, which decides on dtypes
-        self.routes: dict[str, str] = {}  # dialect: how its calls reached us
-        self.in_backward = False
-        self.is_taped = False  # gradients will be taken of what is recorded now
-        self.find: Any = None  # tells facts of the call
-        self.told: dict[str, Any] = {}  # those that it has told
-        self.is_fresh = False  # nothing but the inputs was made
-        self.looks_into = True  # whether objects that it calls are looked at anew at each call
-        self.is_dense = True  # what a tensor says that is asked how it lies in memory
-        self.asks_for_memory = False  # it was asked
-        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
-        self.assumed: list[Assumption] = []  # what the code asserts of values
-        self.way: Any = None  # which branches by values it takes, of all that are recorded
-        self.combines = False  # whether it calls what has `accumulate=`
-        self.omissions: dict[str, str] = {}  # what the graph leaves out: a kind, and its words
-        self.is_once = False  # what was captured of its backward is no derivative's to be taken
-        self.lost_gradient = ""  # a function whose ops were recorded without its own gradient
-        self.updates: dict[Node, Location | None] = {}  # inputs, and where they were written to
-        self.defined: Location | None = None  # where the user's function begins
-        # Whether the code now running is where no gradient passes (`torch.no_grad`).
-        self.is_paused: Callable[[], bool] | None = None
-        # Gives a node another name; where code takes gradients, each tensor has its own.
-        self.rename: Callable[[Node], Node] | None = None
-        self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
-        self.leaves: list[weakref.ref[Value]] = []  # whose gradients the code takes
+        self.facts = Facts(facts or {})
+        self.shapes = Shapes(self.facts)
+        self.source = Source()
+        self.reading = Reading()
+        self.backward = Backward()
+        self.memory = Memory()
+        self.limits = Limits()
         # What the library says of the calls of a function; None: all floats are the input's.
         self.types: Any = None
-        self.weak: set[Node] = set()  # tensors whose dtype gives way, in libraries that have such
-        self._like: Node | None = None
+        self.overriding: Any = None  # puts rules on what is recorded (`xg.override`)
+        self.draws = 0
+        self.key: Node | None = None  # of the draws
+
+    @property
+    def words(self) -> Words:
+        return WORDS[self.kind]
+
+    def reading_as(
+        self, libraries: tuple[str, ...], owner: str = CODE
+    ) -> AbstractContextManager[None]:
+        """Run code that is written in a library, or in one of several."""
+        return setting(self, reading=Reading(libraries, owner))
 
     def omit(self, kind: str, words: str = "") -> None:
-        if kind not in self.omissions:
-            where = self.location() or self.defined
-            self.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
-
-    def is_in(self, *dtypes: str) -> bool:
-        """Return whether the input's dtype is fixed, and one of these: where it is not, a capture
-        may be another in each of them.
-        """
-        fixed = self.facts.get("dtype")
-        if fixed is None:
-            self.named_dtypes.update(dtypes)
-        return fixed in dtypes
-
-    def tell(self, facts: Iterable[str]) -> bool:
-        """Have facts told by the call, on which nothing depends that was recorded before; else the
-        capture is repeated with them.
-        """
-        if self.find is None:
-            return False
-        self.told.update(found := self.find(tuple(facts)))
-        self.facts.update(found)
-        return True
+        """Note what the graph leaves out, and the line that needs it; the first of a kind stays."""
+        if kind not in self.limits.omissions:
+            where = self.source.location() or self.source.defined
+            self.limits.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
 
     def value(self, node: Node) -> Value:
         """Wrap a node as a symbolic value of this trace."""
-        self.is_fresh = False
+        self.facts.is_fresh = False
         value = self.value_class(self, node)
-        if self.witness is not None:
-            self.witness.made.append(weakref.ref(value))
+        if self.source.witness is not None:
+            self.source.witness.made.append(weakref.ref(value))
         return value
 
     def named(self, value: Value) -> Value:
@@ -168,19 +203,11 @@ class Trace:
         type_ = value.node.type
         if type_.kind != "tensor" or not is_float(type_):
             return value
-        if self.is_paused is not None and self.is_paused():
+        backward = self.backward
+        if backward.is_paused is not None and backward.is_paused():
             value = self._seen_by(value, make_node(ops.STOP_GRADIENT, (value.node,), {}, type_))
-        return value if self.rename is None else self._seen_by(value, self.rename(value.node))
-
-    @contextmanager
-    def plainly(self) -> Iterator[None]:
-        """Record what is no tensor of the user's."""
-        kept = self.is_paused, self.rename
-        self.is_paused = self.rename = None
-        try:
-            yield
-        finally:
-            self.is_paused, self.rename = kept
+        rename = backward.rename
+        return value if rename is None else self._seen_by(value, rename(value.node))
 
     def _seen_by(self, value: Value, node: Node) -> Value:
         """Return a node as the value that replaces `value`; it is a view if `value` is one."""
@@ -192,15 +219,15 @@ class Trace:
     def input(self, name: str, type_: Type) -> Value:
         """Return a new input."""
         node = make_node(ops.INPUT, (), {"name": name}, type_)
-        if self._like is None and type_.kind == "tensor":
-            self._like = node
+        if self.memory.like is None and type_.kind == "tensor":
+            self.memory.like = node
         return self.value(node)
 
     def like(self) -> Node:
         """Return the tensor input that says on which device a constant lies."""
-        if self._like is None:
+        if self.memory.like is None:
             raise self.error("uses a constant array without a tensor among its inputs")
-        return self._like
+        return self.memory.like
 
     def next_key(self) -> Value:
         """Return the key of the next draw: the application's own first, then fold_in(key, j)."""
@@ -210,30 +237,9 @@ class Trace:
         own = self.value(self.key)
         return own if j == 0 else apply(ops.FOLD_IN, own, n=j)
 
-    def location(self) -> Location | None:
-        """Return the innermost line of the user's code now running."""
-        if not self.codes:  # of no code of the user's
-            return None
-        frame, own = sys._getframe(1), self._own
-        # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-        if len(own) != len(self.codes):  # no code ever leaves them
-            own = self._own = set(map(id, self.codes))
-        while frame is not None:
-            if id(frame.f_code) in own:
-                file, line = frame.f_code.co_filename, frame.f_lineno
-                known = self._lines.get((file, line))
-                if known is None:
-                    import linecache
-
-                    known = Location(file, line, linecache.getline(file, line).strip())
-                    self._lines[file, line] = known
-                return known
-            frame = frame.f_back
-        return None
-
     def error(self, problem: str, where: Location | None = None) -> TraceError:
         """Return a TraceError that names the rule and the line, or where its function begins."""
-        where = where or self.location() or self.defined
+        where = where or self.source.location() or self.source.defined
         at = f" ({where})" if where else ""
         place = (where.file, where.line) if where else None
         return note(TraceError(f"{self.kind} {self.name!r}{at} {problem}", place))
@@ -447,8 +453,8 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         number = on_numbers(op, tuple(n.attr("value") for n in nodes), attrs)
         return trace.value(constant(number))
     node = make_node(op, nodes, attrs, type_)
-    if node not in trace.locations and (where := trace.location()):
-        trace.locations[node] = where
+    if node not in trace.source.locations and (where := trace.source.location()):
+        trace.source.locations[node] = where
     value = trace.value(node)
     if is_bool:
         return apply(ops.NE, value, 0)
@@ -456,7 +462,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
         return apply(ops.CAST, value, dtype=small)
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
-    return trace.named(value) if trace.is_paused or trace.rename else value
+    return trace.named(value) if trace.backward.is_paused or trace.backward.rename else value
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
@@ -494,7 +500,7 @@ def cast(x: Any, dtype: Any) -> Any:
     if own.kind == "scalar":
         return x
     fixed = x.trace.facts.get("dtype")
-    is_own = name in FLOATS and x.trace.is_in(name)
+    is_own = name in FLOATS and x.trace.facts.has_dtype(name)
     if is_own or (name in FLOATS and own.dtype == BOOL and not is_exact(x.trace)):
         name = T
     if name == own.dtype:

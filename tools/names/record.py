@@ -188,8 +188,8 @@ def in_tracer(module: Any) -> None:
         bound(self, method, value, name, updates)
         from multigrad.capture.values import methods
 
-        library = value.trace.dialect
-        dialect = None if len(value.trace.readings) > 1 else module.find_dialect(library)
+        library = value.trace.reading.dialect
+        dialect = None if len(value.trace.reading.libraries) > 1 else module.find_dialect(library)
         own = {} if dialect is None else dialect.methods
         plain = name.removesuffix("_")
         rows = ((library, own, name), ("shared", methods.METHODS, name))

@@ -14,7 +14,7 @@ from tensorflow.python.eager.record import VariableWatcher
 from multigrad.capture.symbols.gradients import rename, take_gradients, tell_apart
 from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Value
+from multigrad.trace.trace import Value, setting
 from multigrad.trace.xp import all as xp
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class Tape:
     def _go_on(self) -> None:
         self._records = True
         for value, _, meanwhile in self._watched:
-            value.node, value.trace.is_taped = meanwhile, True
+            value.node, value.trace.backward.is_taped = meanwhile, True
 
     def _pause(self) -> None:
         self._records = False
         for value, before, _ in reversed(self._watched):
-            value.node, value.trace.is_taped = before, False
+            value.node, value.trace.backward.is_taped = before, False
 
     def watch(self, tensor: Any) -> None:
         for value in optree.tree_leaves(tensor):
@@ -74,7 +74,7 @@ class Tape:
                     )
                 self._watched.append((value, value.node, rename(value.node)))
                 if self._records:
-                    value.node, value.trace.is_taped = self._watched[-1][2], True
+                    value.node, value.trace.backward.is_taped = self._watched[-1][2], True
 
     def gradient(
         self,
@@ -108,11 +108,8 @@ class Tape:
             return [None] * len(targets)
         trace = recorded[0].trace
         outputs = [trace.value(nodes[id(y)]) if id(y) in nodes else y for y in outputs]
-        types, trace.types = trace.types, None  # derivatives are of our ops
-        try:
+        with setting(trace, types=None):  # derivatives are of our ops
             gradients = iter(take_gradients(outputs, heads, recorded))
-        finally:
-            trace.types = types
         return [None if target is None else next(gradients) for target in targets]
 
     @contextmanager

@@ -73,7 +73,7 @@ def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:
     x.notes = {"grad": None, **(x.notes or {}), "requires_grad": True}
     # `.backward()` adds to the `.grad` of these leaves. Weak: a leaf that is gone needs no
     # gradient.
-    x.trace.leaves.append(weakref.ref(x))
+    x.trace.backward.leaves.append(weakref.ref(x))
     return x
 
 
@@ -135,7 +135,7 @@ def finished(trace: Trace, gradient: Value, create_graph: bool) -> Value:
     """Return a gradient as torch does: without a graph, unless one is asked for."""
     if create_graph:
         return gradient
-    trace.is_once |= trace.in_backward
+    trace.backward.is_once |= trace.backward.is_running
     return trace.value(xp.stop_gradient(gradient).node)  # the code may write into it
 
 
@@ -165,7 +165,7 @@ def backward_all(
     if trace.kind == "rule":
         advice = trace.words.advise("Return the gradient")
         raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")
-    held = [leaf for made in trace.leaves if (leaf := made()) is not None]
+    held = [leaf for made in trace.backward.leaves if (leaf := made()) is not None]
     leaves = held if inputs is None else many(inputs)
     others = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]
     nodes = [leaf.node for leaf in leaves if isinstance(leaf, Value)]

@@ -312,7 +312,7 @@ def is_grad_enabled(trace: Trace) -> bool:
     """Return whether gradients are enabled in torch itself, as they are while a class runs."""
     for_classes(trace, torch.is_grad_enabled, CHANGES)
     # A backward is recorded only for second derivatives, so the capture is for the first one.
-    trace.is_once |= trace.in_backward
+    trace.backward.is_once |= trace.backward.is_running
     return torch.is_grad_enabled()
 
 

@@ -14,7 +14,7 @@ from torch.nn import Module
 from multigrad.capture.code.interception import Interception
 from multigrad.graph.support.trees import optree
 from multigrad.trace.scope.lookups import Telling, look_up, note_made, was_made
-from multigrad.trace.trace import Value
+from multigrad.trace.trace import Value, setting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -50,16 +50,13 @@ def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     given: Any = (args, kwargs)
     symbols = (leaf for leaf in optree.tree_leaves(given) if isinstance(leaf, Value))
     trace = next((each.trace for each in symbols), None)
-    if trace is None or not trace.looks_into:
+    if trace is None or not trace.source.looks_into:
         return call_itself(self, *args, **kwargs)
     if not was_made(self):
         look_up(ModuleState.of(self))
     # The outermost module's state includes that of the modules it calls.
-    trace.looks_into = False
-    try:
+    with setting(trace.source, looks_into=False):
         return call_itself(self, *args, **kwargs)
-    finally:
-        trace.looks_into = True
 
 
 def call_itself(module: Module, /, *args: Any, **kwargs: Any) -> Any:

@@ -34,7 +34,7 @@ from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
 from multigrad.trace.python_protocols import needs_gradient
-from multigrad.trace.trace import Trace, Value, cast_node
+from multigrad.trace.trace import Trace, Value, cast_node, setting
 from multigrad.trace.xp import all as xp
 
 from .. import dynamo
@@ -66,7 +66,7 @@ class Context:
         if self._trace is None or not any(floats):
             return tuple(map(may_have_gradient, self._args))
         # With one float argument backward runs only if that needs a gradient: no fact.
-        if self._trace.in_backward and sum(floats) == 1:
+        if self._trace.backward.is_running and sum(floats) == 1:
             return tuple(floats)
         symbols = [x for x, is_float in zip(self._args, floats, strict=True) if is_float]
         names = [x.node.attr("name") for x in symbols]
@@ -303,10 +303,11 @@ class ClassRecipe(CodeRecipe):
             tangents = [make_tangent(trace, i, x) for i, x in enumerate(args)]
             pairs = zip(args, tangents, strict=True)
             moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
-            asked, drawn = questions.count(), trace.draws
+            asked = questions.count()
             ctx.is_pushing = True
             try:
-                found = run(own.jvp, ctx, *tangents)
+                with setting(trace, draws=trace.draws):
+                    found = run(own.jvp, ctx, *tangents)
             except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
                 questions.forget(asked)
                 if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
@@ -314,7 +315,6 @@ class ClassRecipe(CodeRecipe):
                 return None
             finally:
                 ctx.is_pushing = False
-                trace.draws = drawn
             changes = found if several else (found,)
             # torch accepts None for a tangent, but a jvp of nothing else is a stub.
             is_stub = found is None or all(each is None for each in changes)

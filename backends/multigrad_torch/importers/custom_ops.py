@@ -51,7 +51,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
     # Only values, as in a class: a derivative of its backward ends here.
-    trace.is_once |= trace.in_backward
+    trace.backward.is_once |= trace.backward.is_running
     return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 

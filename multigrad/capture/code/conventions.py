@@ -80,13 +80,15 @@ def passes_at(trace: Trace, name: str) -> bool:
     """Return whether a gradient passes at the kink of a function in the library that the code is
     written in, as it is installed; what has no row passes it.
     """
-    known = KNOWN.get((trace.dialect, name))
+    known = KNOWN.get((trace.reading.dialect, name))
     if known is None:
         return True
     own, is_known = known.find()
-    told = f"{AT_KINK} {name} as {trace.dialect} {known.version} has it: {own.words}"
+    told = f"{AT_KINK} {name} as {trace.reading.dialect} {known.version} has it: {own.words}"
     if not is_known:
-        told += f", which is not what that release is known for: this {trace.dialect} differs"
+        told += (
+            f", which is not what that release is known for: this {trace.reading.dialect} differs"
+        )
         warnings.warn(f"captured {told}", NotProvenWarning, stacklevel=2)
     note(trace, told)
     return own.passes

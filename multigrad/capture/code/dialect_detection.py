@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
-from ...trace.dtype_owners import CODE, LENT, NOBODY, OPEN, TENSORS, lend
+from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
 from .table import held_around, mentioned, nested_codes, registered_dialects
@@ -160,15 +160,16 @@ def library_for(trace: Trace, method: str) -> str:
     Raises:
         RuleValueError: the code may be written in several.
     """
-    if len(trace.readings) > 1:
-        where = trace.location()
-        names = " and ".join(trace.readings)
+    libraries = trace.reading.libraries
+    if len(libraries) > 1:
+        where = trace.source.location()
+        names = " and ".join(libraries)
         raise RuleValueError(
             f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which "
             f"differs between the libraries that its file imports ({names}). Say which it means: "
-            f"dialect={trace.readings[-1 if trace.readings[0] == 'numpy' else 0]!r}"
+            f"dialect={libraries[-1 if libraries[0] == 'numpy' else 0]!r}"
         )
-    return trace.dialect
+    return trace.reading.dialect
 
 
 def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
@@ -227,20 +228,18 @@ def _owner(module: types.ModuleType) -> str:
 
 
 @contextmanager
-def written_in(trace: Trace, readings: tuple[str, ...]) -> Iterator[None]:
+def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
     """Let methods mean what they mean in a library, or in one of several."""
-    before = trace.dialect, trace.readings, trace.types_of
-    trace.dialect, trace.readings = readings[0] if readings else "", readings
-    is_latest = readings == trace.latest
-    trace.types_of = trace.latest_types if is_latest else CODE
-    try:
-        yield
-    except NeedsConcrete:
-        raise
-    except Exception:
-        lend(trace)  # as the tensors' code it may do
-        raise
-    finally:
-        if is_latest:
-            trace.latest_types = trace.types_of
-        trace.dialect, trace.readings, trace.types_of = before
+    is_latest = libraries == trace.source.latest.libraries
+    owner = trace.source.latest.owner if is_latest else CODE
+    with trace.reading_as(libraries, owner):
+        try:
+            yield
+        except NeedsConcrete:
+            raise
+        except Exception:
+            lend(trace)  # as the tensors' code it may do
+            raise
+        finally:
+            if is_latest:
+                trace.source.latest.owner = trace.reading.owner

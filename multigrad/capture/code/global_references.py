@@ -177,9 +177,9 @@ def note_constants(trace: Trace, module: ModuleType, name: str) -> None:
     """Note what stands in a module under a name: a number such as pi, tensors."""
     value = getattr(module, name)
     if type(value) is float:
-        trace.numbers.add(value)
+        trace.source.numbers.add(value)
     found = _inside(value, module, name, partial(getattr, module, name, None))
-    trace.sources.update((id(tensor), fact) for tensor, fact in found)
+    trace.memory.outside.update((id(tensor), fact) for tensor, fact in found)
 
 
 def _given(value: Any) -> Any:

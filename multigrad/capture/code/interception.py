@@ -55,7 +55,7 @@ def call_by_own_gradient(
         if trace is None:
             raise
         questions.forget(asked)
-        trace.lost_gradient = getattr(own, "name", "a function")
+        trace.backward.lost_gradient = getattr(own, "name", "a function")
         return plain(*args, **kwargs)
 
 

@@ -308,7 +308,7 @@ class Filled:
             for method in vars(kind).values():
                 code = getattr(method, "__code__", None)
                 if code is not None and not is_library_file(code.co_filename):
-                    trace.codes.update(nested_codes(code))
+                    trace.source.codes.update(nested_codes(code))
 
     def changed(self) -> str:
         """Return in words what was assigned to the copy, which the object would keep; "": nothing.

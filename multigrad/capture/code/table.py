@@ -24,8 +24,8 @@ from ...graph.ir import questions
 from ...graph.ir.types import INT64, INT_SCALAR
 from ...graph.passes.facts import BUFFERS
 from ...graph.support.class_bases import dataclass
-from ...trace.dtype_owners import CODE, UNDECIDED, is_lent, meet_numpy
 from ...trace.python_protocols import Pair
+from ...trace.source import UNDECIDED, Reading, is_lent, meet_numpy
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp.shapes import stack
 from .conventions import UNORDERED, conventions_read, note
@@ -300,7 +300,7 @@ def record_call(
             raise TraceError("no symbolic value among the arguments")
         found: Trace = symbol.trace
         trace = found
-    trace.routes[dialect] = trace.routes.get(dialect) or route
+    trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
         raise trace.error(
@@ -328,7 +328,7 @@ def record_call(
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
             return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
-    if dialect == "numpy" and trace.types_of in UNDECIDED and trace.types is not None:
+    if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
         given = list(symbols_in((args, kwargs)))
         if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
             meet_numpy(trace)
@@ -338,8 +338,7 @@ def record_call(
     known, row = find_dialect(dialect), handler
     if known is not None and known.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, handler)
-    before = trace.dialect, trace.readings, trace.types_of
-    trace.dialect, trace.readings, trace.types_of = dialect, (dialect,), CODE
+    before, trace.reading = trace.reading, Reading((dialect,))
     try:
         if trace.types is None or isinstance(row, OwnTrace):
             result = handler(*args, **kwargs)
@@ -367,7 +366,7 @@ def record_call(
         reason = f"it is given a {type(listed).__name__} of tensors"
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
-        trace.dialect, trace.readings, trace.types_of = before
+        trace.reading = before
 
 
 def _find_pair(tree: Any) -> Pair | None:
@@ -430,7 +429,7 @@ def describe_routes(trace: Trace) -> str:
     """Return in words which dialects a rule is written in, and how it was captured."""
     own = __name__.partition(".")[0]
     names, kinds = [], []
-    for library, route in trace.routes.items():
+    for library, route in trace.source.routes.items():
         dialect = _dialects.get(library)
         names.append("xg.xp" if library == own else (dialect and dialect.shown) or library)
         if route not in ("", *kinds):
@@ -486,7 +485,7 @@ def _find_target(
 
 
 def habits_of(trace: Trace) -> Habits:
-    dialect = find_dialect(trace.dialect)
+    dialect = find_dialect(trace.reading.dialect)
     return Habits() if dialect is None else dialect.habits
 
 

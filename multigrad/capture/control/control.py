@@ -63,11 +63,11 @@ def record_loop(
         TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
     """
     types = [known_type(value) for value in initial]
-    before = len(trace.assumed), trace.draws
+    before = len(trace.limits.assumed), trace.draws
     with symbols_of(trace, initial, types) as carry:
         test = goes_on(carry)
         after = list(turn(carry))
-    if (len(trace.assumed), trace.draws) != before:
+    if (len(trace.limits.assumed), trace.draws) != before:
         raise TypeError("a loop that goes on by values, and asserts something or draws in a turn")
     if test.node.type.kind != "tensor" or test.node.type.dtype != BOOL:
         raise TypeError(f"a loop whose condition is {test.node.type}, not one bool")
@@ -89,13 +89,13 @@ def record_loop(
 
     (body, condition), _ = settle_types(types, regions)
     operands = [*(value.node for value in initial), *constants]
-    where = trace.location()
+    where = trace.source.location()
     found = []
     for position, node in enumerate(body.graph.outputs):
         attrs = {"condition": condition, "body": body, "position": position}
         node = derive_node(ops.WHILE_LOOP, operands, attrs)
         if where is not None:
-            trace.locations.setdefault(node, where)
+            trace.source.locations.setdefault(node, where)
         found.append(trace.value(node))
     return found
 
@@ -257,8 +257,8 @@ def symbols_of(
     sources: dict[str, Value] = {}
     carry = []
     for i, (value, type_) in enumerate(zip(initial, types, strict=True)):
-        trace.symbols += 1  # the same names in each capture, which else might ask for ever
-        name = f"carried {trace.symbols}"
+        trace.facts.carried += 1  # the same names in each capture, which else might ask for ever
+        name = f"carried {trace.facts.carried}"
         sources[name] = value
         carry.append(trace.value(make_node(ops.INPUT, (), {"name": name}, type_)))
         shape = known_shape(value)
@@ -315,7 +315,7 @@ def make_inputs(
 def region_of(
     name: str, given: Mapping[Node, Node], outputs: Sequence[Node], trace: Trace
 ) -> Region:
-    graph = Graph(name, (), tuple(outputs), trace.locations)
+    graph = Graph(name, (), tuple(outputs), trace.source.locations)
     graph = move_calls(graph, substitute(graph, given), given)
     places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))
@@ -361,7 +361,7 @@ class Size:
     def __init__(self, values: Any) -> None:
         self.turns = 0
         self.trace = find_trace(values)
-        self.before = 0 if self.trace is None else len(self.trace.locations)
+        self.before = 0 if self.trace is None else len(self.trace.source.locations)
 
     def add(self, values: Any) -> None:
         """Count a turn that gives these.
@@ -372,8 +372,8 @@ class Size:
         self.turns += 1
         if self.trace is None:
             self.trace = find_trace(values)
-            self.before = 0 if self.trace is None else len(self.trace.locations)
-        recorded = 0 if self.trace is None else len(self.trace.locations) - self.before
+            self.before = 0 if self.trace is None else len(self.trace.source.locations)
+        recorded = 0 if self.trace is None else len(self.trace.source.locations) - self.before
         if max(self.turns, recorded) > MOST_OPERATIONS:
             raise TypeError(
                 f"a loop of {self.turns} turns and more: at most {MOST_OPERATIONS} operations are "
@@ -460,20 +460,20 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
 
 def _record(trace: Trace, guard: Value, way: Callable[[], Any]) -> tuple[list[Any], Any]:
     """Return the leaves of what a way gives, and their structure."""
-    outside = set(trace.locations)
-    before = len(trace.assumed), trace.draws
+    outside = set(trace.source.locations)
+    before = len(trace.limits.assumed), trace.draws
     result = way()
-    if (len(trace.assumed), trace.draws) != before:
+    if (len(trace.limits.assumed), trace.draws) != before:
         raise TypeError("a branch that asserts something or draws, which only its own turn may do")
     leaves, tree = optree.tree_flatten(result, none_is_leaf=True)
     nodes = tuple(leaf.node for leaf in leaves if isinstance(leaf, Value))
     read = {
         node: guarded(trace.value(node), guard).node
-        for node in _reads(nodes, trace.locations.keys() - outside)
+        for node in _reads(nodes, trace.source.locations.keys() - outside)
     }
-    graph = substitute(Graph(trace.name, (), nodes, trace.locations), read)
+    graph = substitute(Graph(trace.name, (), nodes, trace.source.locations), read)
     for node, where in graph.locations.items():
-        trace.locations.setdefault(node, where)
+        trace.source.locations.setdefault(node, where)
     plain: Iterator[Node] = iter(graph.outputs)
     return [trace.value(next(plain)) if isinstance(leaf, Value) else leaf for leaf in leaves], tree
 

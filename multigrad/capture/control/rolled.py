@@ -75,7 +75,7 @@ def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
     """Return the computed nodes in the order of recording; a node without a line of its own, such
     as a call, follows its operands.
     """
-    lines = {node: i for i, node in enumerate(trace.locations)}
+    lines = {node: i for i, node in enumerate(trace.source.locations)}
     found: dict[Node, tuple[int, int]] = {}
     for node in walk(outputs):
         if node.operands:
@@ -295,9 +295,9 @@ def _takes(
 
 def _moved(trace: Trace, outputs: Sequence[Node], given: Mapping[Node, Value]) -> tuple[Node, ...]:
     """Return nodes with others in the place of some, each at the line where it was."""
-    graph = Graph("", (), tuple(outputs), trace.locations)
+    graph = Graph("", (), tuple(outputs), trace.source.locations)
     nodes = {node: value.node for node, value in given.items()}
     found = move_calls(graph, substitute(graph, nodes), nodes)
     for node, where in found.locations.items():
-        trace.locations.setdefault(node, where)
+        trace.source.locations.setdefault(node, where)
     return found.outputs

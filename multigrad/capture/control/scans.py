@@ -350,11 +350,11 @@ def record_scan(
         return _record_blocks(trace, initial, rows, turn, reverse, size=keep_every)
     types = [known_type(value) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
-    before = len(trace.assumed), trace.draws
+    before = len(trace.limits.assumed), trace.draws
     given = [*initial, *rows]
     with symbols_of(trace, given, [*types, *row_types], rows=len(rows)) as symbols:
         after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
-    if (len(trace.assumed), trace.draws) != before:
+    if (len(trace.limits.assumed), trace.draws) != before:
         raise TypeError("a loop that asserts something or draws in a turn")
     check_kept(types, after)
     own = [value.node for value in symbols]

@@ -21,8 +21,8 @@ from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHA
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
-from ...trace.dtype_owners import CODE, LEANING, lend
-from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.source import CODE, lend
+from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..code.dialect_detection import plain_function, readings_of, whose_types
 from ..code.libraries import is_library_file
 from ..code.table import (
@@ -81,19 +81,20 @@ def capture(
     def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
         trace = Trace(name, facts, V, namespace=xp)
         with intercepting():
-            trace.witness = Witness(trace)
+            trace.source.witness = Witness(trace)
             graph = _run(trace, run, has_tin, runtime, static)
-            trace.witness.check_left()
+            trace.source.witness.check_left()
         return trace, graph
 
     try:
         trace, graph = record(facts)
-        if trace.witness.is_suspect or has_number_from_elsewhere((graph,), trace, static):
-            with trace.witness.outside.dropping_added():
+        if trace.source.witness.is_suspect or has_number_from_elsewhere((graph,), trace, static):
+            with trace.source.witness.outside.dropping_added():
                 again, other = record(trace.facts)
             # Another thread may have drawn, once.
             differs = drop_calls(other).outputs != drop_calls(graph).outputs
-            if differs or (trace.witness.outside.moved and again.witness.outside.moved):
+            drew = [each.source.witness.outside.moved for each in (trace, again)]
+            if differs or all(drew):
                 raise TraceError(
                     f"rule {name!r} gives another graph each time: it draws a number, or reads one "
                     "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
@@ -119,7 +120,7 @@ def _run(
         if f"param:{param}" in facts:
             scalars[param] = trace.value(constant(facts[f"param:{param}"]))
     try:
-        with trace.witness, questions.asking():
+        with trace.source.witness, questions.asking():
             result = run(trace, grad_out, tin, {**static, **scalars})
     except (NeedsConcrete, MultigradError):
         raise
@@ -135,7 +136,7 @@ def _run(
     node = _check_result(trace, result).node
     if trace.key is not None:
         inputs.append(trace.key)
-    return Graph(trace.name, tuple(inputs), (node,), trace.locations)
+    return Graph(trace.name, tuple(inputs), (node,), trace.source.locations)
 
 
 def has_number_from_elsewhere(
@@ -155,8 +156,8 @@ def numbers_from_elsewhere(
     """Return the floats of graphs that do not stand in the source, without their signs."""
     nodes = [node for graph in graphs for node in every_node(graph)]
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
-    codes = [code.co_consts for code in trace.codes]
-    written = _numbers((*trace.facts.values(), *static.values(), *trace.numbers, *codes))
+    codes = [code.co_consts for code in trace.source.codes]
+    written = _numbers((*trace.facts.values(), *static.values(), *trace.source.numbers, *codes))
     found = _numbers(constants) - written - {0.0, 1.0}
     if math.inf in found:  # `clamp(min=0)` leaves a side open: that is ours
         infinite = {n for n in nodes if n.op is ops.CONST and abs(n.attr("value")) == math.inf}
@@ -179,7 +180,7 @@ def _numbers(values: Iterable[Any]) -> set[float]:
 def find_opaque(trace: Trace, error: Exception) -> str:
     """Return which of our symbols a library may have been handed that raised this, "" for none."""
     word = next((word for word in OPAQUE if word in str(error)), "")
-    if not word and trace.gives_dtype and isinstance(error, TypeError):
+    if not word and trace.facts.gives_dtype and isinstance(error, TypeError):
         return "dtype"  # not every message shows what was given
     return OPAQUE[word] if word else ""
 
@@ -187,7 +188,7 @@ def find_opaque(trace: Trace, error: Exception) -> str:
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
     """Return the file and line of the user's code in a traceback, the innermost."""
     frames = traceback.walk_tb(error.__traceback__)
-    own = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.codes]
+    own = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.source.codes]
     return own[-1] if own else None
 
 
@@ -290,14 +291,28 @@ def run_or_import(
     plain = plain_function(function)
     if library:
         require_dialect(library)
-    before = trace.dialect, trace.readings, trace.types_of
-    trace.readings = (library,) if library else readings_of(plain) if plain else ()
-    trace.types_of = CODE if library else whose_types(plain, trace.readings, trace.facts)
-    trace.dialect = next(iter(trace.readings), "")
-    if trace.dialect:
-        trace.routes.setdefault(trace.dialect, "")
-    draws, routes, asked = trace.draws, dict(trace.routes), questions.count()
-    dialect = find_dialect(trace.dialect)
+    libraries = (library,) if library else readings_of(plain) if plain else ()
+    owner = CODE if library else whose_types(plain, libraries, trace.facts)
+    with trace.reading_as(libraries, owner):
+        try:
+            return _run_or_import(trace, function, args, kwargs, whole=whole)
+        finally:
+            trace.source.note_read(trace.reading)
+
+
+def _run_or_import(
+    trace: Trace,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None,
+) -> Any:
+    reading = trace.reading
+    if reading.dialect:
+        trace.source.routes.setdefault(reading.dialect, "")
+    draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
+    dialect = find_dialect(reading.dialect)
     # Constants meet through operators too, while a compiler may be reading along.
     compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
     try:
@@ -309,12 +324,12 @@ def run_or_import(
         lend(trace)  # as the tensors' code it may do
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
         if dialect is None or dialect.import_function is None:
-            trace.dialect = library_of_failure(error, trace.dialect)
-            dialect = find_dialect(trace.dialect)
+            reading.dialect = library_of_failure(error, reading.dialect)
+            dialect = find_dialect(reading.dialect)
         if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
             raise
         # Errors of the import's own too, unseen; a library's code was made to be traced.
-        users = (code for code in trace.codes if not is_library_file(code.co_filename))
+        users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
         if any(map(catches_errors, users)):
             raise
         questions.forget(asked)
@@ -329,12 +344,8 @@ def run_or_import(
                     error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
             raise error from None  # of the two, the one that names the user's line
-        trace.routes = {**routes, trace.dialect: dialect.import_route}
+        trace.source.routes = {**routes, reading.dialect: dialect.import_route}
         return result
-    finally:
-        trace.is_leaning |= trace.latest_types == LEANING
-        trace.latest, trace.latest_types = trace.readings, trace.types_of
-        trace.dialect, trace.readings, trace.types_of = before
 
 
 # --- functions of NumPy without a row -------------------------------------------------------------
@@ -351,19 +362,15 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
         TypeError: what it calls is not captured.
     """
     trace = next(symbols_in((args, kwargs))).trace
-    users, witness = set(trace.codes), trace.witness
-    trace.witness = None  # nothing that the code reads changes
-    try:
+    with setting(trace.source, codes=set(trace.source.codes), witness=None):
         copy = substitute(code, trace, "numpy")
-    finally:
-        trace.codes, trace.witness = users, witness
     asked = questions.count()
     try:
         found = copy(*args, **kwargs)
     except TraceError as error:
         questions.forget(asked)
         raise TypeError("nor is NumPy's own code of it") from error
-    trace.routes["numpy"] = "protocol and by NumPy's own code"
+    trace.source.routes["numpy"] = "protocol and by NumPy's own code"
     return found
 
 

@@ -139,8 +139,8 @@ class _Substitution:
         if isinstance(function, partial):
             return self._partial(function, self.replace)
         if isinstance(function, types.MethodType):
-            if self.trace.witness is not None:
-                self.trace.witness.see_value(function.__self__)
+            if self.trace.source.witness is not None:
+                self.trace.source.witness.see_value(function.__self__)
             owner = self.stand_in(function.__self__)
             return types.MethodType(self.replace(function.__func__), owner)
         wrapped = wrapped_function(function)
@@ -149,8 +149,8 @@ class _Substitution:
         plain = plain_function(function)
         if plain is None:
             return self.stand_in(function)
-        if self.trace.witness is not None:
-            self.trace.witness.see_value(function)
+        if self.trace.source.witness is not None:
+            self.trace.source.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
 
     # --- what stands in for a value ---------------------------------------------------------------
@@ -359,7 +359,7 @@ class _Substitution:
         if function in self.done:
             return self.done[function]
         referred = mentioned(function)
-        witness, names = self.trace.witness, {name for name, _ in referred}
+        witness, names = self.trace.source.witness, {name for name, _ in referred}
         if any(name.endswith("random") for name in names):
             import_module("numpy.random")  # NumPy does so where it is asked for, which is too late
             self.index = find_index()
@@ -369,9 +369,9 @@ class _Substitution:
             witness.see(function, names)
         self.names |= names
         codes = set(nested_codes(function.__code__))
-        self.trace.codes |= codes
-        self.trace.by_identity |= any(map(compares_identity, codes))
-        self.trace.numbers.update([v for v in _referred(function) if isinstance(v, float)])
+        self.trace.source.codes |= codes
+        self.trace.source.compares_identity |= any(map(compares_identity, codes))
+        self.trace.source.numbers.update([v for v in _referred(function) if isinstance(v, float)])
         namespace = dict(function.__globals__)
         own = namespace.get("__builtins__", builtins)
         own = own if isinstance(own, dict) else vars(own)

@@ -83,7 +83,7 @@ class Witness:
     # --- what is looked at ------------------------------------------------------------------------
     def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
         """Remember what a function of the user's refers to, as it is now."""
-        self.trace.sources.update((id(value), fact) for value, fact in tensors_of(function))
+        self.trace.memory.outside.update((id(value), fact) for value, fact in tensors_of(function))
         self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
         for cell in function.__closure__ or ():
             self._cells.setdefault(id(cell), (cell, contents(cell)))
@@ -112,7 +112,7 @@ class Witness:
     def _state(self) -> str:
         """Return in words which tensor of an object the rule's functions mention, "" for none."""
         # Tensors that are among the arguments stand in copies, which are seen later.
-        first = 0 if self.trace.looks_into else self._first
+        first = 0 if self.trace.source.looks_into else self._first
         for owner, _ in self.outside.owners[first:]:
             if isinstance(owner, FIXED) or not has_state(owner):
                 continue

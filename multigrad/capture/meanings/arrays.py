@@ -115,7 +115,7 @@ def ravel(x: Tensor, order: str = "C") -> Tensor:
 def flatten(x: Tensor, order: str = "C") -> Tensor:
     """A copy in NumPy, and in torch the same memory."""
     flat = copy_of(ravel(x, order))
-    if x.trace.dialect != "numpy":
+    if x.trace.reading.dialect != "numpy":
         mark_view(flat, x, False)
     return flat
 
@@ -203,7 +203,7 @@ def np_quantile(
 ) -> Tensor:
     if method != "linear":
         raise TypeError(f"quantile with method {method!r}; 'linear' is known")
-    if x.trace.types is not None and x.trace.is_in("bfloat16"):
+    if x.trace.types is not None and x.trace.facts.has_dtype("bfloat16"):
         raise TypeError("NumPy interpolates in bfloat16 there; cast to float32 first")
     return xp.quantile(x, q, axis, keepdims)
 

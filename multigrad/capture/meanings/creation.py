@@ -148,7 +148,7 @@ def is_dtype(given: Any) -> bool:
 def weakly(made: Value, is_weak: bool) -> Value:
     """Return a tensor, noted as one whose dtype gives way, where it does."""
     if is_weak:
-        made.trace.weak.add(made.node)
+        made.trace.types.weak.add(made.node)
     return made
 
 

@@ -114,7 +114,9 @@ def is_differentiated(*operands: Any) -> bool:
     """Return whether a derivative of what is captured may be taken by the meaning of its ops."""
     symbols = [each for each in operands if isinstance(each, Value)]
     floats = [each for each in symbols if is_float(each.node.type)]
-    return bool(floats) and (symbols[0].trace.kind == "function" or symbols[0].trace.is_taped)
+    return bool(floats) and (
+        symbols[0].trace.kind == "function" or symbols[0].trace.backward.is_taped
+    )
 
 
 def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -> Any:

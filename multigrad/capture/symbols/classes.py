@@ -41,7 +41,7 @@ def class_of(value: Any) -> type:
         return value.kind
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
-    dialect = find_dialect(value.trace.dialect)
+    dialect = find_dialect(value.trace.reading.dialect)
     if dialect is None or not dialect.one_class or _may_be_scalar(value, dialect):
         raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
     return dialect.tensor
@@ -49,7 +49,7 @@ def class_of(value: Any) -> type:
 
 def _class_of_attribute(value: Any) -> type:
     if isinstance(value, SymbolicShape):
-        dialect = find_dialect(value.value.trace.dialect)
+        dialect = find_dialect(value.value.trace.reading.dialect)
         if dialect is None or dialect.shape_class is not tuple:
             return tuple if dialect is None else dialect.shape_class
         return builtins.type(value._known())
@@ -73,7 +73,7 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
         return builtins.type(*args, **kwargs)
     (value,) = args
     if isinstance(value, Value) and value.node.type.kind == "tensor":
-        own = find_dialect(value.trace.dialect)
+        own = find_dialect(value.trace.reading.dialect)
         if own is not None and own.classes and is_searched(sys._getframe(1)):
             return OneOf(own.classes, value.trace)
     return class_of(value)
@@ -118,7 +118,7 @@ def is_instance(value: Any, classes: Any) -> bool:
         return issubclass(value.kind, classes)
     if value.node.type.kind == "scalar":
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
-    own, dialects = value.trace.dialect, registered_dialects()
+    own, dialects = value.trace.reading.dialect, registered_dialects()
     if own in ("", OWN):
         return any(issubclass(dialect.tensor, classes) for dialect in dialects.values())
     found: set[bool] = set()
@@ -169,8 +169,8 @@ def asks_for_class(trace: Trace) -> bool:
     # a tensor in test_conversion_of_a_tensor_is_no_constant.
     frame = sys._getframe(2)
     code = frame.f_code
-    if code is not _DISPATCHING and not any(code is own for own in trace.codes):
-        own = find_dialect(trace.dialect)
+    if code is not _DISPATCHING and not any(code is own for own in trace.source.codes):
+        own = find_dialect(trace.reading.dialect)
         module = str(frame.f_globals.get("__name__", ""))
         is_asking = own is not None and module.startswith(own.asking)
         return is_asking and is_call_of(frame, "isinstance", 2)
@@ -216,7 +216,7 @@ class Dispatch:
         dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
         if not isinstance(value, Value) or value.node.type.kind == "scalar":
             return dispatch(class_of(value))
-        own = registered_dialects().get(value.trace.dialect)
+        own = registered_dialects().get(value.trace.reading.dialect)
         others = (d for d in registered_dialects().values() if d is not own)
         chosen = default if own is None else dispatch(class_of(value))
         if chosen is default and any(dispatch(d.tensor) is not default for d in others):

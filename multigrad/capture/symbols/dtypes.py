@@ -56,7 +56,7 @@ def own_dtype(x: Any) -> str:
 def is_of_16_bits(x: Any) -> bool:
     """Return whether a symbolic tensor is known to hold floats of 16 bits."""
     own = own_dtype(x)
-    return x.trace.is_in(*FLOATS_OF_16_BITS) if own == T else own in FLOATS_OF_16_BITS
+    return x.trace.facts.has_dtype(*FLOATS_OF_16_BITS) if own == T else own in FLOATS_OF_16_BITS
 
 
 def is_bool(x: Any) -> bool:

@@ -40,7 +40,7 @@ def prepare(trace: Trace) -> Trace:
     """
     tells_apart = bool(trace.facts.get(IDENTITY))
     if tells_apart:
-        trace.rename = rename
+        trace.backward.rename = rename
     # A class's own code runs where none passes: that matters to what it differentiates alone.
     heeds = tells_apart or trace.kind == "function"
     asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
@@ -51,7 +51,7 @@ def prepare(trace: Trace) -> Trace:
                 return heeds
         return False
 
-    trace.is_paused = is_paused
+    trace.backward.is_paused = is_paused
     return trace
 
 
@@ -77,11 +77,9 @@ def take_gradients(
         cotangents: of the outputs; None: ones.
     """
     trace = sources[0].trace
-    if trace.lost_gradient:
-        raise trace.error(
-            f"takes a gradient through {trace.lost_gradient}, whose own gradient is not captured"
-        )
-    with trace.plainly():
+    if lost := trace.backward.lost_gradient:
+        raise trace.error(f"takes a gradient through {lost}, whose own gradient is not captured")
+    with trace.backward.plainly():
         seeds = [
             (output.node, xp.ones_like(output) if cotangent is None else cotangent)
             for output, cotangent in zip(outputs, cotangents, strict=True)

@@ -107,12 +107,12 @@ def _lies_in_order(trace: Trace, node: Node) -> bool:
         return True
     if node.op is ops.INPUT:
         name = node.attr("name")
-        if trace.kind == "rule" or (trace.in_backward and name.startswith("grad_out")):
+        if trace.kind == "rule" or (trace.backward.is_running and name.startswith("grad_out")):
             return False  # one capture serves all, and a cotangent's is known when it runs only
         fact = f"contiguous:{name}"
         if fact not in trace.facts:
             raise NeedsConcrete(fact)
         return trace.facts[fact] is True
     if node.op is ops.ARRAY:
-        return node not in trace.scattered
+        return node not in trace.memory.scattered
     return node.op.result in ELEMENTWISE and all(_lies_in_order(trace, n) for n in node.operands)

@@ -44,7 +44,7 @@ class SymbolicDType:
         return self.trace is not None and "dtype" not in self.trace.facts
 
     def __repr__(self) -> str:
-        if self.trace is not None and self._is_open() and is_asked_by(self.trace.codes):
+        if self.trace is not None and self._is_open() and is_asked_by(self.trace.source.codes):
             raise NeedsConcrete("dtype")
         return f"<SymbolicDType {self.symbol}>"
 
@@ -86,7 +86,7 @@ class SymbolicDevice:
         self.trace = trace
 
     def __repr__(self) -> str:
-        return "<SymbolicDevice>" if not is_asked_by(self.trace.codes) else self._refuse()
+        return "<SymbolicDevice>" if not is_asked_by(self.trace.source.codes) else self._refuse()
 
     def __eq__(self, other: object) -> bool:
         return True if isinstance(other, SymbolicDevice) else self._refuse()
@@ -161,7 +161,7 @@ class SymbolicShape(_AsLibrariesHave):
         return hash(self._known())
 
     def __repr__(self) -> str:
-        if is_asked_by(self.value.trace.codes):
+        if is_asked_by(self.value.trace.source.codes):
             return repr(self._known())
         return f"<SymbolicShape of {self.value.node.type}>"
 

@@ -18,6 +18,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph import ops
+from ...graph.ir.graph import Node
 from ...graph.ir.types import (
     BOOL,
     DTYPES,
@@ -32,8 +33,8 @@ from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
-from ...trace.dtype_owners import OF_CODE, OF_TENSORS
 from ...trace.scope.lookups import note
+from ...trace.source import OF_CODE, OF_TENSORS
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.table import find_dialect
 from ..meanings.places import Extremes
@@ -92,13 +93,15 @@ class LibraryTypes:
             library does not say.
         unconfirmed: calls of which no library could say the type.
         reach: where the capture holds, which is for the wide floats.
+        weak: tensors whose dtype gives way, in libraries that have such.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.given: tuple[str, ...] = ()
         self.unconfirmed: dict[str, None] = {}
-        self.reach = Reach(trace.named_dtypes)
+        self.weak: set[Node] = set()
+        self.reach = Reach(trace.facts.named_dtypes)
         self._is_inside = False
         # The one float dtype of an operator's operands, and these.
         self._kept_in: tuple[str, tuple[Any, ...]] | None = None
@@ -150,8 +153,10 @@ class LibraryTypes:
         is_plain = are_plain(args, kwargs)
         if not is_plain and calls_back(args, kwargs):
             return record(*args, **kwargs)
-        if function is operator.floordiv and self.trace.types_of in OF_CODE:  # of integers by zero
-            dialect = find_dialect(self.trace.dialect)
+        if (
+            function is operator.floordiv and self.trace.reading.owner in OF_CODE
+        ):  # of integers by zero
+            dialect = find_dialect(self.trace.reading.dialect)
             record = record if dialect is None else dialect.methods.get("__floordiv__", record)
         name = getattr(function, "__name__", "") or ""
         if is_not_asked(name):
@@ -194,7 +199,7 @@ class LibraryTypes:
             self.given, self._is_inside = before, False
         for x, (_, is_weak) in zip(leaves, answer, strict=True):
             if is_weak and isinstance(x, Value):
-                self.trace.weak.add(x.node)
+                self.weak.add(x.node)
         return result
 
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -335,7 +340,7 @@ class LibraryTypes:
         """Note a call of which the library could not say the type, unless it keeps an operand's."""
         kept = {own_dtype(x) for x in leaves_of(given)}
         others = [x for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) not in kept]
-        if others and self.trace.types_of in OF_CODE:
+        if others and self.trace.reading.owner in OF_CODE:
             self.unconfirmed[shown] = None
 
     # --- what operands become ---------------------------------------------------------------------
@@ -368,7 +373,7 @@ class LibraryTypes:
         return self._kept(self._oracle(), operands)
 
     def _kept(self, oracle: TypeOracle | None, operands: Sequence[Any]) -> str:
-        dtype = one_float(operands, self.trace.weak)
+        dtype = one_float(operands, self.weak)
         if not dtype or oracle is None or not oracle.apart:  # as in most libraries
             return dtype
         return "" if self._is_apart((dtype,)) else dtype
@@ -402,7 +407,7 @@ class LibraryTypes:
 
     def normal(self, dtype: str) -> str:
         """Return a dtype as nodes have it: T, where it is the input's."""
-        return T if dtype != T and dtype in FLOATS and self.trace.is_in(dtype) else dtype
+        return T if dtype != T and dtype in FLOATS and self.trace.facts.has_dtype(dtype) else dtype
 
     def _shown(self, dtype: str) -> str:
         return str(self.trace.facts.get("dtype", "the input's dtype")) if dtype == T else dtype
@@ -412,15 +417,15 @@ class LibraryTypes:
         """Return the library whose call is recorded: that of the code, or of the call's tensors; ""
         where nothing depends on it.
         """
-        if self.trace.types_of in OF_CODE:
-            return self.trace.dialect
-        name = self.trace.facts.get(LIBRARY, "") if self.trace.types_of in OF_TENSORS else ""
+        if self.trace.reading.owner in OF_CODE:
+            return self.trace.reading.dialect
+        name = self.trace.facts.get(LIBRARY, "") if self.trace.reading.owner in OF_TENSORS else ""
         dialect = find_dialect(name) if name else None
         return name if dialect is not None and dialect.types and dialect.types.promotes else ""
 
     def _oracle(self) -> TypeOracle | None:
         # Asked several times at each call that is recorded.
-        name = self.trace.dialect if self.trace.types_of in OF_CODE else self.library()
+        name = self.trace.reading.dialect if self.trace.reading.owner in OF_CODE else self.library()
         oracle = self._oracles.get(name)
         if oracle is None:
             dialect = find_dialect(name) if name else None
@@ -522,9 +527,7 @@ class LibraryTypes:
             if type_.kind == "scalar" or x.is_number:
                 kind = x.kind.__name__ if isinstance(x, Number) else "float"
                 return Mark("number", type_.dtype if type_.dtype in NUMBERS else kind)
-            return Mark(
-                "tensor", type_.dtype, self.trace.shapes.rank(x.node), x.node in self.trace.weak
-            )
+            return Mark("tensor", type_.dtype, self.trace.shapes.rank(x.node), x.node in self.weak)
         if isinstance(x, np.generic):
             return Mark("array", x.dtype.name, value=type(x))
         if isinstance(x, SymbolicDType | SymbolicDevice | type):  # these say who asks them
@@ -553,7 +556,9 @@ class LibraryTypes:
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
         if oracle is not None and owner == self.library():
             mode = self._mode(owner)
-            if x.dtype == mode and id(x) not in self.trace.sources:  # made here, perhaps by default
+            if (
+                x.dtype == mode and id(x) not in self.trace.memory.outside
+            ):  # made here, perhaps by default
                 self._note_mode()
             dtype = oracle.canonical(dtype, mode)
         is_weak = bool(getattr(x, "weak_type", False))

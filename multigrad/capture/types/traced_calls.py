@@ -19,7 +19,7 @@ from ...graph.ir.types import BOOL, FLOATS, INT_SCALAR, T
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS
 from ...graph.support.trees import optree
 from ...trace.axes import ask_for
-from ...trace.dtype_owners import CODE, OF_CODE, TENSORS, UNDECIDED, meet_numpy, rely_on_library
+from ...trace.source import OF_CODE, TENSORS, UNDECIDED, meet_numpy, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ..symbols.dtypes import is_tensor, own_dtype, steps_between
 from ..symbols.symbols import SymbolicDType, SymbolicShape, is_number
@@ -34,22 +34,22 @@ def meet_call(trace: Trace, given: Any) -> None:
     Raises:
         NeedsConcrete: the library that the tensors are of has to be known.
     """
-    if trace.types_of not in UNDECIDED:  # as most code
+    if trace.reading.owner not in UNDECIDED:  # as most code
         return
-    is_lent = trace.types_of != TENSORS or ON_NUMBERS in trace.facts
+    is_lent = trace.reading.owner != TENSORS or ON_NUMBERS in trace.facts
     if is_lent and any(isinstance(x, np.ndarray) for x in leaves_of(given)):
         meet_numpy(trace)
     elif _depends_on_library(trace, given):
         rely_on_library(trace)
-        if trace.types_of not in OF_CODE and LIBRARY not in trace.facts:
+        if trace.reading.owner not in OF_CODE and LIBRARY not in trace.facts:
             raise NeedsConcrete(LIBRARY)
 
 
 def _depends_on_library(trace: Trace, given: Any) -> bool:
     """Return whether what libraries give for a call may be of other dtypes."""
-    if trace.types_of == TENSORS and LIBRARY in trace.facts:
+    if trace.reading.owner == TENSORS and LIBRARY in trace.facts:
         return False  # nobody asks any more
-    if trace.is_in("bfloat16"):
+    if trace.facts.has_dtype("bfloat16"):
         return True
     leaves = leaves_of(given)
     symbols = [x for x in leaves if isinstance(x, Value)]
@@ -131,22 +131,19 @@ class TracedCall:
     def read_by(self, library: str) -> Iterator[None]:
         """Record what a library's trace holds, which the code that calls it may not mention."""
         trace = self.trace
-        before, routes = (trace.dialect, trace.readings, trace.types_of), dict(trace.routes)
-        trace.dialect, trace.readings, trace.types_of = library, (library,), CODE
-        try:
+        routes = dict(trace.source.routes)
+        with trace.reading_as((library,)):
             yield
-        finally:
-            trace.dialect, trace.readings, trace.types_of = before
-        trace.routes = routes
-        self._note_route(trace.dialect)
+        trace.source.routes = routes
+        self._note_route(trace.reading.dialect)
 
     def _note_route(self, library: str) -> None:
         """Say of which functions the library's own trace was taken."""
         words = f" and by {library}{OWN_TRACE}"
-        before, _, names = self.trace.routes.get(library, "").partition(words)
+        before, _, names = self.trace.source.routes.get(library, "").partition(words)
         own = getattr(self._function, "__name__", str(self._function))
         listed = dict.fromkeys((*filter(None, names.split(", ")), own))
-        self.trace.routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
+        self.trace.source.routes[library] = f"{before or 'protocol'}{words}{', '.join(listed)}"
 
 
 def dtype_in(trace: Trace, name: str) -> str:

@@ -147,14 +147,14 @@ def check_callers(value: Value, name: str) -> None:
     if trace.kind == "rule" or node.op is not ops.INPUT or node.type.kind != "tensor":
         return
     argument = node.attr("name")
-    if trace.in_backward and argument.startswith("grad_out"):
+    if trace.backward.is_running and argument.startswith("grad_out"):
         return
     fact = f"attribute.{name}:{argument}"
     if fact not in trace.facts:
         raise NeedsConcrete(fact)
     if trace.facts[fact]:
         raise trace.error(f"uses .{name}, which the caller has set on its argument {argument!r}")
-    if not trace.dialect:
+    if not trace.reading.dialect:
         raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
 
 

@@ -193,7 +193,7 @@ def _find_row(x: Any, items: list[Any]) -> int | None:
     among = [i for i, item in enumerate(items) if i in rows or _is_integer(item)]
     if habits_of(x.trace).integers_first or among == list(range(among[0], among[-1] + 1)):
         return rows[0]
-    if not x.trace.dialect:
+    if not x.trace.reading.dialect:
         raise TypeError("an integer apart from a list means another thing in torch than in NumPy")
     return None
 
@@ -356,7 +356,7 @@ def _over_axes(mask: Any, x: Any) -> Value:
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
     """Return x with a value at a static index."""
     try:
-        with x.trace.plainly():
+        with x.trace.backward.plainly():
             part = xp.getitem(x, index)
     except TypeError as error:
         raise x.trace.error(f"assigns to a part of a tensor not captured: {error}") from error

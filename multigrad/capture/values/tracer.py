@@ -71,18 +71,18 @@ class V(Value):
     def dtype(self) -> Any:
         facts, name = self.trace.facts, self.node.type.dtype
         if "dtype" not in facts:
-            if self.trace.by_identity:
+            if self.trace.source.compares_identity:
                 raise NeedsConcrete("dtype")
-            self.trace.gives_dtype = True
+            self.trace.facts.gives_dtype = True
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
-        dialect = find_dialect(self.trace.dialect)
+        dialect = find_dialect(self.trace.reading.dialect)
         return SymbolicDType(name, self.trace) if dialect is None else dialect.dtype(name)
 
     @property
     def device(self) -> Any:
         facts = self.trace.facts
-        dialect = find_dialect(self.trace.dialect) if "device" in facts else None
+        dialect = find_dialect(self.trace.reading.dialect) if "device" in facts else None
         if dialect is None:
             return SymbolicDevice(self.trace)
         place = facts.get("device_type", "cpu")
@@ -98,7 +98,7 @@ class V(Value):
     @property
     def size(self) -> Any:
         """An integer as in NumPy, a method as in torch, both where the library is not known."""
-        names = self.trace.readings or (self.trace.dialect,)
+        names = self.trace.reading.libraries or (self.trace.reading.dialect,)
         tensors = [dialect.tensor for dialect in map(find_dialect, names) if dialect is not None]
         is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
         return partial(_size, self) if is_method else Size(self)
@@ -117,7 +117,7 @@ class V(Value):
         if known is not None:
             return known
         missing = (fact,) if fact is not None else needed_shapes(node)
-        if self.trace.is_fresh and self.trace.tell(missing):
+        if self.trace.facts.is_fresh and self.trace.facts.tell(missing):
             return self.ndim
         raise NeedsConcrete(*missing)
 
@@ -133,7 +133,7 @@ class V(Value):
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     def __abs__(self) -> Any:
-        own = find_dialect(self.trace.dialect)
+        own = find_dialect(self.trace.reading.dialect)
         found = None if own is None else own.methods.get("__abs__")
         return super().__abs__() if found is None else found(self)
 
@@ -225,15 +225,15 @@ class V(Value):
             return self.notes[name]
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
             return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
-        own = find_dialect(self.trace.dialect)
+        own = find_dialect(self.trace.reading.dialect)
         if own is not None and name in own.attributes:
             return own.attributes[name](self)
         if own is not None and name.startswith(own.hints):  # that nobody has given here
             raise AttributeError(name)
         # The methods that the libraries share tell where they differ.
-        if len(self.trace.readings) > 1:
+        if len(self.trace.reading.libraries) > 1:
             own = None
-        is_asked = is_asked_by(self.trace.codes)
+        is_asked = is_asked_by(self.trace.source.codes)
         # A library in C looks for protocols from within the user's line.
         if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
             raise AttributeError(name)
@@ -259,7 +259,7 @@ class V(Value):
 
     def refuse(self, name: str) -> None:
         """Refuse to say whether it has an attribute that it does not answer."""
-        row = find_row(name, find_dialect(self.trace.dialect), type(self))
+        row = find_row(name, find_dialect(self.trace.reading.dialect), type(self))
         if row is not None and row.kind == "refused" and name not in dir(type(self)):
             raise self.trace.error(f"looks for .{name}, {row.reason}")
 
@@ -267,7 +267,7 @@ class V(Value):
         """Return whether an attribute that NumPy lacks is used: its constants stand beside all
         libraries.
         """
-        return self.trace.dialect == "numpy" and uses_attribute(name, depth=3)
+        return self.trace.reading.dialect == "numpy" and uses_attribute(name, depth=3)
 
     # --- in-place updates: the value names another node from then on ------------------------------
     def update(self, value: Any) -> Any:
@@ -289,7 +289,7 @@ class V(Value):
             new = xp.broadcast_to(self.trace.value(new), self).node
         if new.type != old.type:
             raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
-        is_paused = self.trace.is_paused is not None and self.trace.is_paused()
+        is_paused = self.trace.backward.is_paused is not None and self.trace.backward.is_paused()
         if is_paused and old.op is not ops.INPUT and carries_gradient(old):
             problem = "updates a tensor that carries a gradient where none passes"
             raise self.trace.error(f"{problem}. Call .detach() on it first")
@@ -301,7 +301,7 @@ class V(Value):
             self.base.update(whole)  # and with it this view
         else:
             if old.op is ops.INPUT:  # of which the caller would see it
-                self.trace.updates.setdefault(old, self.trace.location())
+                self.trace.memory.updates.setdefault(old, self.trace.source.location())
             self._replace(new)
         return self
 
@@ -342,11 +342,11 @@ class V(Value):
     def _updated(self, name: str, other: Any) -> Any:
         # Numbers are immutable, so an augmented assignment binds the name anew; so are some
         # libraries' arrays.
-        value, library, own = AUGMENTED[name](self, other), self.trace.dialect, __name__
+        value, library, own = AUGMENTED[name](self, other), self.trace.reading.dialect, __name__
         dialect = find_dialect(library)
         mutable = library in ("", own.partition(".")[0])
         mutable = mutable if dialect is None else updates(dialect, name)
-        readings = map(find_dialect, self.trace.readings)
+        readings = map(find_dialect, self.trace.reading.libraries)
         if any(each is not None and updates(each, name) is not mutable for each in readings):
             library_for(self.trace, f"{name}, in place or not")
         if self.node.type.kind == "scalar" or not mutable:
@@ -461,7 +461,7 @@ def _written(view: Value, value: Value) -> Any:
     if node.op is ops.CALL:  # another name
         return value
     # A class gives its own gradient: none is taken through what is recorded of its forward.
-    is_forward = view.trace.kind == "imported function" and not view.trace.in_backward
+    is_forward = view.trace.kind == "imported function" and not view.trace.backward.is_running
     is_cut = node.op is ops.STOP_GRADIENT and (is_forward or not carries_gradient(base.node))
     return value if is_cut else None
 
@@ -486,7 +486,7 @@ class Attributed(V):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SLOTS:
             return object.__setattr__(self, name, value)
-        own = find_dialect(self.trace.dialect)
+        own = find_dialect(self.trace.reading.dialect)
         if own is None or not own.tensor.__dictoffset__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if name.startswith(own.hints):
@@ -496,7 +496,7 @@ class Attributed(V):
             return getattr(self, f"{name}_")(value)
         if hasattr(own.tensor, name) and name not in (self.notes or {}):
             raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
-        if self.node.op is ops.INPUT and self.trace.in_backward:
+        if self.node.op is ops.INPUT and self.trace.backward.is_running:
             raise self.trace.error(
                 f"sets an attribute {name!r} of its argument in backward, which the caller would "
                 "see"

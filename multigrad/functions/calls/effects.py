@@ -71,7 +71,9 @@ def find_updates(
             own = [i for i, each in enumerate(outputs) if each is symbol]
             output = own[0] if own and is_dirty else None
             trace = symbol.trace
-            where = trace.updates.get(node, trace.defined) if node is not None else None
+            where = (
+                trace.memory.updates.get(node, trace.source.defined) if node is not None else None
+            )
             found.append(Update(leaf, symbol.node, output, where))
     return tuple(found)
 
@@ -87,9 +89,9 @@ def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[
 def assign(symbol: V, value: Value) -> None:
     """Give a symbol a value, as no line of the function that is captured does."""
     trace = symbol.trace
-    written = dict(trace.updates)
+    written = dict(trace.memory.updates)
     symbol.update(value)
-    trace.updates = written
+    trace.memory.updates = written
 
 
 def describe(updates: Sequence[Update]) -> str:

@@ -21,9 +21,9 @@ from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
 from ...trace.axes import known_shape
-from ...trace.dtype_owners import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.python_protocols import place_of
 from ...trace.scope.lookups import is_read, look_up
+from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
 from .effects import attribute_of
@@ -199,8 +199,8 @@ def library_of(trace: Trace) -> str:
         NeedsConcrete: that of the call's tensors has to be known.
     """
     rely_on_library(trace)
-    if trace.types_of not in OF_TENSORS:
-        return trace.dialect if trace.types_of in OF_CODE else ""
+    if trace.reading.owner not in OF_TENSORS:
+        return trace.reading.dialect if trace.reading.owner in OF_CODE else ""
     if LIBRARY not in trace.facts:
         raise NeedsConcrete(LIBRARY)
     return trace.facts[LIBRARY]

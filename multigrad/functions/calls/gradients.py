@@ -233,7 +233,7 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
     if argument.type.shape == SCALAR_SHAPE:
         return True
     ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
-    if shape in trace.facts:
+    if shape is not None and shape in trace.facts:
         return trace.facts[shape] == ()
     if ndim is not None and ndim not in trace.facts:
         raise NeedsConcrete(ndim)

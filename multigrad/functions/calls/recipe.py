@@ -295,7 +295,7 @@ def is_users_own(trace: Trace, error: Exception) -> bool:
 
 def _is_users(trace: Trace, tb: TracebackType) -> bool:
     # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-    return any(tb.tb_frame.f_code is code for code in trace.codes)
+    return any(tb.tb_frame.f_code is code for code in trace.source.codes)
 
 
 def defined_at(functions: Iterable[object]) -> Location | None:

@@ -319,15 +319,15 @@ class Form:
 
     def enter(self, trace: Trace) -> dict[str, Value]:
         """Return a capture's next keys, as inputs; it learns what a source would have told it."""
-        trace.routes.setdefault("a saved document", "")
+        trace.source.routes.setdefault("a saved document", "")
         for graph in self.graphs:
             constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
-            trace.numbers.update(number for number in constants if isinstance(number, float))
+            trace.source.numbers.update(number for number in constants if isinstance(number, float))
         keys = {}
         for j, location in enumerate(self.drawn):
             key = keys[_draw_name(j)] = trace.next_key()
             if location is not None:
-                trace.locations.setdefault(key.node, location)
+                trace.source.locations.setdefault(key.node, location)
         return keys
 
 

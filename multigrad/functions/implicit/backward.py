@@ -382,7 +382,7 @@ def pulled(
 ) -> list[Value]:
     """Return the cotangents of targets, zeros where no output depends on them."""
     pairs = zip(outputs, cotangents, strict=True)
-    with trace.plainly():
+    with trace.backward.plainly():
         seeds = [(y.node, ct) for y, ct in pairs if isinstance(y, Value)]
         found = accumulate_all(trace, seeds, [x.node for x in targets])
         return [

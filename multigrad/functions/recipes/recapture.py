@@ -34,7 +34,7 @@ from ...trace.assertions import BRANCHES, MISSING
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls
 from ...trace.scope.lookups import note
-from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ...trace.xp import all as xp
 from ..calls.binding import evaluate
 from ..calls.recipe import NotCaptured, Variant
@@ -44,10 +44,10 @@ def check_tensors(first: Trace, second: Trace) -> None:
     """Compare the framework's tensors that became constants: one that is not made anew comes from
     outside. The values of those outside are facts, as others may be computed from them.
     """
-    outside = {id(a) for a in first.lifted for b in second.lifted if a is b}
-    facts = {fact: fact.meaning() for fact in first.sources.values()}
+    outside = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
+    facts = {fact: fact.meaning() for fact in first.memory.outside.values()}
     note(facts)
-    if not outside <= first.sources.keys() or None in facts.values():
+    if not outside <= first.memory.outside.keys() or None in facts.values():
         advice = first.words.advise(
             "pass it as an argument", "make it a NumPy array, whose values are taken once"
         )
@@ -80,8 +80,8 @@ def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location 
     for one, two in zip(graphs_of(variant), graphs_of(other), strict=True):
         known = set(two.nodes)
         for node in one.nodes:
-            if node not in known and node in trace.locations:
-                return trace.locations[node]
+            if node not in known and node in trace.source.locations:
+                return trace.source.locations[node]
     return None
 
 
@@ -93,14 +93,14 @@ def find_number(trace: Trace, variant: Variant) -> Location | None:
         constants = [each.attr("value") for each in node.operands if each.op is ops.CONST]
         is_array = any(each.op is ops.ARRAY for each in node.operands)
         is_drawn = any(isinstance(value, float) and abs(value) in drawn for value in constants)
-        if (is_array or is_drawn) and node in trace.locations:
-            return trace.locations[node]
+        if (is_array or is_drawn) and node in trace.source.locations:
+            return trace.source.locations[node]
     return None
 
 
 def check_memory(variant: Variant, again: Any) -> None:
     """Record it for tensors that do not lie in memory in order, which shows in no value."""
-    again.trace.is_dense = False
+    again.trace.memory.is_dense = False
     try:
         other = again.run_asking()
     except NeedsConcrete:
@@ -177,16 +177,13 @@ def compare_missing(
     # Those that a call gives.
     rows = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
     heads = [i for i, each in rows if each.node.op is ops.INPUT]
-    after = trace.draws
     for chosen in choices(len(heads)):
         out = {heads[i]: missing(cotangents[heads[i]]) for i in chosen}
-        trace.draws = drawn
         try:
-            own = pull([out.get(i, each) for i, each in enumerate(cotangents)])
+            with setting(trace, draws=drawn):
+                own = pull([out.get(i, each) for i, each in enumerate(cotangents)])
         except NotCaptured:  # then it fails where it was written, too
             continue
-        finally:
-            trace.draws = after
         if not is_as_zero(trace, found, own, [cotangents[i].node for i in out]):
             trace.omit(MISSING)
             raise NotCaptured(
@@ -301,11 +298,11 @@ class Way:
             raise NeedsConcrete(*needed_shapes(value.node))
         if math.prod(shape) != 1:
             return None
-        with value.trace.plainly():
+        with value.trace.backward.plainly():
             test = value if value.node.type.dtype == BOOL else xp.not_equal(value, 0)
             has_axes = test.node.type.shape != SCALAR_SHAPE
             guard = (xp.reshape(test, ()) if has_axes else test).node
-        if value.trace.rename is not None:  # whose names are others on each way
+        if value.trace.backward.rename is not None:  # whose names are others on each way
             guard = drop_calls(Graph("", (), (guard,))).outputs[0]
         if guard not in self.guards:
             if len(self.guards) == MOST_GUARDS:
@@ -362,7 +359,9 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
         raise TypeError("its ways change what they are given")
     graphs = _either_graph(trace, guard, a.graphs, b.graphs)
     omissions = {**b.omissions, **a.omissions}
-    if any(dialect.mutable for dialect in map(find_dialect, trace.routes) if dialect is not None):
+    if any(
+        dialect.mutable for dialect in map(find_dialect, trace.source.routes) if dialect is not None
+    ):
         omissions[BRANCHES] = BRANCHES  # jax and TensorFlow compile
     facts, combines = {**b.facts, **a.facts}, a.combines or b.combines
     return replace(
@@ -378,7 +377,7 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
     taken = trace.value(test)
     ways = [dict(zip(each.wrt, drop_marks(each.backward).outputs, strict=True)) for each in (a, b)]
     wrt = tuple(name for name in a.inputs if any(name in way for way in ways))
-    with trace.plainly():
+    with trace.backward.plainly():
         outputs = [
             _choose(trace, taken, x, y)
             for x, y in zip(a.forward.outputs, b.forward.outputs, strict=True)

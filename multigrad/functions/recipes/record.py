@@ -40,9 +40,9 @@ from ...lowering.lower import PASSING
 from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
-from ...trace.dtype_owners import lend
 from ...trace.python_protocols import Pair
 from ...trace.scope.lookups import NAME, names_in, reading
+from ...trace.source import lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp
 from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
@@ -126,19 +126,19 @@ def _capture(
     """Record one way once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts, way)
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
-        recording.trace.find = partial(find_facts, recipe.subject, layout, leaves)
+        recording.trace.facts.find = partial(find_facts, recipe.subject, layout, leaves)
     variant = recording.run_asking()
     trace = recording.trace
-    if trace.asks_for_memory:
+    if trace.memory.is_asked:
         check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
     statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, statics)
-    if trace.witness.is_suspect or trace.lifted or is_suspect:
+    if trace.source.witness.is_suspect or trace.memory.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
-        with trace.witness.outside.dropping_added():
+        with trace.source.witness.outside.dropping_added():
             other = again.run_asking()
         check_tensors(trace, again.trace)
-        drew = trace.witness.outside.moved and again.trace.witness.outside.moved
+        drew = trace.source.witness.outside.moved and again.trace.source.witness.outside.moved
         check_draws(trace, variant, other, drew=drew)
     graphs = variant.graphs.without_needless_marks()
     return trace, variant if graphs is variant.graphs else replace(variant, graphs=graphs)
@@ -166,9 +166,9 @@ class _Recording:
         self.is_imported = hasattr(recipe, "apply")
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
-        self.trace.defined = defined_at(recipe.functions())
+        self.trace.source.defined = defined_at(recipe.functions())
         self.trace.types = LibraryTypes(self.trace)
-        self.trace.way = way
+        self.trace.limits.way = way
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
@@ -176,19 +176,19 @@ class _Recording:
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
         given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
-        witness = self.trace.witness = Witness(self.trace, self.recipe.functions(), given)
+        witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions(), given)
         try:
             with witness, questions.asking():
                 variant = self.run()
             witness.check_left()
         except TraceError as error:
-            raise NotCaptured(error, self.trace.omissions) from error.__cause__
+            raise NotCaptured(error, self.trace.limits.omissions) from error.__cause__
         return variant
 
     def run(self) -> Variant:
         trace, layout = self.trace, self.layout
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
-        trace.is_fresh = True
+        trace.facts.is_fresh = True
         given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
         recorded = self.attempt(lambda: self.recipe.record(trace, *rebuilt))
@@ -215,7 +215,7 @@ class _Recording:
             for each in flat
             if isinstance(each, Value)
         ]
-        if recorded.rolls and not trace.combines:
+        if recorded.rolls and not trace.backward.combines:
             values = roll(trace, values)
         if not values:
             raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
@@ -245,12 +245,12 @@ class _Recording:
             raise NotCaptured(trace.error(problem))
         pushed, is_pushed_first = self.pushed(recorded, flat, values, undifferentiable)
         key = () if trace.key is None else (trace.key,)
-        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.locations))
+        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.source.locations))
         heads = self.heads(cotangents)
-        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.locations)
+        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.source.locations)
         second_order = recorded.second_order
         second_order = bool(second_order() if callable(second_order) else second_order)
-        if trace.is_once or not second_order:
+        if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
         lend(trace)
@@ -269,27 +269,28 @@ class _Recording:
             undifferentiable=undifferentiable,
             viewed=viewed,
             copied=copied,
-            second_order=second_order and not (trace.lost_gradient or trace.is_once),
+            second_order=second_order
+            and not (trace.backward.lost_gradient or trace.backward.is_once),
             refused=self.recipe.refused(layout),
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once and not self.recipe.copies:
             trace.omit(ORDERS)
-        assumed = tuple(each for each in trace.assumed if is_told(each.node, layout))
-        facts = dict(sorted({**self.facts, **trace.told}.items()))  # as they are gathered
+        assumed = tuple(each for each in trace.limits.assumed if is_told(each.node, layout))
+        facts = dict(sorted({**self.facts, **trace.facts.told}.items()))  # as they are gathered
         return Variant(
             graphs,
             layout,
             outputs,
             fixed,
             facts,
-            omissions=dict(trace.omissions),
-            weak=tuple(i for i, each in enumerate(values) if each.node in trace.weak),
+            omissions=dict(trace.limits.omissions),
+            weak=tuple(i for i, each in enumerate(values) if each.node in trace.types.weak),
             assumed=assumed,
             notes=notes,
             updates=updates,
-            combines=trace.combines,
+            combines=trace.backward.combines,
             reach=None if "dtype" in facts else self.trace.types.reach,
         )
 
@@ -298,7 +299,7 @@ class _Recording:
         trace = self.trace
         for update in updates:
             where = self.inputs[update.leaf.name]
-            if where in trace.updates:
+            if where in trace.memory.updates:
                 advice = trace.words.advise(
                     f"work on a copy: {update.leaf.path}.clone()", f"give it capture={COPIES}"
                 )
@@ -306,7 +307,7 @@ class _Recording:
                     trace.error(
                         f"{describe(updates)}, which the caller would see in one framework "
                         f"only{advice}",
-                        trace.updates[where],
+                        trace.memory.updates[where],
                     )
                 )
 
@@ -374,7 +375,7 @@ class _Recording:
             raise NotCaptured(self.trace.error("returns a number"))
         zero = xp.sum(xp.zeros_like(self.trace.value(like)))
         if value.node.type == INT_SCALAR:
-            dialect = find_dialect(next(iter(self.trace.routes), ""))
+            dialect = find_dialect(next(iter(self.trace.source.routes), ""))
             zero = xp.astype(zero, INT64 if dialect is None else dialect.habits.whole)
         return zero + value
 
@@ -420,11 +421,11 @@ class _Recording:
             upstream = optree.tree_unflatten(outputs, filled)
             try:
                 with (
-                    written_in(self.trace, self.trace.latest),
+                    written_in(self.trace, self.trace.source.latest.libraries),
                     given_by_forward(kept, leaves),
                     self.keeping_values(),
                 ):
-                    self.trace.in_backward = True
+                    self.trace.backward.is_running = True
                     return self.matched(self.attempt(lambda: own(upstream)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
                 questions.forget(asked)
@@ -439,7 +440,7 @@ class _Recording:
     @contextmanager
     def keeping_values(self) -> Iterator[None]:
         """Let what a backward writes in place be seen by itself alone: it may run again."""
-        made = self.trace.witness.made  # weakly: a view that is dropped sees no more updates
+        made = self.trace.source.witness.made  # weakly: a view that is dropped sees no more updates
         before = [(ref, value.node) for ref in made if (value := ref()) is not None]
         try:
             yield
@@ -501,11 +502,11 @@ class _Recording:
         of = tuple(value.node for value in (*values, *given))
         if self.first is not None and self.first.derived[:1] == (of,):
             return self.first.derived[1]
-        if self.trace.lost_gradient:
+        if lost := self.trace.backward.lost_gradient:
             raise NotCaptured(
                 self.trace.error(
-                    f"takes the derivative of {self.trace.lost_gradient}, whose own gradient is "
-                    "not captured. Give the function a backward"
+                    f"takes the derivative of {lost}, whose own gradient is not captured. Give the "
+                    "function a backward"
                 )
             )
         floats = [

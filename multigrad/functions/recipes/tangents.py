@@ -65,7 +65,7 @@ def tangent_graph(
         return None
     results = tuple([_fit(changes[place], output).node for place, output in carried])
     name = f"tangent of {trace.name}"
-    inner = substitute(Graph(name, tuple(inputs), results, trace.locations), given)
+    inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), given)
     whole = Graph(name, (*given.values(), *inner.inputs), inner.outputs, inner.locations)
     # No framework transposes a stop, and a tangent has no slope that it could take away.
     return without_stops(whole, [node.attr("name") for node in given.values()])
@@ -97,7 +97,7 @@ def outputs_of(name: str, found: Any, asked: Any, given: Any) -> Any:
         return as_outputs(found)
     if symbols:
         trace = symbols[0].trace
-        trace.lost_gradient = name
+        trace.backward.lost_gradient = name
         trace.omit(ORDERS, f"the derivatives of {name!r} of any order")
     return found
 

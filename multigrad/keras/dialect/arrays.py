@@ -35,7 +35,7 @@ Tensor = Any
 # --- normalization --------------------------------------------------------------------------------
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
     """The mean and the variance."""
-    if synchronized or x.trace.is_in(*FLOATS_OF_16_BITS):
+    if synchronized or x.trace.facts.has_dtype(*FLOATS_OF_16_BITS):
         raise TypeError("moments that are synchronized, or limited to those of float16")
     return xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
 

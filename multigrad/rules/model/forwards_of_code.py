@@ -110,7 +110,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         except TraceError as error:
             raise self._explain(error) from error.__cause__
         output = self._check(trace, output)
-        graph = Graph(self.name, (tin.node,), (output.node,), trace.locations)
+        graph = Graph(self.name, (tin.node,), (output.node,), trace.source.locations)
         return simplify(drop_calls(graph))
 
     def _check(self, trace: Trace, output: Any) -> Value:

@@ -52,7 +52,7 @@ def replay(
             done[node] = apply(node.op, *(done[operand] for operand in node.operands), **attrs)
             where = graph.locations.get(node)
             if where is not None and isinstance(done[node], Value):
-                trace.locations.setdefault(done[node].node, where)
+                trace.source.locations.setdefault(done[node].node, where)
     return [done[node] for node in graph.outputs]
 
 

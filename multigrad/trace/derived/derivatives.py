@@ -309,7 +309,7 @@ class Combined:
 
     def _error(self, value: Node, problem: str, advice: str, node: Node | None = None) -> Exception:
         called = f"{dict(value.attrs)['name']!r}" if value.op is ops.INPUT else "a value"
-        where = self.trace.locations.get(node) if node is not None else None
+        where = self.trace.source.locations.get(node) if node is not None else None
         return self.trace.error(
             f"has accumulate={self.modes[value]!r} for {called}, but {problem}. {advice}", where
         )

@@ -152,7 +152,7 @@ class Turned:
         order = [*(i for i in targets if i < first), *sums]
         order += [i for i in targets if first <= i < last]
         nodes = tuple(shares[i].node for i in order)
-        return Back(Graph("body", (), nodes, trace.locations), heads, sums, tuple(order))
+        return Back(Graph("body", (), nodes, trace.source.locations), heads, sums, tuple(order))
 
     def _keep(self, back: Back) -> tuple[dict[Node, Node], Graph]:
         """Return the nodes that a turn keeps, with their inputs in the turn back, and its graph."""
@@ -295,11 +295,11 @@ def scan_values(
     trace: Trace, operands: Sequence[Node], attrs: Mapping[str, Any], like: Node | None = None
 ) -> list[Value]:
     """Return all that a scan gives, whose place in the source is that of another's."""
-    where = trace.location() if like is None else trace.locations.get(like)
+    where = trace.source.location() if like is None else trace.source.locations.get(like)
     found = []
     for position in range(len(attrs["body"].graph.outputs)):
         node = derive_node(ops.SCAN, operands, {**attrs, "position": position})
         if where is not None:
-            trace.locations.setdefault(node, where)
+            trace.source.locations.setdefault(node, where)
         found.append(trace.value(node))
     return found

@@ -33,8 +33,8 @@ def symbol_of(library: str) -> tuple[Any, V]:
     load_backend(library)
     load_dialects()
     trace = Trace("asked", {}, V, kind="function")
-    trace.dialect = library
-    trace.codes |= {answer_of.__code__, get_attribute.__code__}
+    trace.reading.dialect = library
+    trace.source.codes |= {answer_of.__code__, get_attribute.__code__}
     return find_dialect(library), trace.input("x", INPUT)  # type: ignore[return-value]
 
 

@@ -85,7 +85,7 @@ def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
         TypeError: jax cannot trace it, or it uses a primitive that has no op.
     """
     call = TracedCall(function, jax.Array, args, kwargs)
-    lifted = call.trace.lifted
+    lifted = call.trace.memory.lifted
     before = len(lifted)
     try:
         with giving_reasons("jax"), call.read_by("jax"):
@@ -116,7 +116,7 @@ def _import(
         )
 
     fixed = trace.facts.get("dtype")
-    trace.is_in(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
+    trace.facts.has_dtype(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
     if fixed is not None:
         return _import_for(called, trace, values, Trial(fixed))
     try:
@@ -193,7 +193,9 @@ def _record(
         with reading():
             closed, result = _make_jaxpr(called, given)
     # What the function reads from around it; what it makes is another array each time.
-    trace.lifted += [constant for constant in closed.consts if isinstance(constant, jax.Array)]
+    trace.memory.lifted += [
+        constant for constant in closed.consts if isinstance(constant, jax.Array)
+    ]
     scope = Scope(trace, trial, lengths)
     operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
     for operand in operands:
@@ -264,7 +266,7 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
             return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
         lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
         if lost or (own is not None and named in ONLY_OWN):
-            scope.trace.lost_gradient = plain.debug_info.func_name
+            scope.trace.backward.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
     if equation.primitive is CALLED:
         return _call(scope, equation, operands)
@@ -358,7 +360,7 @@ def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
             return [Operand(v, shape) for v, shape in zip(outputs, shapes, strict=True)]
         except TraceError:
             questions.forget(asked)
-            scope.trace.lost_gradient = own.name
+            scope.trace.backward.lost_gradient = own.name
     with reading():
         closed = jax.make_jaxpr(called.compute)(*avals)
     return _run(scope, closed.jaxpr, closed.consts, operands)

@@ -191,7 +191,7 @@ def refuse_derivative(xp: Any, ct: Any, y: Any, *operands: Any, **attrs: Any) ->
     Raises:
         TraceError: always.
     """
-    raise y.trace.error(f"takes {OF_A_LOOP}", y.trace.locations.get(y.node))
+    raise y.trace.error(f"takes {OF_A_LOOP}", y.trace.source.locations.get(y.node))
 
 
 WHILE_LOOP = op(

@@ -1,0 +1,172 @@
+"""The user's code of a capture: what it refers to, how it is read, and whose dtypes its operators
+have: six states, and a table of what leads from one to another.
+
+`x + 1` gives another dtype in another library, so a capture has to know whose operators its code
+means. All tensors accept NumPy's numbers: code that mentions NumPy and no framework may be NumPy's,
+or the code of whatever tensors it is given. It is recorded as NumPy's until one of them is certain.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import field
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..graph.ir.graph import Location, Node
+from ..graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
+from ..graph.support.class_bases import dataclass
+from .coercion import NeedsConcrete
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+# --- whose dtypes operators have ------------------------------------------------------------------
+# The first state of a function is that of `whose_types` in `capture/code/dialect_detection.py`.
+CODE = "code"  # the library that the code mentions
+TENSORS = "tensors"  # the library of the call's tensors: the code mentions none
+NOBODY = "nobody's"  # no library: the code is written with `xg.xp`
+OPEN = "open"  # NumPy's: the code mentions it, and its functions met no tensor yet
+LEANING = (
+    "leaning"  # NumPy's, as open; a dtype was recorded that another library may give otherwise
+)
+LENT = "lent"  # the library of the call's tensors: NumPy's functions met none in an earlier capture
+OF_CODE = frozenset((CODE, OPEN, LEANING))
+OF_TENSORS = frozenset((TENSORS, LENT))
+UNDECIDED = frozenset((TENSORS, OPEN, LEANING, LENT))  # the code mentions no framework
+
+MEETS = "a function of NumPy's, or an array, meets a tensor"
+RELIES = "a dtype depends on the library"
+ENDS = "the capture ends, or fails"
+
+
+class Transition(NamedTuple):
+    """A row of `TRANSITIONS`.
+
+    Attributes:
+        repeated_with: the facts with which the capture is repeated, to begin in the next state; ()
+            if it goes on.
+        given: a fact without which nothing happens.
+    """
+
+    state: str
+    event: str
+    next: str
+    repeated_with: tuple[str, ...] = ()
+    given: str = ""
+
+
+TRANSITIONS = (
+    Transition(OPEN, RELIES, LEANING),
+    Transition(OPEN, MEETS, CODE),
+    Transition(LEANING, MEETS, CODE),
+    Transition(LEANING, ENDS, LENT, (ON_NUMBERS, LIBRARY)),
+    Transition(LENT, RELIES, TENSORS),
+    Transition(LENT, MEETS, CODE),
+    # It was lent, and what was recorded since has the dtypes of its tensors' library.
+    Transition(TENSORS, MEETS, CODE, (ON_TENSORS,), given=ON_NUMBERS),
+)
+BY_EVENT = {(each.state, each.event): each for each in TRANSITIONS}
+
+
+def _happen(trace: Trace, event: str) -> None:
+    row = BY_EVENT.get((trace.reading.owner, event))
+    if row is None or (row.given and row.given not in trace.facts):
+        return
+    if row.repeated_with:
+        raise NeedsConcrete(*row.repeated_with)
+    trace.reading.owner = row.next
+
+
+def meet_numpy(trace: Trace) -> None:
+    """Note that a function of NumPy's, or an array, meets a tensor: the code is NumPy's.
+
+    Raises:
+        NeedsConcrete: a value already has the dtype that its tensors' library gives.
+    """
+    _happen(trace, MEETS)
+
+
+def rely_on_library(trace: Trace) -> None:
+    """Note that a dtype depends on the library that computes."""
+    _happen(trace, RELIES)
+
+
+def is_lent(trace: Trace) -> bool:
+    """Return whether code that calls NumPy's functions on numbers has its tensors' dtypes."""
+    rely_on_library(trace)
+    return trace.reading.owner == TENSORS and ON_NUMBERS in trace.facts
+
+
+def is_leaning(trace: Trace) -> bool:
+    """Return whether the code that runs now, or code that ran before it, may be the tensors'."""
+    source = trace.source
+    return source.was_leaning or LEANING in (trace.reading.owner, source.latest.owner)
+
+
+def lend(trace: Trace) -> None:
+    """End a capture, or what failed of it: code that leans is captured again, as the tensors'.
+
+    Raises:
+        NeedsConcrete: the capture has to know the library of the tensors.
+    """
+    if is_leaning(trace):
+        raise NeedsConcrete(*BY_EVENT[LEANING, ENDS].repeated_with, noted=False) from None
+
+
+# --- what runs, and how it is read ----------------------------------------------------------------
+@dataclass(slots=True, eq=False)
+class Reading:
+    """How the code that runs now is read."""
+
+    libraries: tuple[str, ...] = ()  # that it may be written in, the likeliest first
+    owner: str = CODE  # whose dtypes its operators have
+    dialect: str = field(init=False)  # whose names and methods it uses, "" if that is not known
+
+    def __post_init__(self) -> None:
+        self.dialect = next(iter(self.libraries), "")
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """The user's code that is captured, and what it refers to."""
+
+    defined: Location | None = None  # where the user's function begins
+    codes: set[CodeType] = field(default_factory=set)  # of the user's functions that ran
+    numbers: set[float] = field(default_factory=set)  # floats that they refer to
+    locations: dict[Node, Location] = field(default_factory=dict)
+    routes: dict[str, str] = field(default_factory=dict)  # by library, how its calls reached us
+    latest: Reading = field(default_factory=Reading)  # of the function that ran last
+    was_leaning: bool = False  # a function before the latest left open whose dtypes it has
+    witness: Any = None  # looks for what the code does besides the graph
+    compares_identity: bool = False  # the code compares dtypes by `is`
+    looks_into: bool = True  # objects that the code calls are examined at each call
+    # Memories of `location`: the codes by id, made anew when `codes` grows, and lines by place.
+    _own: set[int] = field(default_factory=set)
+    _lines: dict[tuple[str, int], Location] = field(default_factory=dict)
+
+    def note_read(self, reading: Reading) -> None:
+        """Note how a function was read that has run: its backward is read in the same way."""
+        self.was_leaning |= self.latest.owner == LEANING
+        self.latest = reading
+
+    def location(self) -> Location | None:
+        """Return the innermost line of the user's code now running."""
+        if not self.codes:
+            return None
+        frame, own = sys._getframe(1), self._own
+        # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+        if len(own) != len(self.codes):
+            own = self._own = set(map(id, self.codes))
+        while frame is not None:
+            if id(frame.f_code) in own:
+                file, line = frame.f_code.co_filename, frame.f_lineno
+                known = self._lines.get((file, line))
+                if known is None:
+                    import linecache
+
+                    known = Location(file, line, linecache.getline(file, line).strip())
+                    self._lines[file, line] = known
+                return known
+            frame = frame.f_back
+        return None
