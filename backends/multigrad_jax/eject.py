@@ -22,9 +22,9 @@ Tensor = Any
 
 def render(emitted: Emitted) -> str:
     """Return the source of the custom function; one that draws has a function around it."""
-    if "key" not in emitted.params:
+    if "key" not in emitted.names.params:
         return attaching.render(emitted)
-    params = [each for each in emitted.params if each != "key"]
+    params = [each for each in emitted.names.params if each != "key"]
     return attaching.render_around(emitted, [*params, "read_key(key)"])
 
 

@@ -97,7 +97,7 @@ def register(operator: Operator) -> Callable[..., Any]:
     backend = load_backend("torch")
 
     def finish(namespace: dict[str, Any], emitted: Emitted) -> Any:
-        return namespace[emitted.identifier]
+        return namespace[emitted.names.identifier]
 
     def call(native: Any, emitted: Emitted) -> Any:
         return native
@@ -111,7 +111,7 @@ def register(operator: Operator) -> Callable[..., Any]:
         forward_mode=False,
     )
     named = replace(operator.graphs, name=operator.name)
-    return lower_graphs(named, replace(backend, autodiff=autodiff), fast=False).native
+    return lower_graphs(named, replace(backend, autodiff=autodiff), style="plain").native
 
 
 class Called(torch.nn.Module):
@@ -211,7 +211,7 @@ def write_onnx(
             f"torch writes ONNX by {' and '.join(NEEDED)}, and there is no {lacking[0]} here: "
             f"pip install {' '.join(NEEDED)}"
         )
-    functions = lower_graphs(graphs, _plain(load_backend("torch")), fast=False).native
+    functions = lower_graphs(graphs, _plain(load_backend("torch")), style="plain").native
     emitted = functions.emitted
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -219,22 +219,22 @@ def write_onnx(
         # A model may not return its inputs.
         return tuple([y.clone() for y in (*outputs, *computed)])
 
-    carried = [c for c, has in zip(emitted.cotangents, emitted.carries, strict=True) if has]
+    carried = [c for c, has in zip(emitted.names.cotangents, emitted.carries, strict=True) if has]
 
     def backward(*given: Tensor) -> tuple[Tensor, ...]:
         cotangents = dict(zip(carried, given, strict=False))
         found = functions.backward(
-            *map(cotangents.get, emitted.cotangents), *given[len(carried) :], *numbers
+            *map(cotangents.get, emitted.names.cotangents), *given[len(carried) :], *numbers
         )
         return tuple([g.clone() for g in found])
 
-    inputs, results = emitted.inputs, (*emitted.outputs, *emitted.computed)
+    inputs, results = emitted.names.inputs, (*emitted.names.outputs, *emitted.residuals.computed)
     program = _trace(graphs.name, forward, tensors, shapes)
     axes = dict(zip((*inputs, *results), _axes_of(program, len(tensors), shapes), strict=True))
     values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
-    for cotangent, output in zip(emitted.cotangents, emitted.outputs, strict=True):
+    for cotangent, output in zip(emitted.names.cotangents, emitted.names.outputs, strict=True):
         values[cotangent], axes[cotangent] = values[output], axes[output]
-    given = {name: axes[name] for name in (*carried, *emitted.residuals)}
+    given = {name: axes[name] for name in (*carried, *emitted.residuals.names)}
     read = {name: values[name] for name in given}
     second = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
     beside = path.with_suffix(f".backward{path.suffix}")
@@ -242,7 +242,7 @@ def write_onnx(
         _write(graphs.name, program, first_file, {name: axes[name] for name in inputs}, results)
         own = {name: values[name] for name in inputs}
         _compare(graphs.name, first_file, own, forward(*tensors))
-        wrt = [f"grad_{name}" for name in emitted.wrt]
+        wrt = [f"grad_{name}" for name in emitted.names.wrt]
         _write(graphs.name, second, second_file, given, wrt)
         _compare(graphs.name, second_file, read, backward(*read.values()))
     return path, beside

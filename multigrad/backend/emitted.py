@@ -67,8 +67,8 @@ class Code:
     Attributes:
         forward: `*inputs, *params, [key] -> *outputs`.
         keep: `*inputs, *outputs, *params -> the residuals that are computed`, in the order of
-            `Emitted.computed`.
-        backward: `*cotangents, *residuals, *params, [key] -> *gradients`, those of `Emitted.wrt`.
+            `Residuals.computed`.
+        backward: `*cotangents, *residuals, *params, [key] -> *gradients`, those of `Names.wrt`.
         prepared: what the code needs of the params, where it is computed before; a rule's forward
             needs nothing.
         whole: forward and `keep` in one, `*inputs, *params, [key] -> *outputs, *computed`, where a
@@ -83,124 +83,190 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Emitted:
-    """A pair of graphs prepared for one backend, which `render` turns into source.
+class Origin:
+    """What was emitted, and for what kind of caller.
 
     Attributes:
         name: "rule under forward".
-        identifier: a Python name for the class or function.
-        code: code that may run anywhere: under transforms, and where a derivative is taken of it.
-        fast: code for where neither is the case; it may write over its own temporaries.
-        params: the values that a call takes after the tensors: run-time params, then "key" if
-            random.
-        residuals: the names of what forward keeps for backward: an input's, an output's, or one in
-            `computed`.
-        computed: the residuals that `keep` computes.
-        histories: the residuals that fast code keeps besides, where it has a `whole`.
-        likes: the residuals of which backward reads the shape and dtype alone, so that a backend
-            need not keep the tensor.
-        defaults: values for params where the object is for people to call; "key" is then drawn.
-        check: the name of the shape check to apply to the result, or "".
-        refuse: the name of a function to call, with nothing, before a derivative is taken of
-            backward, or "".
-        tangent: code of `*tangents of wrt, *inputs, *outputs, *params, [key] -> the tangents of the
-            outputs that carry a gradient`, where forward mode is asked for.
-        tangents: the names of the inputs' tangents, one for each input.
-        dual: gives the same lowered with forward mode, made when it is first asked for; raises
-            UnsupportedOp where there is none. None where it has that, or the backend has none.
-        inputs: the names of the tensors that a call takes; a rule's is "tin".
-        outputs: the names under which the code of keep and backward knows the outputs.
-        cotangents: the names of the outputs' cotangents, one for each output.
-        wrt: the inputs that get a gradient, in the order of backward's results; the others get
-            None.
-        undifferentiable: the positions of outputs that carry no gradient (bools and integers among
-            them).
-        passed: the positions of outputs that may be an input itself, as of a cast to its dtype.
-        viewed: the positions of outputs that are to be a view of what they may be.
-        shared: the positions of outputs that may be one tensor with an output before them.
-        views: the positions of outputs that may be a view of an input, or an input itself.
-        shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
-            gradient with.
-        gradient_checks: for each of `wrt` the name of a function to apply to (gradient, shape), or
-            "".
-        single: whether a call returns the only output itself; else a tuple.
-        once: the name of a function to apply to each gradient, which refuses a derivative of it, or
-            "".
-        linear: whether backward is linear in the cotangents.
-        pushes: whether there is a forward mode: it is, or the author gives the tangents.
-        keeps_output: the author keeps outputs for backward, which differentiates them by this
-            gradient again.
         is_rule: whether backward is a rule, which params reach and forward does not.
         compiled: whether a compiler reads the code: then `fast` overwrites nothing.
-        refusals: where people call the object, by param the name of what refuses a tensor there
-            that asks for a gradient, since it would get none.
-        input_types: of the inputs; None for one that neither graph reads.
-        output_types: of the outputs.
-        gradient_types: of the gradients of `wrt`.
-        graphs: what `code` was emitted of: forward, keep and backward, for a backend that writes
-            kernels of its own; None where a loop gives what the first two need.
-        fused: whether they are to run as one kernel each, see `xg.function`.
+        fused: whether the graphs run as one kernel each, see `xg.function`.
+        graphs: forward, keep and backward, for a backend that writes kernels of its own; None where
+            a loop computes what the first two need.
+        input_types: the types of the inputs; None for one that neither graph reads.
+        output_types: the types of the outputs.
+        gradient_types: the types of the gradients of `Names.wrt`.
     """
 
     name: str
+    is_rule: bool = False
+    compiled: bool = False
+    fused: Fused = "auto"
+    graphs: tuple[Graph, Graph, Graph] | None = None
+    input_types: tuple[Type | None, ...] = ()
+    output_types: tuple[Type, ...] = ()
+    gradient_types: tuple[Type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """The names in the code: what a call takes and returns.
+
+    Attributes:
+        identifier: a Python name for the class or function.
+        params: the values that a call takes after the tensors: run-time params, then "key" if
+            random.
+        defaults: values for params where the object is for people to call; "key" is then drawn.
+        inputs: the tensors that a call takes; a rule's is "tin".
+        outputs: how the code of keep and backward refers to the outputs.
+        cotangents: one for each output.
+        wrt: the inputs that get a gradient, in the order of backward's results; the others get
+            None.
+        tangents: one for each input.
+    """
+
     identifier: str
-    code: Code
-    fast: Code
     params: tuple[str, ...]
-    residuals: tuple[str, ...]
-    computed: tuple[str, ...]
-    histories: tuple[str, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    check: str = ""
-    refuse: str = ""
-    tangent: Body | None = None
-    tangents: tuple[str, ...] = ("tangent",)
-    dual: Callable[[], Attached] | None = None
     inputs: tuple[str, ...] = ("tin",)
     outputs: tuple[str, ...] = ("output",)
     cotangents: tuple[str, ...] = ("grad_out",)
     wrt: tuple[str, ...] = ("tin",)
-    undifferentiable: tuple[int, ...] = ()
+    tangents: tuple[str, ...] = ("tangent",)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residuals:
+    """What forward keeps for backward.
+
+    Attributes:
+        names: an input's, an output's, or one of `computed`.
+        computed: the residuals that `keep` computes.
+        histories: the residuals that fast code keeps in addition, where it has a `whole`.
+        likes: the residuals of which backward reads the shape and dtype alone, so that a backend
+            need not keep the tensor.
+        shapes: the inputs whose shape backward is given as `shape_of_<input>`, to compare a
+            gradient with.
+    """
+
+    names: tuple[str, ...]
+    computed: tuple[str, ...]
+    histories: tuple[str, ...] = ()
+    likes: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aliasing:
+    """Which outputs may share memory, by position.
+
+    Attributes:
+        passed: those that may be an input itself, as of a cast to its dtype.
+        viewed: those that must be a view of the input that they may be.
+        shared: those that may be the same tensor as an output before them.
+        views: those that may be a view of an input, or an input itself.
+    """
+
     passed: tuple[int, ...] = ()
     viewed: tuple[int, ...] = ()
     shared: tuple[int, ...] = ()
     views: tuple[int, ...] = ()
-    likes: tuple[str, ...] = ()
-    shapes: tuple[str, ...] = ()
-    gradient_checks: tuple[str, ...] = ("",)
-    single: bool = True
-    refuse_second_order: str = ""
-    linear: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checks:
+    """The names of functions in `namespace` that check a call; "" for none.
+
+    Attributes:
+        shape: applied to a rule's result and its cotangent, compares their shapes.
+        gradients: for each of `Names.wrt`, applied to (gradient, shape).
+        derivative: called with nothing before a derivative is taken of backward, refuses it.
+        second_derivative: applied to each gradient, refuses a derivative of it.
+        arguments: where people call the object, by param the one that refuses a tensor there that
+            asks for a gradient, since it would get none.
+    """
+
+    shape: str = ""
+    gradients: tuple[str, ...] = ("",)
+    derivative: str = ""
+    second_derivative: str = ""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Derivative:
+    """How the object is differentiated besides by its backward.
+
+    Attributes:
+        tangent: code of `*tangents of wrt, *inputs, *outputs, *params, [key] -> the tangents of the
+            outputs that carry a gradient`, where forward mode is asked for.
+        dual: returns the same lowered with forward mode, made when it is first asked for; raises
+            UnsupportedOp where there is none. None where this has it, or the backend has none.
+        pushes: whether there is a forward mode: backward is linear, or the author gives the
+            tangents.
+        linear: whether backward is linear in the cotangents.
+        keeps_output: whether the author keeps outputs for backward, which differentiates them by
+            this gradient again.
+        undifferentiable: the positions of outputs that carry no gradient (bools and integers among
+            them).
+    """
+
+    tangent: Body | None = None
+    dual: Callable[[], Attached] | None = None
     pushes: bool = False
+    linear: bool = False
     keeps_output: bool = False
-    is_rule: bool = False
-    compiled: bool = False
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    input_types: tuple[Type | None, ...] = ()
-    output_types: tuple[Type, ...] = ()
-    gradient_types: tuple[Type, ...] = ()
-    graphs: tuple[Graph, Graph, Graph] | None = None
-    fused: Fused = "auto"
+    undifferentiable: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emitted:
+    """A pair of graphs prepared for one backend, which `render` turns into source.
+
+    Attributes:
+        origin: what was emitted, and for what kind of caller.
+        names: the names in the code.
+        code: code that may run anywhere: under transforms, and where a derivative is taken of it.
+        fast: code for where neither is the case; it may write over its own temporaries.
+        residuals: what forward keeps for backward.
+        aliasing: which outputs may share memory.
+        checks: what checks a call.
+        derivative: forward mode, and what is known of the derivative.
+    """
+
+    origin: Origin
+    names: Names
+    code: Code
+    fast: Code
+    residuals: Residuals
+    aliasing: Aliasing = Aliasing()
+    checks: Checks = Checks()
+    derivative: Derivative = Derivative()
+
+    @property
+    def single(self) -> bool:
+        """Whether a call returns the only output itself; else a tuple."""
+        return len(self.names.cotangents) == 1
 
     @property
     def carries(self) -> tuple[bool, ...]:
         """For each output, whether it carries a gradient."""
-        count = range(len(self.cotangents))
-        return tuple(i not in self.undifferentiable for i in count)
+        count = range(len(self.names.cotangents))
+        return tuple(i not in self.derivative.undifferentiable for i in count)
 
     @property
     def saved(self) -> tuple[str, ...]:
         """The inputs and outputs that backward or the code of the tangents reads."""
-        tangent = frozenset() if self.tangent is None else self.tangent.reads
-        read = {*self.residuals, *tangent}
-        return tuple([name for name in (*self.inputs, *self.outputs) if name in read])
+        tangent = frozenset() if self.derivative.tangent is None else self.derivative.tangent.reads
+        read = {*self.residuals.names, *tangent}
+        return tuple([name for name in (*self.names.inputs, *self.names.outputs) if name in read])
 
     def pushed(self, missing: str = "None") -> tuple[str, ...]:
         """Return for each output the expression of its tangent, `missing` for one that carries no
         gradient.
         """
-        assert self.tangent is not None
-        found = iter(self.tangent.results)
+        assert self.derivative.tangent is not None
+        found = iter(self.derivative.tangent.results)
         return tuple([next(found) if carries else missing for carries in self.carries])
 
     @property
@@ -222,28 +288,32 @@ class Emitted:
     def kept(self) -> tuple[str, ...]:
         """The expressions of the residuals where `keep` has run, in their order."""
         whole = self.code.whole
-        results = self.code.keep.results if whole is None else whole.results[len(self.outputs) :]
+        results = (
+            self.code.keep.results if whole is None else whole.results[len(self.names.outputs) :]
+        )
         computed = iter(results)
-        return tuple(next(computed) if r in self.computed else r for r in self.residuals)
+        return tuple(
+            next(computed) if r in self.residuals.computed else r for r in self.residuals.names
+        )
 
     @property
     def read_params(self) -> tuple[str, ...]:
         """The params that backward reads: what it needs besides the residuals."""
-        return tuple([name for name in self.params if name in self.code.backward.reads])
+        return tuple([name for name in self.names.params if name in self.code.backward.reads])
 
     @property
     def forward_params(self) -> tuple[str, ...]:
         """The params that forward reads."""
-        return tuple([name for name in self.params if name in self.code.forward.reads])
+        return tuple([name for name in self.names.params if name in self.code.forward.reads])
 
     @property
     def signature(self) -> str:
         """The params as they follow the tensors in a parameter list: ", width=1.0, key=None"."""
         words: list[str] = []
-        for name in self.params:
+        for name in self.names.params:
             follows = bool(words) and "=" in words[-1]
-            if name in self.defaults or follows:
-                words.append(f", {name}={_literal(self.defaults.get(name))}")
+            if name in self.names.defaults or follows:
+                words.append(f", {name}={_literal(self.names.defaults.get(name))}")
             else:
                 words.append(f", {name}")
         return "".join(words)
@@ -251,17 +321,19 @@ class Emitted:
     @property
     def arguments(self) -> str:
         """The params as they follow the tensors in a call: ", width, key"."""
-        return "".join([f", {name}" for name in self.params])
+        return "".join([f", {name}" for name in self.names.params])
 
     @property
     def refuse_gradients(self) -> tuple[str, ...]:
         """The lines by which what people call refuses tensors instead of numbers."""
-        return tuple([f"{name} = {refuse}({name})" for name, refuse in self.refusals.items()])
+        return tuple(
+            [f"{name} = {refuse}({name})" for name, refuse in self.checks.arguments.items()]
+        )
 
     @property
     def draws(self) -> bool:
         """Whether a missing key is drawn from the framework's generator (name `draw_key`)."""
-        return "key" in self.params and bool(self.defaults)
+        return "key" in self.names.params and bool(self.names.defaults)
 
     @property
     def grad_in(self) -> str:
@@ -274,18 +346,22 @@ class Emitted:
 
     def gradients(self, backward: Body) -> tuple[str, ...]:
         """Return for each input the expression of its gradient, checked where due, or "None"."""
-        if self.check:
-            return (self._once(f"{self.check}({backward.result}, grad_out)"),)
+        if self.checks.shape:
+            return (self._once(f"{self.checks.shape}({backward.result}, grad_out)"),)
         by_name = {
             name: self._once(f"{check}({result}, shape_of_{name})" if check else result)
             for name, check, result in zip(
-                self.wrt, self.gradient_checks, backward.results, strict=True
+                self.names.wrt, self.checks.gradients, backward.results, strict=True
             )
         }
-        return tuple(by_name.get(name, "None") for name in self.inputs)
+        return tuple(by_name.get(name, "None") for name in self.names.inputs)
 
     def _once(self, gradient: str) -> str:
-        return f"{self.refuse_second_order}({gradient})" if self.refuse_second_order else gradient
+        return (
+            f"{self.checks.second_derivative}({gradient})"
+            if self.checks.second_derivative
+            else gradient
+        )
 
 
 class Made(NamedTuple):

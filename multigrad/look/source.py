@@ -362,10 +362,10 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
     if isinstance(rule, Function):
         # Its tensors come first, then its numbers.
         graphs = _graphs_of(find_variant(rule, LOWERED, backend), forward)
-        return lower_graphs(graphs, backend, {}, forward_mode, checks=True)
+        return lower_graphs(graphs, backend, {}, forward_mode=forward_mode, checks=True)
     row = as_forward(forward)
     graphs, values = _graphs_under(rule, row)
-    return lower_graphs(graphs, backend, values, forward_mode, checks=True)
+    return lower_graphs(graphs, backend, values, forward_mode=forward_mode, checks=True)
 
 
 def _own_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:

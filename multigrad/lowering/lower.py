@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import builtins
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from ..backend.contract import Backend
-from ..backend.emitted import Attached, Body, Code, Emitted, Prepared
+from ..backend.emitted import (
+    Aliasing,
+    Attached,
+    Body,
+    Checks,
+    Code,
+    Derivative,
+    Emitted,
+    Names,
+    Origin,
+    Prepared,
+    Residuals,
+)
 from ..errors import GradientError
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, walk
 from ..graph.ir.types import BOOL, UNKNOWN, is_float
 from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import Cut
+from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import build_once
 from ..trace.derived.calls import drop_calls
 from ..trace.derived.derivatives import is_linear
@@ -25,6 +38,7 @@ from .function_graph import OWN_NAMES, FunctionGraph
 from .input_checks import dtype_check, find_lacking, gradient_shape_check, shape_check
 
 Tensor = Any
+Style = Literal["fast", "plain", "compiled"]
 WORDS = (
     "ctx tin grad_out key residuals history output keep function forward backward draw_key "
     "tangent primals tangents push outputs inputs cls args values wrap prepare cotangents type "
@@ -33,35 +47,129 @@ WORDS = (
 RESERVED = tuple(WORDS.split())  # what emitted code has names for
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowering:
+    """A pair of graphs on its way to a backend: what every step reads.
+
+    Attributes:
+        graphs: without calls, with names that the emitted code may use.
+        emission: the names bound so far.
+        identifier: the name of the emitted object.
+        author_params: the params under their author's names.
+        style: see `lower_graphs`.
+        forward_mode: whether the object pushes tangents itself.
+        checks: see `lower_graphs`.
+    """
+
+    graphs: FunctionGraph
+    emission: Emission
+    identifier: str
+    author_params: tuple[str, ...]
+    style: Style
+    forward_mode: bool
+    checks: bool
+
+    @property
+    def backend(self) -> Backend:
+        return self.emission.backend
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether fast kernels are used, and the backend has some."""
+        kernels = self.backend.kernels.fast
+        return self.style == "fast" and bool(kernels.patterns or kernels.in_place)
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.style == "compiled"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Where backward is split.
+
+    Attributes:
+        anywhere: the split of code that may be differentiated.
+        wide: the pair and the split of fast code that keeps more: what loops give, or what cost
+            forward much; None where it keeps the same.
+        keeps_floats: whether a float kept by forward keeps its derivative.
+    """
+
+    anywhere: Cut
+    wide: tuple[FunctionGraph, Cut] | None
+    keeps_floats: bool
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """The residuals that fast code keeps in addition."""
+        known = self.anywhere.residuals
+        return (
+            () if self.wide is None else tuple(r for r in self.wide[1].residuals if r not in known)
+        )
+
+    @property
+    def likes(self) -> tuple[str, ...]:
+        """The residuals of which no code of backward reads more than the shape and dtype."""
+        if self.wide is None:
+            return self.anywhere.likes
+        cuts = (self.anywhere, self.wide[1])
+        read = {r for each in cuts for r in each.residuals if r not in each.likes}
+        names = dict.fromkeys(r for each in cuts for r in each.residuals)
+        return tuple(name for name in names if name not in read)
+
+
 def lower_graphs(
     graphs: FunctionGraph,
     backend: Backend,
     defaults: Mapping[str, Any] | None = None,
+    *,
+    style: Style = "fast",
     forward_mode: bool = False,
-    fast: bool = True,
     checks: bool = False,
-    compiled: bool = False,
 ) -> Attached:
     """Emit, compile and attach a pair of graphs on a backend.
 
-    `fast=False` is for code that a compiler reads: it fuses by itself. `compiled`: one reads it as
-    it is attached, and keeps what loops give, of which it takes no derivative. `checks`: the code
-    refuses the dtypes for which the backend lacks an op, and a tensor that asks for a gradient in
-    the place of a Function's number; an entry has looked already.
+    Args:
+        defaults: values for params, where people call the object.
+        style: "fast"; "plain" for code that a compiler reads: it fuses by itself; "compiled" where
+            a compiler reads it as it is attached: then it also keeps what loops give, of which the
+            compiler takes no derivative.
+        forward_mode: whether the object pushes tangents itself.
+        checks: the code refuses the dtypes for which the backend lacks an op, and a tensor that
+            asks for a gradient where a Function takes a number; an entry has looked already.
     """
-    fast = fast and not compiled
     forward_mode = forward_mode or (graphs.is_pushed_first and backend.autodiff.transposes)
-    given, dual = graphs.params, None
+    dual = None
     if backend.autodiff.forward_mode and not forward_mode:
-        dual = functools.cache(
-            functools.partial(
-                lower_graphs, graphs, backend, defaults, forward_mode=True, fast=fast, checks=checks
-            )
-        )
+        again = functools.partial(lower_graphs, graphs, backend, defaults, checks=checks)
+        dual_style: Style = "fast" if style == "fast" else "plain"
+        dual = functools.cache(functools.partial(again, style=dual_style, forward_mode=True))
+    lowering = _start(graphs, backend, style, forward_mode, checks)
+    cuts = _cut(lowering)
+    code, fast = _emit_codes(lowering, cuts)
+    tangent = None
+    if forward_mode:
+        tangent = emit_body(lowering.graphs.tangent_map(cuts.anywhere.backward), lowering.emission)
+    bound_checks = _bind_checks(lowering, cuts.anywhere)
+    emitted = Emitted(
+        _origin(lowering, cuts),
+        _names(lowering, defaults),
+        code,
+        fast,
+        _residuals(lowering, cuts, bound_checks),
+        _aliasing(lowering.graphs),
+        bound_checks,
+        _derivative(lowering.graphs, dual, _forbid_second(tangent, bound_checks, cuts.anywhere)),
+    )
+    return _attach(lowering, emitted)
+
+
+def _start(
+    graphs: FunctionGraph, backend: Backend, style: Style, forward_mode: bool, checks: bool
+) -> Lowering:
+    """Rename what emitted code has other names for, and reserve the names that it uses."""
+    params = graphs.params
     graphs = graphs.without_calls().with_safe_names((*RESERVED, *backend.autodiff.namespace))
-    if defaults:
-        named = dict(zip(given, graphs.params, strict=True))
-        defaults = {named.get(name, name): value for name, value in defaults.items()}
     emission = Emission(backend, graphs.backward.name)
     # The template's own words must not be taken by a param or an op.
     own = _own_name(graphs, backend)
@@ -69,108 +177,151 @@ def lower_graphs(
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
-    floats = backend.autodiff.keeps_float_derivatives
-    # A tangent map of the author's own reads what it likes; one that is transposed, what is kept.
-    keep_input = forward_mode and (graphs.pushed is not None or not backend.autodiff.transposes)
-    fast = fast and bool(backend.kernels.fast.patterns or backend.kernels.fast.in_place)
-    chosen = graphs.residuals in ("input", "recompute")
-    wide = None if keep_input or chosen else _with_histories(graphs, backend, fast, compiled)
-    watched = backend.autodiff.watches_outputs
-    whole = None if wide is None else (wide, wide.cut(floats, watched=watched, loops=True))
-    if whole is None or not floats:
-        keep_input = keep_input or whole is not None
-        packs = backend.kernels.bits is not None
-        cut = graphs.cut(floats, keep_input=keep_input, watched=watched, packs=packs)
+    return Lowering(graphs, emission, own, params, style, forward_mode, checks)
+
+
+def _cut(lowering: Lowering) -> Cuts:
+    """Split backward at what forward keeps for it."""
+    graphs, autodiff = lowering.graphs, lowering.backend.autodiff
+    floats, watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
+    # A tangent map of the author's own may read anything; one that is transposed, only what is
+    # kept.
+    keep_input = lowering.forward_mode and (graphs.pushed is not None or not autodiff.transposes)
+    wide = None
+    if not keep_input and graphs.residuals not in ("input", "recompute"):
+        pair = _with_histories(lowering)
+        wide = pair and (pair, pair.cut(floats, watched=watched, loops=True))
+    if wide is not None and floats:
+        cut = wide[1]
     else:
-        cut = whole[1]
-    emission.taken.update(cut.residuals)
-    histories: tuple[str, ...] = ()
-    if whole is not None:
-        emission.taken.update(whole[1].residuals)
-        histories = tuple([r for r in whole[1].residuals if r not in cut.residuals])
-    anywhere = whole if floats else None
-    code = fast_code = _emit(graphs, cut, emission, fast and backend.autodiff.only_fast, anywhere)
-    if (fast or (compiled and whole is not None)) and not backend.autodiff.only_fast:
-        fast_code = _emit(graphs, cut, emission, fast, whole)
-    noun = "rule" if graphs.is_rule else "function"
-    lacking = (
-        find_lacking(f"{noun} {graphs.backward.name!r}", backend, graphs.forward, graphs.backward)
-        if checks
-        else {}
-    )
-    if lacking:
-        check_dtype = emission.bind("check_dtype", dtype_check(lacking))
-        code = _checked(code, check_dtype, graphs)
-        fast_code = _checked(fast_code, check_dtype, graphs)
-    tangent = None
-    if forward_mode:
-        tangent = emit_body(graphs.tangent_map(cut.backward), emission)
-    check, gradient_checks = _shape_checks(graphs, emission)
-    refuse = ""
-    if not backend.autodiff.keeps_float_derivatives and any(
-        is_float(cut.type(r)) for r in cut.computed
-    ):
+        keep_input = keep_input or wide is not None
+        packs = lowering.backend.kernels.bits is not None
+        cut = graphs.cut(floats, keep_input=keep_input, watched=watched, packs=packs)
+    cuts = Cuts(cut, wide, floats)
+    lowering.emission.taken.update(cut.residuals, cuts.histories)
+    return cuts
+
+
+def _emit_codes(lowering: Lowering, cuts: Cuts) -> tuple[Code, Code]:
+    """Emit the code that may run anywhere and the fast code, with checks of dtypes if asked for."""
+    only_fast = lowering.backend.autodiff.only_fast
+    joined = cuts.wide if cuts.keeps_floats else None
+    code = fast = _emit(lowering, cuts.anywhere, lowering.is_fast and only_fast, joined)
+    is_other = lowering.is_fast or (lowering.is_compiled and cuts.wide is not None)
+    if is_other and not only_fast:
+        fast = _emit(lowering, cuts.anywhere, lowering.is_fast, cuts.wide)
+    return _check_dtypes(lowering, code, fast) if lowering.checks else (code, fast)
+
+
+def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Code]:
+    """Let code begin with a check of its inputs' dtypes, where the backend lacks an op for some."""
+    graphs, noun = lowering.graphs, "rule" if lowering.graphs.is_rule else "function"
+    subject = f"{noun} {graphs.backward.name!r}"
+    lacking = find_lacking(subject, lowering.backend, graphs.forward, graphs.backward)
+    if not lacking:
+        return code, fast
+    check = lowering.emission.bind("check_dtype", dtype_check(lacking))
+    return _checked(code, check, graphs), _checked(fast, check, graphs)
+
+
+def _bind_checks(lowering: Lowering, cut: Cut) -> Checks:
+    """Bind the functions by which the code refuses a call or a derivative."""
+    graphs, emission, autodiff = lowering.graphs, lowering.emission, lowering.backend.autodiff
+    shape, gradients = _shape_checks(graphs, emission)
+    derivative = second = ""
+    if not autodiff.keeps_float_derivatives and any(is_float(cut.type(r)) for r in cut.computed):
         refusal = derivative_refusal(graphs.backward.name, graphs.is_rule)
-        refuse = emission.bind("refuse_derivative", refusal)
-    refuse_second_order = ""
-    if not graphs.second_order and backend.autodiff.forbid_derivative is not None:
-        refusal_of_once = second_refusal(graphs.backward.name, graphs.first_order)
-        refuse_second_order = emission.bind(
-            "once", backend.autodiff.forbid_derivative(refusal_of_once)
-        )
-        if tangent is not None:
-            read = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
-            once = [f"{name} = {refuse_second_order}({name})" for name in read]
-            tangent = replace(tangent, lines=(*once, *tangent.lines))
-    linear = is_linear(graphs.backward, graphs.cotangents)
-    params = (*graphs.params, *(("key",) if graphs.is_random else ()))
-    passed, shared = _find_shared(graphs)
-    checked = zip(graphs.wrt, gradient_checks, strict=True)
-    emitted = Emitted(
+        derivative = emission.bind("refuse_derivative", refusal)
+    if not graphs.second_order and autodiff.forbid_derivative is not None:
+        message = second_refusal(graphs.backward.name, graphs.first_order)
+        second = emission.bind("once", autodiff.forbid_derivative(message))
+    arguments = _refusals(lowering) if lowering.checks else {}
+    return Checks(shape, gradients, derivative, second, arguments)
+
+
+def _forbid_second(tangent: Body | None, checks: Checks, cut: Cut) -> Body | None:
+    """Return the code of the tangents such that the residuals it reads refuse a derivative, where
+    gradients do.
+    """
+    if tangent is None or not checks.second_derivative:
+        return tangent
+    read = [r for r in cut.residuals if r in tangent.reads and is_float(cut.type(r))]
+    once = [f"{name} = {checks.second_derivative}({name})" for name in read]
+    return replace(tangent, lines=(*once, *tangent.lines))
+
+
+def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
+    graphs, cut = lowering.graphs, cuts.anywhere
+    return Origin(
         name=graphs.name,
-        identifier=own,
-        code=code,
-        fast=fast_code,
+        is_rule=graphs.is_rule,
+        compiled=lowering.is_compiled,
+        fused=graphs.fused,
+        graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
+        input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
+        output_types=tuple(node.type for node in graphs.forward.outputs),
+        gradient_types=tuple(node.type for node in graphs.backward.outputs),
+    )
+
+
+def _names(lowering: Lowering, defaults: Mapping[str, Any] | None) -> Names:
+    graphs = lowering.graphs
+    params = (*graphs.params, *(("key",) if graphs.is_random else ()))
+    known: dict[str, Any] = {}
+    if defaults is not None and params:
+        renamed = dict(zip(lowering.author_params, graphs.params, strict=True))
+        known = {"key": None} if graphs.is_random else {}
+        known |= {renamed.get(name, name): value for name, value in defaults.items()}
+    return Names(
+        identifier=lowering.identifier,
         params=params,
-        residuals=cut.residuals,
-        computed=cut.computed,
-        histories=histories,
-        likes=cut.likes if whole is None else _likes(cut, whole[1]),
-        defaults=_defaults(params, defaults),
-        check=check,
-        refuse=refuse,
-        tangent=tangent,
-        tangents=graphs.tangents,
-        dual=dual,
+        defaults=known,
         inputs=graphs.inputs,
         outputs=graphs.outputs,
         cotangents=graphs.cotangents,
         wrt=graphs.wrt,
-        undifferentiable=tuple(i for i, seed in enumerate(graphs.seeds) if seed is None),
-        shapes=tuple(name for name, each in checked if each),
-        gradient_checks=gradient_checks,
-        passed=passed,
-        viewed=graphs.viewed,
-        shared=shared,
-        views=tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING),
-        single=len(graphs.cotangents) == 1,
-        refuse_second_order=refuse_second_order,
-        linear=linear,
-        pushes=linear or graphs.pushed is not None,
-        keeps_output=graphs.keeps_output,
-        is_rule=graphs.is_rule,
-        compiled=compiled,
-        refusals=_refusals(graphs, given, emission) if checks else {},
-        input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
-        output_types=tuple(node.type for node in graphs.forward.outputs),
-        gradient_types=tuple(node.type for node in graphs.backward.outputs),
-        graphs=(graphs.forward, cut.keep, cut.backward) if whole is None else None,
-        fused=graphs.fused,
+        tangents=graphs.tangents,
     )
+
+
+def _residuals(lowering: Lowering, cuts: Cuts, checks: Checks) -> Residuals:
+    checked = zip(lowering.graphs.wrt, checks.gradients, strict=True)
+    return Residuals(
+        names=cuts.anywhere.residuals,
+        computed=cuts.anywhere.computed,
+        histories=cuts.histories,
+        likes=cuts.likes,
+        shapes=tuple(name for name, check in checked if check),
+    )
+
+
+def _aliasing(graphs: FunctionGraph) -> Aliasing:
+    passed, shared = _find_shared(graphs)
+    views = tuple(i for i, n in enumerate(graphs.forward.outputs) if n.op.result not in OWNING)
+    return Aliasing(passed, graphs.viewed, shared, views)
+
+
+def _derivative(
+    graphs: FunctionGraph, dual: Callable[[], Attached] | None, tangent: Body | None
+) -> Derivative:
+    linear = is_linear(graphs.backward, graphs.cotangents)
+    return Derivative(
+        tangent=tangent,
+        dual=dual,
+        pushes=linear or graphs.pushed is not None,
+        linear=linear,
+        keeps_output=graphs.keeps_output,
+        undifferentiable=tuple(i for i, seed in enumerate(graphs.seeds) if seed is None),
+    )
+
+
+def _attach(lowering: Lowering, emitted: Emitted) -> Attached:
+    """Render and compile the source, and make the native object of what it defines."""
+    backend, emission = lowering.backend, lowering.emission
     if emitted.draws:
         emission.namespace["draw_key"] = backend.draws.draw_key
     source = emission.whole(backend.autodiff.render(emitted))
-    namespace = compile_source(source, graphs.name, emission.namespace)
+    namespace = compile_source(source, lowering.graphs.name, emission.namespace)
     native = backend.autodiff.finish(namespace, emitted)
     return Attached(native, source, backend.autodiff.call(native, emitted), emitted)
 
@@ -234,36 +385,24 @@ def _shape_checks(graphs: FunctionGraph, emission: Emission) -> tuple[str, tuple
     return "", tuple(checks)
 
 
-def _likes(cut: Cut, whole: Cut) -> tuple[str, ...]:
-    # Read by both codes only for their shape and dtype.
-    read = {r for each in (cut, whole) for r in each.residuals if r not in each.likes}
-    return tuple([r for r in dict.fromkeys((*cut.residuals, *whole.residuals)) if r not in read])
-
-
-def _with_histories(
-    graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
-) -> FunctionGraph | None:
+def _with_histories(lowering: Lowering) -> FunctionGraph | None:
     # Of use if the derivative of a residual is that of its ops, or none is taken. The pair
     # itself, where fast code also keeps what cost forward much.
-    autodiff = backend.autodiff
+    graphs, autodiff = lowering.graphs, lowering.backend.autodiff
     if not autodiff.joins_loops:
         return None
-    serves = fast or compiled
+    serves = lowering.is_fast or lowering.is_compiled
     if autodiff.keeps_float_derivatives:
         serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
-    if fast and graphs.cut_besides(autodiff.keeps_float_derivatives) is not None:
+    if lowering.is_fast and graphs.cut_besides(autodiff.keeps_float_derivatives) is not None:
         return graphs
     return graphs.with_histories() if serves else None
 
 
 def _emit(
-    graphs: FunctionGraph,
-    cut: Cut,
-    emission: Emission,
-    fast: bool,
-    whole: tuple[FunctionGraph, Cut] | None = None,
+    lowering: Lowering, cut: Cut, fast: bool, whole: tuple[FunctionGraph, Cut] | None
 ) -> Code:
-    backend = emission.backend
+    graphs, emission, backend = lowering.graphs, lowering.emission, lowering.backend
     prepares = (
         fast
         and (graphs.is_rule or not graphs.is_random)  # a Function's key is another one at each call
@@ -313,23 +452,16 @@ def _checked(code: Code, check: str, graphs: FunctionGraph) -> Code:
     return replace(code, forward=begun(code.forward), whole=whole)
 
 
-def _defaults(params: tuple[str, ...], defaults: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if defaults is None or not params:
-        return {}
-    return {**{name: None for name in params if name == "key"}, **defaults}
-
-
-def _refusals(graphs: FunctionGraph, given: Sequence[str], emission: Emission) -> dict[str, str]:
+def _refusals(lowering: Lowering) -> dict[str, str]:
     # By number of a Function, a function that refuses a tensor that needs a gradient; by input
-    # without a derivative, one that refuses that. A rule's params reach no output. `given` are the
-    # params as their author knows them.
-    autodiff = emission.backend.autodiff
+    # without a derivative, one that refuses that. A rule's params reach no output.
+    graphs, emission, autodiff = lowering.graphs, lowering.emission, lowering.backend.autodiff
     refuse, forbid = autodiff.refuse_gradient, autodiff.forbid_derivative
     if graphs.is_rule or refuse is None or forbid is None:
         return {}
     checks = {
         name: refuse(number_refusal(graphs.name, known))
-        for name, known in zip(graphs.params, given, strict=True)
+        for name, known in zip(graphs.params, lowering.author_params, strict=True)
     }
     checks.update({name: forbid(message) for name, message in graphs.refused.items()})
     return {name: emission.bind(f"refuse_{name}", check) for name, check in checks.items()}

@@ -62,15 +62,16 @@ class PlainFunctions:
             functions = [outside(function) for function in functions]
         self._forward, self.keep, self.backward, self._gradients = functions
         self.emitted = emitted
-        self.is_random = "key" in emitted.params
-        self.keeps_outputs = any(name in emitted.outputs for name in emitted.residuals)
-        self._count = len(emitted.inputs)
-        self._read = tuple(emitted.params.index(name) for name in emitted.forward_params)
-        places = [*emitted.inputs, *emitted.outputs, *emitted.computed]
-        self._residuals = tuple(places.index(name) for name in emitted.residuals)
+        self.is_random = "key" in emitted.names.params
+        self.keeps_outputs = any(name in emitted.names.outputs for name in emitted.residuals.names)
+        self._count = len(emitted.names.inputs)
+        self._read = tuple(emitted.names.params.index(name) for name in emitted.forward_params)
+        places = [*emitted.names.inputs, *emitted.names.outputs, *emitted.residuals.computed]
+        self._residuals = tuple(places.index(name) for name in emitted.residuals.names)
         # For each input the position of its gradient, None if it has none.
         self._places = tuple(
-            emitted.wrt.index(n) if n in emitted.wrt else None for n in emitted.inputs
+            emitted.names.wrt.index(n) if n in emitted.names.wrt else None
+            for n in emitted.names.inputs
         )
 
     def run(self, *args: Any) -> tuple[Tensor, ...]:
@@ -106,16 +107,18 @@ def call(native: PlainFunctions, emitted: Emitted) -> Callable[..., Any]:
 def render(emitted: Emitted) -> str:
     """Return the source of the four functions; each returns a tuple."""
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
-    inputs, cotangents = ", ".join(emitted.inputs), ", ".join(emitted.cotangents)
-    outputs = _tuple(emitted.outputs)
+    inputs, cotangents = ", ".join(emitted.names.inputs), ", ".join(emitted.names.cotangents)
+    outputs = _tuple(emitted.names.outputs)
     given = "".join(f", {name}" for name in emitted.forward_params)
-    residuals = "".join(f", {name}" for name in emitted.residuals)
+    residuals = "".join(f", {name}" for name in emitted.residuals.names)
     results = list(b.results)
-    if emitted.check:
-        results[0] = f"{emitted.check}({results[0]}, {emitted.cotangents[0]})"
+    if emitted.checks.shape:
+        results[0] = f"{emitted.checks.shape}({results[0]}, {emitted.names.cotangents[0]})"
     run = f"    {outputs} = forward({inputs}{given})\n"
-    needed = k.reads.union(emitted.residuals).intersection(emitted.outputs)
-    computed = f"    {_tuple(emitted.computed)} = {_tuple(k.results)}\n" if k.results else ""
+    needed = k.reads.union(emitted.residuals.names).intersection(emitted.names.outputs)
+    computed = (
+        f"    {_tuple(emitted.residuals.computed)} = {_tuple(k.results)}\n" if k.results else ""
+    )
     first = f"{run if needed else ''}{k.indented(4)}{computed}"
     return f"""\
 def forward({inputs}{given}):

@@ -40,21 +40,21 @@ def render(emitted: Emitted) -> str:
     """Return the source of the custom function and its two rules; where it refuses arrays in the
     place of numbers, of a function around it, as `custom_vjp` hides what it is given.
     """
-    if emitted.refusals:
-        return render_around(emitted, emitted.params)
-    if emitted.tangent is not None:
-        return _render_forward_mode(emitted, emitted.tangent)
-    f, b, name = emitted.forward, emitted.backward, emitted.identifier
-    inputs = ", ".join(emitted.inputs)
+    if emitted.checks.arguments:
+        return render_around(emitted, emitted.names.params)
+    if emitted.derivative.tangent is not None:
+        return _render_forward_mode(emitted, emitted.derivative.tangent)
+    f, b, name = emitted.forward, emitted.backward, emitted.names.identifier
+    inputs = ", ".join(emitted.names.inputs)
     kept = [*emitted.kept, *emitted.read_params]
-    kept += [f"StaticShape({each}.shape)" for each in emitted.shapes]
+    kept += [f"StaticShape({each}.shape)" for each in emitted.residuals.shapes]
     names = _tuple(_held(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
-    gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.params))])
+    gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
     given = f"{inputs}{emitted.arguments}"
-    outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
+    outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
     if emitted.single:
-        outputs, results = emitted.outputs[0], f.result
+        outputs, results = emitted.names.outputs[0], f.result
     run = _run(emitted, outputs, f"{name}({given})")
     return f"""\
 @custom_vjp
@@ -66,7 +66,7 @@ def forward({given}):
 {run}{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
 
 
-def backward(residuals, {emitted.cotangents[0] if emitted.single else "cotangents"}):
+def backward(residuals, {emitted.names.cotangents[0] if emitted.single else "cotangents"}):
 {unpack}{_receive(emitted)}{b.indented(4)}    return {gradients}
 
 
@@ -76,31 +76,35 @@ def backward(residuals, {emitted.cotangents[0] if emitted.single else "cotangent
 
 def _held(emitted: Emitted) -> list[str]:
     """Return the names of what forward keeps."""
-    shapes = [f"shape_of_{each}" for each in emitted.shapes]
-    return [*emitted.residuals, *emitted.read_params, *shapes]
+    shapes = [f"shape_of_{each}" for each in emitted.residuals.shapes]
+    return [*emitted.residuals.names, *emitted.read_params, *shapes]
 
 
 def render_around(emitted: Emitted, given: Sequence[str]) -> str:
     """Return the source of the custom function, and of the one that people call, which hands on
     what is `given` for the params.
     """
-    name = f"{emitted.identifier}_custom"
-    own = replace(emitted, identifier=name, defaults={}, refusals={})
+    name = f"{emitted.names.identifier}_custom"
+    own = replace(
+        emitted,
+        names=replace(emitted.names, identifier=name, defaults={}),
+        checks=replace(emitted.checks, arguments={}),
+    )
     refuse = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
     return f"""\
 {render(own)}
 
-def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
-{refuse}    return {name}({", ".join([*emitted.inputs, *given])})
+def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signature}):
+{refuse}    return {name}({", ".join([*emitted.names.inputs, *given])})
 """
 
 
 def _receive(emitted: Emitted) -> str:
     """Return the lines by which backward gets at its cotangents."""
-    lines = [] if emitted.single else [f"{_tuple(list(emitted.cotangents))} = cotangents"]
-    if "key" in emitted.params:
+    lines = [] if emitted.single else [f"{_tuple(list(emitted.names.cotangents))} = cotangents"]
+    if "key" in emitted.names.params:
         # An eager pullback may be given NumPy's array, which has no device to draw on.
-        carrying = zip(emitted.cotangents, emitted.carries, strict=True)
+        carrying = zip(emitted.names.cotangents, emitted.carries, strict=True)
         lines += [f"{name} = asarray({name})" for name, carries in carrying if carries]
     return "".join(f"    {line}\n" for line in lines)
 
@@ -109,22 +113,22 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse
     mode.
     """
-    f, name = emitted.forward, emitted.identifier
-    given = ", ".join([*emitted.inputs, *emitted.params])
+    f, name = emitted.forward, emitted.names.identifier
+    given = ", ".join([*emitted.names.inputs, *emitted.names.params])
     unpack = f"({given},) = primals"
-    moved = f"({', '.join(emitted.tangents)}, *_) = tangents"
-    outputs, results = _tuple(list(emitted.outputs)), _tuple(list(f.results))
-    pairs = zip(emitted.outputs, emitted.pushed(""), strict=True)
+    moved = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
+    outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
+    pairs = zip(emitted.names.outputs, emitted.pushed(""), strict=True)
     changes = [word or f"no_tangent({output})" for output, word in pairs]
     pushed = _tuple(changes)
     if emitted.single:
-        outputs, results, pushed = emitted.outputs[0], f.result, changes[0]
-    kept = zip(emitted.residuals, emitted.kept, strict=True)
-    keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.computed)
+        outputs, results, pushed = emitted.names.outputs[0], f.result, changes[0]
+    kept = zip(emitted.residuals.names, emitted.kept, strict=True)
+    keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.residuals.computed)
     run = _run(emitted, outputs, f"{name}({given})")
     return f"""\
 {_render_push(emitted, tangent)}@custom_jvp
-def {name}({", ".join(emitted.inputs)}{emitted.signature}):
+def {name}({", ".join(emitted.names.inputs)}{emitted.signature}):
 {f.indented(4)}    return {results}
 
 
@@ -143,17 +147,20 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
     whole = emitted.code.whole
     if whole is None:
         return f"    {outputs} = {call}\n"
-    found = list(whole.results[: len(emitted.outputs)])
+    found = list(whole.results[: len(emitted.names.outputs)])
     return f"{whole.indented(4)}    {outputs} = {found[0] if emitted.single else _tuple(found)}\n"
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:
     """Return the source of the tangent map of what is kept, "" where it reads more."""
-    held, moved = _held(emitted), _tuple(list(emitted.tangents))
-    if not tangent.reads <= {*held, *emitted.tangents, *emitted.outputs}:
+    held, moved = _held(emitted), _tuple(list(emitted.names.tangents))
+    if not tangent.reads <= {*held, *emitted.names.tangents, *emitted.names.outputs}:
         return ""
     # Of outputs that are not kept, shapes alone are read.
-    read = [each if each in tangent.reads and each not in held else "_" for each in emitted.outputs]
+    read = [
+        each if each in tangent.reads and each not in held else "_"
+        for each in emitted.names.outputs
+    ]
     unpack = f"    {_tuple(held)} = residuals\n" if held else ""
     return f"""\
 def push(residuals, tangents, outputs):
@@ -251,9 +258,9 @@ NAMESPACE = {
 
 def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[..., Any]:
     """Return how a function is called that has forward mode, or says by name that it has none."""
-    assert emitted.dual is not None
+    assert emitted.derivative.dual is not None
     try:
-        return emitted.dual().call
+        return emitted.derivative.dual().call
     except UnsupportedOp as error:
         once = forbid_derivative(str(error))
 
@@ -265,8 +272,8 @@ def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the custom function."""
-    native = namespace[emitted.identifier]
-    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    native = namespace[emitted.names.identifier]
+    native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     if "push" in namespace:
         native.push = namespace["push"]
     return _keyed(native) if emitted.draws else native
@@ -293,12 +300,12 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return how the hot path calls the function: arrays only, and a key of two ints becomes one
     first.
     """
-    keyed = "key" in emitted.params
-    count = len(emitted.inputs)
+    keyed = "key" in emitted.names.params
+    count = len(emitted.names.inputs)
     within: list[Callable[..., Any]] = []
     custom = native.__wrapped__ if emitted.draws else native
     pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
-    pushes = emitted.dual is not None
+    pushes = emitted.derivative.dual is not None
     anywhere = native
     if pushes and isinstance(custom, jax.custom_vjp) and not emitted.draws:
         anywhere = in_both_modes(custom, emitted)
@@ -424,8 +431,8 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     """Return a custom function that is an emitted `custom_vjp`, and has forward mode, too."""
     own = dict(inspect.unwrap(primal_of(native)).__globals__)
     forward = manual_axes.within(own, inspect.unwrap(native.fwd))
-    count, dual = len(emitted.inputs), emitted.dual
-    places = [i for i, name in enumerate(emitted.inputs) if name in emitted.wrt]
+    count, dual = len(emitted.names.inputs), emitted.derivative.dual
+    places = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
     carried = [i for i, carries in enumerate(emitted.carries) if carries]
 
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
@@ -460,7 +467,7 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     function = jax.custom_jvp(primal_of(native))
     function.defjvp(rule, symbolic_zeros=True)
     function.in_reverse_mode = native
-    own[emitted.identifier] = function
+    own[emitted.names.identifier] = function
     return function
 
 

@@ -83,9 +83,9 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     Its rules are those that were emitted, and call it by the same name.
     """
     if isinstance(native, jax.custom_jvp):
-        return _alike(native, len(emitted.inputs))
+        return _alike(native, len(emitted.names.inputs))
     written = [inspect.unwrap(f) for f in (primal_of(native), native.fwd, native.bwd)]
-    own, count = dict(written[0].__globals__), len(emitted.inputs)
+    own, count = dict(written[0].__globals__), len(emitted.names.inputs)
     plain, forward, backward = (within(own, f) for f in written)
 
     def run(*given: Any) -> Any:
@@ -97,7 +97,7 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
     run.__name__ = native.__name__
     function = jax.custom_vjp(run)
-    own[emitted.identifier] = function
+    own[emitted.names.identifier] = function
 
     def keep(*given: Tensor) -> Any:
         outputs, residuals = forward(*given)

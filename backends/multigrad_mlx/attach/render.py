@@ -25,22 +25,22 @@ Function = Callable[..., Any]
 def render(emitted: Emitted) -> str:
     """Return the source of the custom function, its backward, and the function that users call."""
     f, b, k = emitted.forward, emitted.backward, emitted.keep
-    names = [*emitted.inputs, *emitted.params]
+    names = [*emitted.names.inputs, *emitted.names.params]
     given = ", ".join(names)
     results = f.result if emitted.single else tuple_of(f.results)
-    kept = zip(emitted.computed, k.results, strict=True)
+    kept = zip(emitted.residuals.computed, k.results, strict=True)
     keep = k.indented(4) + "".join(f"    {name} = {result}\n" for name, result in kept)
-    keep += "".join(f"    shape_of_{name} = {name}.shape\n" for name in emitted.shapes)
+    keep += "".join(f"    shape_of_{name} = {name}.shape\n" for name in emitted.residuals.shapes)
     unpack = names[0] if len(names) == 1 else tuple_of(names)
     given_back = [
         f"nothing({name})" if gradient == "None" else gradient
-        for name, gradient in zip(emitted.inputs, emitted.gradients(b), strict=True)
+        for name, gradient in zip(emitted.names.inputs, emitted.gradients(b), strict=True)
     ]
     # MLX expects a gradient for each argument, so params get zeros.
-    given_back += [f"nothing({name})" for name in emitted.params]
-    cotangents = emitted.cotangents[0] if emitted.single else "cotangents"
-    take = "" if emitted.single else f"    {tuple_of(emitted.cotangents)} = cotangents\n"
-    tangent = "tangent_rule" if emitted.tangent else repr(emitted.name)
+    given_back += [f"nothing({name})" for name in emitted.names.params]
+    cotangents = emitted.names.cotangents[0] if emitted.single else "cotangents"
+    take = "" if emitted.single else f"    {tuple_of(emitted.names.cotangents)} = cotangents\n"
+    tangent = "tangent_rule" if emitted.derivative.tangent else repr(emitted.origin.name)
     draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
     # Drawn outside the custom function, of which the key is an argument: backward gets the same
     # one.
@@ -60,32 +60,32 @@ native.vjp(backward)
 batch(native, forward, backward, {tangent})
 
 
-def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
+def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signature}):
 {draw}    return native({given})
 """
 
 
 def take_outputs(emitted: Emitted) -> str:
     """Return the line that names the outputs, if backward or its residuals read one."""
-    reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals}
-    if reads.isdisjoint(emitted.outputs):
+    reads = {*emitted.keep.reads, *emitted.backward.reads, *emitted.residuals.names}
+    if reads.isdisjoint(emitted.names.outputs):
         return ""
-    names = emitted.outputs[0] if emitted.single else tuple_of(emitted.outputs)
+    names = emitted.names.outputs[0] if emitted.single else tuple_of(emitted.names.outputs)
     return f"    {names} = outputs\n"
 
 
 def render_tangent(emitted: Emitted) -> str:
     """Return the source of the tangent map, if there is one."""
-    tangent = emitted.tangent
+    tangent = emitted.derivative.tangent
     if tangent is None:
         return ""
-    names = [*emitted.inputs, *emitted.params]
+    names = [*emitted.names.inputs, *emitted.names.params]
     # MLX (0.32) passes it no outputs: if it reads one, the function is called once more.
     results = emitted.pushed("")
-    read = not tangent.reads.isdisjoint(emitted.outputs) or "" in results
-    outputs = emitted.outputs[0] if emitted.single else tuple_of(emitted.outputs)
+    read = not tangent.reads.isdisjoint(emitted.names.outputs) or "" in results
+    outputs = emitted.names.outputs[0] if emitted.single else tuple_of(emitted.names.outputs)
     run = f"    {outputs} = native({', '.join(names)})\n" if read else ""
-    pairs = zip(emitted.outputs, results, strict=True)
+    pairs = zip(emitted.names.outputs, results, strict=True)
     words = [word or f"nothing({output})" for output, word in pairs]
     if len(names) == 1:
         unpack = f"    {names[0]} = primals\n    tangents = (tangents,)\n"
@@ -93,7 +93,9 @@ def render_tangent(emitted: Emitted) -> str:
         unpack = f"    {tuple_of(names)} = primals\n"
     moves = "".join(
         f"    {move} = tangent_of(tangents[{i}], {name})\n"
-        for i, (move, name) in enumerate(zip(emitted.tangents, emitted.inputs, strict=True))
+        for i, (move, name) in enumerate(
+            zip(emitted.names.tangents, emitted.names.inputs, strict=True)
+        )
     )
     return f"""
 def tangent_rule(primals, tangents):
@@ -109,12 +111,12 @@ def tuple_of(words: Any) -> str:
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Function:
     """Return the function that users call, with its native object."""
-    function = namespace[emitted.identifier]
-    function.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    function = namespace[emitted.names.identifier]
+    function.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     native = function.native = namespace["native"]
     function.push = namespace.get("tangent_rule")
-    if emitted.dual is not None:
-        batch(native, namespace["forward"], namespace["backward"], pushing(emitted.dual))
+    if emitted.derivative.dual is not None:
+        batch(native, namespace["forward"], namespace["backward"], pushing(emitted.derivative.dual))
     return function
 
 

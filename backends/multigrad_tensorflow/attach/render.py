@@ -34,47 +34,59 @@ Tensor: TypeAlias = Any
 
 def render_file(emitted: Emitted) -> str:
     """Return the same for a file without multigrad, where a key comes as people have it."""
-    name = emitted.identifier
+    name = emitted.names.identifier
     own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
     return render(emitted, "    else:\n        key = read_key(key)\n") + own
 
 
 def render(emitted: Emitted, read_key: str = "") -> str:
     """Return the source of a function of the tensors and the params."""
-    f, b, name = emitted.forward, emitted.backward, emitted.identifier
-    inputs, outputs = ", ".join(emitted.inputs), ", ".join(emitted.outputs)
+    f, b, name = emitted.forward, emitted.backward, emitted.names.identifier
+    inputs, outputs = ", ".join(emitted.names.inputs), ", ".join(emitted.names.outputs)
     draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
     draw += "".join(
         f"    {each} = {each} if type({each}) is float else hold({each})\n"
-        for each in emitted.params
+        for each in emitted.names.params
         if each != "key"
     )
     if emitted.draws:
         draw += f"    if key is None:\n        key = draw_key()\n{read_key}"
     returned = outputs if emitted.single else f"({outputs})"
     backward = f"""\
-        def backward({", ".join(emitted.cotangents)}):
+        def backward({", ".join(emitted.names.cotangents)}):
 {b.indented(12)}            return {", ".join(emitted.gradients(b))}
 """
-    shapes = "".join(f"        shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
+    shapes = "".join(
+        f"        shape_of_{each} = {each}.shape\n" for each in emitted.residuals.shapes
+    )
     whole = emitted.code.whole
     if whole is None:
         given = f"{outputs} = {_run(emitted)}\n{_keep(emitted, 8)}"
     else:
-        f, given = whole, f"{', '.join((outputs, *emitted.computed))}, = {_run(emitted)}\n"
+        f, given = (
+            whole,
+            f"{', '.join((outputs, *emitted.residuals.computed))}, = {_run(emitted)}\n",
+        )
     body = f"        {given}{shapes}\n{backward}\n        return {returned}, backward\n"
-    result, rest = f"function({', '.join(f'localize({each})' for each in emitted.inputs)})", ""
-    held = [each for each in emitted.outputs if each in (*emitted.residuals, *emitted.keep.reads)]
-    if emitted.keeps_output and held:
+    result, rest = (
+        f"function({', '.join(f'localize({each})' for each in emitted.names.inputs)})",
+        "",
+    )
+    held = [
+        each
+        for each in emitted.names.outputs
+        if each in (*emitted.residuals.names, *emitted.keep.reads)
+    ]
+    if emitted.derivative.keeps_output and held:
         # Backward takes what it keeps of an output from the result, whose derivative is this very
         # function's.
-        again = emitted.keep.reads.intersection(emitted.outputs)
-        own = ", ".join((*held, *(emitted.computed if again else ())))
+        again = emitted.keep.reads.intersection(emitted.names.outputs)
+        own = ", ".join((*held, *(emitted.residuals.computed if again else ())))
         body = f"        nonlocal {own}\n{body}"
         rest = f"    {outputs} = {result}\n{_keep(emitted, 4) if again else ''}"
         result = returned
     return f"""\
-def forward({", ".join((*emitted.inputs, *emitted.forward_params))}):
+def forward({", ".join((*emitted.names.inputs, *emitted.forward_params))}):
 {f.indented(4)}    return {f.result}{"" if whole is None else ","}
 
 
@@ -89,25 +101,25 @@ def {name}({inputs}{emitted.signature}):
 
 def _run(emitted: Emitted) -> str:
     """Return the call that runs forward."""
-    inputs = ", ".join(emitted.inputs)
+    inputs = ", ".join(emitted.names.inputs)
     params = "".join(f"{each}, " for each in emitted.forward_params)
     given = f", params=({params.strip()})" if params else ""
-    if emitted.linear:
+    if emitted.derivative.linear:
         return f"run_forward(forward, {inputs}{given})"
-    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.name!r}{given})"
+    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.origin.name!r}{given})"
 
 
 def _keep(emitted: Emitted, spaces: int) -> str:
     """Return the lines that compute what is kept."""
-    pairs = zip(emitted.computed, emitted.keep.results, strict=True)
+    pairs = zip(emitted.residuals.computed, emitted.keep.results, strict=True)
     lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
     return emitted.keep.indented(spaces) + lines
 
 
 def _stopped(result: str, emitted: Emitted) -> str:
     """Return the expression of the result, in which what carries no gradient is stopped."""
-    types = emitted.output_types
-    stopped = tuple(i for i in emitted.undifferentiable if is_float(types[i]))
+    types = emitted.origin.output_types
+    stopped = tuple(i for i in emitted.derivative.undifferentiable if is_float(types[i]))
     return f"stop({result}, {stopped})" if stopped else result
 
 
@@ -256,8 +268,8 @@ NAMESPACE = {
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
     """Return the function."""
-    native = namespace[emitted.identifier]
-    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
+    native = namespace[emitted.names.identifier]
+    native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     # AutoGraph has nothing to convert in straight-line code, and cannot find its source.
     return tf.autograph.experimental.do_not_convert(native)
 

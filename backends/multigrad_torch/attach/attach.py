@@ -44,20 +44,21 @@ Tensor: TypeAlias = torch.Tensor
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     """Return the public class of an emitted Function, with the attributes that its calls read."""
-    native = namespace[emitted.identifier]
-    native.__doc__ = f"{emitted.name}, as emitted by multigrad."
-    native.eager = namespace.get(f"{emitted.identifier}_eager", native)
+    name = emitted.names.identifier
+    native = namespace[name]
+    native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
+    native.eager = namespace.get(f"{name}_eager", native)
     # Profiles and the node of a gradient show the public name.
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
-    native.prepare = namespace.get(f"{emitted.identifier}_prepare")
+    native.prepare = namespace.get(f"{name}_prepare")
     native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
-    if emitted.dual is not None and not emitted.pushes:
-        native.jvp = staticmethod(refusing(emitted.dual))
+    if emitted.derivative.dual is not None and not emitted.derivative.pushes:
+        native.jvp = staticmethod(refusing(emitted.derivative.dual))
     # Read by calls on DTensors and in forward mode.
     native.emitted = emitted
     native.elementwise = None
-    native.subject = emitted.name
-    native.tensors = len(emitted.inputs)
+    native.subject = emitted.origin.name
+    native.tensors = len(emitted.names.inputs)
     native.whole = None
     native.fusing = Fusing(native)
     # `backward()` may be called inside compiled code.
@@ -90,8 +91,9 @@ def transform() -> frozenset[str] | None:
 
 def entry(native: Any) -> Callable[..., Any]:
     """Return the `apply` for calls under transforms, in forward mode that of a class with a jvp."""
-    if native.emitted.pushes and native.emitted.dual is not None and is_pushing():
-        native = native.emitted.dual().native
+    derivative = native.emitted.derivative
+    if derivative.pushes and derivative.dual is not None and is_pushing():
+        native = derivative.dual().native
     # The base class's `apply`: the class's own is the emitted dispatcher, which came here.
     return super(native, native).apply
 
@@ -153,9 +155,9 @@ def warn_of_trace(kept: str) -> None:
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return how a class is called: by its C entry, unless a transform or torch.jit traces it."""
     eager, transformed = entries(native)
-    if emitted.is_rule:
+    if emitted.origin.is_rule:
         transformed = saying_what_is_kept(native, transformed)
-    count, run = len(emitted.inputs), eager
+    count, run = len(emitted.names.inputs), eager
     prepare, constants, fusing = native.prepare, native.constants, native.fusing
     if prepare is not None:
         like, of = constants.like, constants.of
@@ -258,7 +260,7 @@ class Constants:
     __slots__ = ("known", "like", "literals", "prepare", "wraps")
 
     def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
-        self.like = find_like(emitted.input_types) or 0
+        self.like = find_like(emitted.origin.input_types) or 0
         self.prepare = prepare
         self.literals = frozenset(prepare.__code__.co_consts)
         self.known: tuple[Any, ...] = (None, False, None, None, None)

@@ -25,15 +25,15 @@ ANYWHERE = ("is_grad_enabled()", "transforms_active()", "is_included(BATCHED)", 
 
 def render(emitted: Emitted) -> str:
     """Return the source of both classes, the public one last."""
-    if emitted.tangent is not None:
+    if emitted.derivative.tangent is not None:
         return _render_forward_mode(emitted)
-    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
+    name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
     given, code = f"{inputs}{emitted.arguments}", emitted.code
     names = _prepared(emitted)
     eager = given
     if names:
         eager = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
-    if len(emitted.inputs) == 1:
+    if len(emitted.names.inputs) == 1:
         other_kind = f"type({inputs}) not in KINDS"
     else:
         other_kind = f"not KINDS.issuperset(map(type, ({inputs})))"
@@ -62,9 +62,9 @@ class {name}(Function):
     def setup_context(ctx, inputs, output):
 {_indented(_set_up(emitted, later))}
     @staticmethod
-    def backward(ctx, {", ".join(emitted.cotangents)}):
+    def backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(_load(emitted, emitted.read_params))}\
-{_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))])}
+{_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.names.params))])}
     @classmethod
     def apply(cls, {inputs}{emitted.signature}):
 {_indented(apply)}"""
@@ -72,9 +72,10 @@ class {name}(Function):
 
 def render_file(emitted: Emitted) -> str:
     """Return the source of one class for all calls, and its function, without multigrad."""
-    name, code, cls = emitted.identifier, emitted.code, _class_name(emitted)
-    inputs = ", ".join(emitted.inputs)
-    draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.params else []
+    name, code, cls = emitted.names.identifier, emitted.code, _class_name(emitted)
+    inputs = ", ".join(emitted.names.inputs)
+    load, count = _load(emitted, emitted.read_params), len(emitted.names.params)
+    draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
     applied = f"return {cls}.apply({inputs}{emitted.arguments})"
     apply = [*emitted.refuse_gradients, *draw, applied]
     return f"""\
@@ -89,8 +90,8 @@ class {cls}(Function):
     def setup_context(ctx, inputs, output):
 {_indented(_set_up(emitted))}
     @staticmethod
-    def backward(ctx, {", ".join(emitted.cotangents)}):
-{_indented([*_load(emitted, emitted.read_params), *_run_backward(emitted, len(emitted.params))])}
+    def backward(ctx, {", ".join(emitted.names.cotangents)}):
+{_indented([*load, *_run_backward(emitted, count)])}
 
 # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
 allow_in_graph({cls})
@@ -105,15 +106,21 @@ def render_operator(emitted: Emitted, name: str) -> str:
 
     Its backward consists of ATen ops, so it can be differentiated again.
     """
-    own, code = emitted.identifier, emitted.code
-    given = f"{', '.join(emitted.inputs)}{emitted.arguments}"
-    types = [f"Tensor {each}" for each in emitted.inputs]
-    types += [f"float {each}" for each in emitted.params]
-    result = "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.outputs))})"
+    own, code = emitted.names.identifier, emitted.code
+    given = f"{', '.join(emitted.names.inputs)}{emitted.arguments}"
+    types = [f"Tensor {each}" for each in emitted.names.inputs]
+    types += [f"float {each}" for each in emitted.names.params]
+    result = (
+        "Tensor" if emitted.single else f"({', '.join(['Tensor'] * len(emitted.names.outputs))})"
+    )
     load = _load(emitted, emitted.read_params)
-    backward = [*load, *_refuse(emitted), *_return(emitted, code.backward, len(emitted.params))]
+    backward = [
+        *load,
+        *_refuse(emitted),
+        *_return(emitted, code.backward, len(emitted.names.params)),
+    ]
     # An operator may return neither its inputs nor views of them.
-    lent = {*emitted.passed, *emitted.shared, *emitted.views}
+    lent = {*emitted.aliasing.passed, *emitted.aliasing.shared, *emitted.aliasing.views}
     results = enumerate(code.forward.results)
     owned = tuple(f"({word}).clone()" if i in lent else word for i, word in results)
     return f"""\
@@ -124,7 +131,7 @@ def {own}_forward({given}):
 def {own}_keep(ctx, inputs, output):
 {_indented(_set_up(emitted), 4)}
 
-def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
+def {own}_backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(backward, 4)}
 
 {own} = register_operator(
@@ -139,26 +146,26 @@ def {own}_backward(ctx, {", ".join(emitted.cotangents)}):
 
 def _class_name(emitted: Emitted) -> str:
     # The file has a function of the identifier's name, so the class needs another one.
-    words = re.split(r"[^A-Za-z0-9]+", emitted.identifier)
+    words = re.split(r"[^A-Za-z0-9]+", emitted.names.identifier)
     return "".join(f"{word[:1].upper()}{word[1:]}" for word in words) + "Function"
 
 
 def _set_up(emitted: Emitted, draw: Sequence[str] = ()) -> list[str]:
-    unpack = [f"{_names((*emitted.inputs, *emitted.params))} = inputs"]
+    unpack = [f"{_names((*emitted.names.inputs, *emitted.names.params))} = inputs"]
     if not emitted.single:
-        unpack.append(f"{_names(emitted.outputs)} = output")
+        unpack.append(f"{_names(emitted.names.outputs)} = output")
     notes = [*_keep(emitted, emitted.code), *_store(emitted.read_params), *_note(emitted)]
     return [*unpack, *draw, *notes] if notes else ["pass"]
 
 
 def _render_eager(emitted: Emitted, names: dict[str, str]) -> str:
-    name, inputs, fast = emitted.identifier, ", ".join(emitted.inputs), emitted.fast
-    cotangents = ", ".join(emitted.cotangents)
-    prepare, arguments, count = "", emitted.arguments, len(emitted.params)
+    name, inputs, fast = emitted.names.identifier, ", ".join(emitted.names.inputs), emitted.fast
+    cotangents = ", ".join(emitted.names.cotangents)
+    prepare, arguments, count = "", emitted.arguments, len(emitted.names.params)
     unpack: list[str] = []
     read = emitted.read_params
-    likes = emitted.likes
-    store, load = _store(read), _load(emitted, read, likes, emitted.histories)
+    likes = emitted.residuals.likes
+    store, load = _store(read), _load(emitted, read, likes, emitted.residuals.histories)
     if names:
         assert fast.prepared is not None
         prepare = f"""\
@@ -168,8 +175,11 @@ def {name}_prepare(wrap{emitted.arguments}):
 """
         arguments, count = ", values", 1
         # Params arrive within the tuple of prepared values, and are kept as that tuple.
-        store, load = [], _load(emitted, (), likes, emitted.histories)
-        bodies = (fast.keep, *(() if emitted.is_rule else (fast.forward, fast.whole or fast.keep)))
+        store, load = [], _load(emitted, (), likes, emitted.residuals.histories)
+        bodies = (
+            fast.keep,
+            *(() if emitted.origin.is_rule else (fast.forward, fast.whole or fast.keep)),
+        )
         if any(mentions(body, names) for body in bodies):
             unpack = [f"{_tuple(names)} = values"]
         if read or mentions(fast.backward, names):
@@ -180,7 +190,7 @@ def {name}_prepare(wrap{emitted.arguments}):
         *_run_forward(emitted),
         *store,
         *_note(emitted),
-        f"return {_result(emitted, emitted.outputs)}",
+        f"return {_result(emitted, emitted.names.outputs)}",
     ]
     return f"""\
 {prepare}class {name}_eager(Function):
@@ -193,36 +203,36 @@ def {name}_prepare(wrap{emitted.arguments}):
 
 
 def _render_forward_mode(emitted: Emitted) -> str:
-    tangent, code, params = emitted.tangent, emitted.code, emitted.params
+    tangent, code, params = emitted.derivative.tangent, emitted.code, emitted.names.params
     assert tangent is not None
-    inputs, saved = ", ".join(emitted.inputs), ", ".join(emitted.saved)
+    inputs, saved = ", ".join(emitted.names.inputs), ", ".join(emitted.saved)
     draw = DRAW if emitted.draws else []
     # A key that forward reads is drawn before it, one that only backward reads in setup_context.
     first, draw = (draw, []) if "key" in emitted.forward_params else ([], draw)
     apply = [*emitted.refuse_gradients, *first]
     apply = apply and [*apply, f"return super().apply({inputs}{emitted.arguments})"]
-    setup = [f"{_names((*emitted.inputs, *params))} = inputs", *draw]
+    setup = [f"{_names((*emitted.names.inputs, *params))} = inputs", *draw]
     if not emitted.single:
-        setup.append(f"{_names(emitted.outputs)} = output")
-    elif emitted.outputs[0] in emitted.saved:
-        setup.append(f"{emitted.outputs[0]} = output")
+        setup.append(f"{_names(emitted.names.outputs)} = output")
+    elif emitted.names.outputs[0] in emitted.saved:
+        setup.append(f"{emitted.names.outputs[0]} = output")
     if saved:
         setup += [f"ctx.save_for_backward({saved})", f"ctx.save_for_forward({saved})"]
     # Forward mode has no fast code: each param is kept, as both backward and jvp may read it.
     setup += [*_store(params), *_note(emitted)]
     load = [f"{name} = ctx.{name}" for name in params]
-    shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
+    shapes = [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.residuals.shapes]
     unpack = [f"({saved},) = ctx.saved_tensors"] if saved else []
     backward = [*unpack, *load, *shapes, *_return(emitted, code.backward, len(params))]
     primals = [f"({saved},) = (unpack_dual(each).primal for each in ctx.saved_tensors)"]
     result = _result(emitted, emitted.pushed())
     # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
-    copied = {*emitted.views, *emitted.shared}
+    copied = {*emitted.aliasing.views, *emitted.aliasing.shared}
     results = enumerate(code.forward.results)
     own = [f"{word}.clone()" if i in copied else word for i, word in results]
     # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
     return f"""\
-class {emitted.identifier}(Function):
+class {emitted.names.identifier}(Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -233,10 +243,10 @@ class {emitted.identifier}(Function):
     def setup_context(ctx, inputs, output):
 {_indented(setup or ["pass"])}
     @staticmethod
-    def backward(ctx, {", ".join(emitted.cotangents)}):
+    def backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(backward)}
     @staticmethod
-    def jvp(ctx, {", ".join(emitted.tangents)}, *params):
+    def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
         with enable_forward_mode(True):
 {_indented([*(primals if saved else []), *load, *tangent.lines, f"return {result}"], 12)}\
 {_apply_method(emitted, apply)}"""
@@ -247,7 +257,7 @@ def _apply_method(emitted: Emitted, lines: list[str]) -> str:
         return ""
     return f"""
     @classmethod
-    def apply(cls, {", ".join(emitted.inputs)}{emitted.signature}):
+    def apply(cls, {", ".join(emitted.names.inputs)}{emitted.signature}):
 {_indented(lines)}"""
 
 
@@ -286,12 +296,12 @@ def _own_tensors(emitted: Emitted) -> tuple[str, ...]:
     # tensor that is returned twice torch forgets the first position.
     words: list[str] = []
     for i, result in enumerate(emitted.code.forward.results):
-        if i in emitted.shared:
+        if i in emitted.aliasing.shared:
             words.append(f"{result}.clone()")
-        elif result in emitted.inputs:
+        elif result in emitted.names.inputs:
             words.append(f"{result}.view_as({result})")
         else:
-            words.append(f"{result}.detach()" if i in emitted.passed else result)
+            words.append(f"{result}.detach()" if i in emitted.aliasing.passed else result)
     return tuple(words)
 
 
@@ -300,42 +310,48 @@ def _run_forward(emitted: Emitted) -> list[str]:
     if emitted.fast.whole is not None:
         return _run_whole(emitted, emitted.fast.whole)
     code, run = emitted.fast, [*emitted.fast.forward.lines]
-    keep = _keep(emitted, code, emitted.likes)
+    keep = _keep(emitted, code, emitted.residuals.likes)
     # Without a gradient, computing residuals would be wasted.
-    if emitted.computed:
+    if emitted.residuals.computed:
         asked = "True in ctx.needs_input_grad"
-        if len(emitted.wrt) == 1:
-            asked = f"ctx.needs_input_grad[{emitted.inputs.index(emitted.wrt[0])}]"
+        if len(emitted.names.wrt) == 1:
+            asked = f"ctx.needs_input_grad[{emitted.names.inputs.index(emitted.names.wrt[0])}]"
         keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
-    for i, (name, result) in enumerate(zip(emitted.outputs, code.forward.results, strict=True)):
+    for i, (name, result) in enumerate(
+        zip(emitted.names.outputs, code.forward.results, strict=True)
+    ):
         # torch replaces an input that is returned unchanged by a tensor of its own, but only later.
-        passed = i in emitted.passed
-        own = ".clone()" if i in emitted.shared else ""
-        if passed and name in emitted.residuals and not own:
+        passed = i in emitted.aliasing.passed
+        own = ".clone()" if i in emitted.aliasing.shared else ""
+        if passed and name in emitted.residuals.names and not own:
             own = ".detach()"
-        elif passed and i in emitted.viewed and not own:
+        elif passed and i in emitted.aliasing.viewed and not own:
             # Without a gradient torch distinguishes a view of an input from the input.
             own = f".view_as({result})"
         run.append(f"{name} = {result}{own}")
-    reads_outputs = not {*emitted.residuals, *code.keep.reads}.isdisjoint(emitted.outputs)
+    reads_outputs = not {*emitted.residuals.names, *code.keep.reads}.isdisjoint(
+        emitted.names.outputs
+    )
     # Residuals first: the memory of their temporaries is then free for the outputs.
     return [*run, *keep] if reads_outputs else [*keep, *run]
 
 
 def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
     # One loop gives outputs and residuals. It runs only where a gradient is asked for.
-    plain, results = emitted.fast.forward, iter(whole.results[len(emitted.outputs) :])
-    kept = dict.fromkeys((*emitted.residuals, *emitted.histories))
-    known = (*emitted.inputs, *emitted.outputs)
+    plain, results = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
+    kept = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
+    known = (*emitted.names.inputs, *emitted.names.outputs)
     values = {name: name if name in known else next(results) for name in kept}
-    likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.likes]
+    likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.residuals.likes]
+    shared = emitted.aliasing.shared
+    lent = (*shared, *emitted.aliasing.passed)
     named = [
-        f"{name} = {result}{'.clone()' if i in (*emitted.shared, *emitted.passed) else ''}"
-        for i, (name, result) in enumerate(zip(emitted.outputs, whole.results, strict=False))
+        f"{name} = {result}{'.clone()' if i in lent else ''}"
+        for i, (name, result) in enumerate(zip(emitted.names.outputs, whole.results, strict=False))
     ]
     own = [
-        f"{name} = {result}{'.clone()' if i in emitted.shared else ''}"
-        for i, (name, result) in enumerate(zip(emitted.outputs, plain.results, strict=True))
+        f"{name} = {result}{'.clone()' if i in shared else ''}"
+        for i, (name, result) in enumerate(zip(emitted.names.outputs, plain.results, strict=True))
     ]
     saved = [f"ctx.save_for_backward({', '.join(values.values())})"] if values else []
     asked = [*whole.lines, *named, *likes, *saved]
@@ -351,7 +367,9 @@ def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str
     # Of `likes` only shape, dtype and device are kept, no tensor.
     computed = iter(code.keep.results)
     kept = [
-        next(computed) if r in emitted.computed else r for r in emitted.residuals if r not in likes
+        next(computed) if r in emitted.residuals.computed else r
+        for r in emitted.residuals.names
+        if r not in likes
     ]
     lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({name})" for name in likes)]
     return [*lines, f"ctx.save_for_backward({', '.join(kept)})"] if kept else lines
@@ -362,9 +380,11 @@ def _store(params: tuple[str, ...]) -> list[str]:
 
 
 def _note(emitted: Emitted) -> list[str]:
-    lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.shapes]
-    types = emitted.output_types
-    marked = [emitted.outputs[i] for i in emitted.undifferentiable if is_float(types[i])]
+    lines = [f"ctx.shape_of_{name} = {name}.shape" for name in emitted.residuals.shapes]
+    types = emitted.origin.output_types
+    marked = [
+        emitted.names.outputs[i] for i in emitted.derivative.undifferentiable if is_float(types[i])
+    ]
     if marked:
         lines.append(f"ctx.mark_non_differentiable({', '.join(marked)})")
     return lines
@@ -376,24 +396,28 @@ def _load(
     likes: tuple[str, ...] = (),
     more: tuple[str, ...] = (),
 ) -> list[str]:
-    read = (*emitted.residuals, *more)
+    read = (*emitted.residuals.names, *more)
     residuals = "".join(f"{name}, " for name in read if name not in likes).strip()
     lines = [f"({residuals}) = ctx.saved_tensors"] if residuals else []
     lines += [f"{name} = ctx.like_{name}" for name in likes]
     lines += [f"{name} = ctx.{name}" for name in params]
-    lines += [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.shapes]
+    lines += [f"shape_of_{name} = ctx.shape_of_{name}" for name in emitted.residuals.shapes]
     return lines
 
 
 def _refuse(emitted: Emitted) -> list[str]:
-    return ["if is_grad_enabled():", f"    {emitted.refuse}()"] if emitted.refuse else []
+    return (
+        ["if is_grad_enabled():", f"    {emitted.checks.derivative}()"]
+        if emitted.checks.derivative
+        else []
+    )
 
 
 def _return(emitted: Emitted, backward: Body, count: int, chosen: bool = False) -> list[str]:
     # Params get None, and with `chosen` also a gradient that `ctx.needs_input_grad` does not ask
     # for.
     gradients = list(emitted.gradients(backward))
-    if chosen and len(emitted.wrt) > 1:
+    if chosen and len(emitted.names.wrt) > 1:
         for i, gradient in enumerate(gradients):
             if gradient != "None":
                 gradients[i] = f"({gradient} if ctx.needs_input_grad[{i}] else None)"
@@ -406,10 +430,10 @@ def _run_backward(emitted: Emitted, count: int) -> list[str]:
     anywhere = _return(emitted, plain, count, chosen=True)
     if (plain.lines, plain.results) == (fast.lines, fast.results):
         return [*_refuse(emitted), *anywhere]
-    carrying = zip(emitted.cotangents, emitted.carries, strict=True)
+    carrying = zip(emitted.names.cotangents, emitted.carries, strict=True)
     kinds = [f"type({name}) is not Tensor" for name, carries in carrying if carries]
     # Code that a compiler traces can ask only the first; a compiler overwrites no cotangent.
-    tests = ANYWHERE[:1] if emitted.compiled else [*ANYWHERE, *kinds]
+    tests = ANYWHERE[:1] if emitted.origin.compiled else [*ANYWHERE, *kinds]
     return [
         *_refuse(emitted),
         f"if {' or '.join(tests)}:",

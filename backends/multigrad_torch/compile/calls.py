@@ -478,18 +478,20 @@ def emit_call(
         taken: the parameters of the calls, tensors first.
         is_uncast: whether the call ignores the autocast around it.
     """
-    attached = lower_graphs(variant.graphs, load_backend("torch"), compiled=True)
+    attached = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
     native, emitted = attached.native, attached.emitted
     assert emitted is not None
-    kept = {*emitted.residuals, *emitted.histories}.difference(emitted.likes)
+    kept = {*emitted.residuals.names, *emitted.residuals.histories}.difference(
+        emitted.residuals.likes
+    )
 
     def own(name: str, word: str) -> str:
         return f"{word}.clone()" if name in kept and not variant.updates else word
 
     tensors = [own(*pair) for pair in zip(variant.graphs.inputs, taken, strict=False)]
     given = ", ".join([*tensors, *words])
-    results = [f"y{i}" for i in range(len(emitted.outputs))]
-    left, right = map(", ".join, (results, map(own, emitted.outputs, results)))
+    results = [f"y{i}" for i in range(len(emitted.names.outputs))]
+    left, right = map(", ".join, (results, map(own, emitted.names.outputs, results)))
     if is_uncast:
         # Backward, too, is compiled under the autocast around forward.
         for each in {native, native.eager}:

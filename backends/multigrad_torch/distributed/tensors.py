@@ -200,7 +200,7 @@ def run_distributed(
 
 def acts_on_elements(emitted: Emitted) -> bool:
     bodies = (emitted.forward, emitted.keep, emitted.backward)
-    types = (*emitted.output_types, *emitted.gradient_types)
+    types = (*emitted.origin.output_types, *emitted.origin.gradient_types)
     return all(body.elementwise for body in bodies) and all(t.shape == INPUT_SHAPE for t in types)
 
 

@@ -68,7 +68,7 @@ def eject(
     lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
-    taken = _words(lowered.source) - set(namespace) | {emitted.identifier}
+    taken = _words(lowered.source) - set(namespace) | {emitted.names.identifier}
     shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), taken)
     try:
         code = shaker.add(lowered.source, namespace)
@@ -79,7 +79,7 @@ def eject(
         ) from error
     shaker.parts.append(code)
     head = _head(emitted, backend, ejection, title)
-    text = f"{head}{write_parts(shaker, emitted.identifier)}"
+    text = f"{head}{write_parts(shaker, emitted.names.identifier)}"
     _check(text, _roots(ejection), title)
     return text
 
@@ -97,7 +97,7 @@ def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) ->
     for name, graphs in operators.items():
         own = replace(ejection, render=ejection.operator(name))
         named = replace(graphs, name=name)
-        lowered = lower_graphs(named, _ejecting(backend, own, named), fast=False)
+        lowered = lower_graphs(named, _ejecting(backend, own, named), style="plain")
         shaker.taken |= _words(lowered.source) - set(lowered.native)
         shaker.parts.append(shaker.add(lowered.source, lowered.native))
     title = f"The operators of an exported program: {', '.join(operators)}"
@@ -174,15 +174,15 @@ def _roots(ejection: Ejection) -> frozenset[str]:
 
 def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
     """Return the lines that say what a file is, where it comes from, and how it is called."""
-    arguments = [*emitted.inputs]
-    known = emitted.defaults
+    arguments = [*emitted.names.inputs]
+    known = emitted.names.defaults
     arguments += [
-        f"{name}={literal(known[name])}" if name in known else name for name in emitted.params
+        f"{name}={literal(known[name])}" if name in known else name for name in emitted.names.params
     ]
     given = ", ".join(arguments)
-    calls = [f"    {each.format(emitted.identifier, given)}" for each in ejection.calls]
+    calls = [f"    {each.format(emitted.names.identifier, given)}" for each in ejection.calls]
     lines = [f"{title}.", "", f"{_made_with(backend)}.", "", "Example:", *calls]
-    if "key" in emitted.params:
+    if "key" in emitted.names.params:
         lines += ["", KEYS]
     return _write_head(lines)
 

@@ -310,7 +310,7 @@ def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
     if graphs.is_once or graphs.first_order:
         return False
     emitted = _attached(given, backend).emitted
-    kept = () if emitted is None else emitted.residuals
+    kept = () if emitted is None else emitted.residuals.names
     cuts = any(node.op is ops.STOP_GRADIENT for node in graphs.backward.nodes)
     return cuts or not set(kept) <= {*graphs.inputs, *graphs.params}
 

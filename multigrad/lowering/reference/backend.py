@@ -64,17 +64,18 @@ def render(emitted: Emitted) -> str:
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
     computed = iter(k.results)
     kept = "".join(
-        f"{next(computed) if name in emitted.computed else name}, " for name in emitted.residuals
+        f"{next(computed) if name in emitted.residuals.computed else name}, "
+        for name in emitted.residuals.names
     )
-    residuals = "".join(f", {name}" for name in emitted.residuals)
-    shapes = "".join(f", shape_of_{name}" for name in emitted.shapes)
-    inputs, cotangents = ", ".join(emitted.inputs), ", ".join(emitted.cotangents)
-    outputs = ", ".join(emitted.outputs)
+    residuals = "".join(f", {name}" for name in emitted.residuals.names)
+    shapes = "".join(f", shape_of_{name}" for name in emitted.residuals.shapes)
+    inputs, cotangents = ", ".join(emitted.names.inputs), ", ".join(emitted.names.cotangents)
+    outputs = ", ".join(emitted.names.outputs)
     given = "".join(f", {name}" for name in emitted.forward_params)
     prepare, constants = _render_prepare(emitted)
-    first = "" if emitted.is_rule else constants
+    first = "" if emitted.origin.is_rule else constants
     result, gradients = f.result, emitted.gradients(b)[0]
-    if not emitted.is_rule:
+    if not emitted.origin.is_rule:
         result = f"({f.result},)"
         gradients = f"({', '.join(emitted.gradients(b))},)"
     return f"""\
@@ -92,13 +93,16 @@ def backward({cotangents}{residuals}{emitted.arguments}{shapes}{constants}):
 
 
 def _render_push(emitted: Emitted) -> str:
-    if emitted.tangent is None:
+    if emitted.derivative.tangent is None:
         return ""
-    tangents, values = ", ".join(emitted.tangents), ", ".join([*emitted.inputs, *emitted.outputs])
+    tangents, values = (
+        ", ".join(emitted.names.tangents),
+        ", ".join([*emitted.names.inputs, *emitted.names.outputs]),
+    )
     return f"""
 
 def push({tangents}, {values}{emitted.arguments}):
-{emitted.tangent.indented(4)}    return ({", ".join(emitted.pushed())},)
+{emitted.derivative.tangent.indented(4)}    return ({", ".join(emitted.pushed())},)
 """
 
 
@@ -106,7 +110,7 @@ def _render_prepare(emitted: Emitted) -> tuple[str, str]:
     # Constants are computed from the params once, and passed to each call.
     prepared = emitted.fast.prepared
     words = {} if prepared is None else dict(prepared.names)
-    for name in emitted.params:  # these are arguments anyway
+    for name in emitted.names.params:  # these are arguments anyway
         words.pop(name, None)
     if prepared is None or not words:
         return "", ""
@@ -125,19 +129,19 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> ReferenceFunction:
     forward, backward = namespace["forward"], namespace["backward"]
     large, code = [forward, backward], emitted.fast.forward
     outputs = gradients = as_array
-    if not emitted.is_rule:
-        found = dict(zip(emitted.wrt, emitted.gradient_types, strict=True))
-        types = [found.get(name) for name in emitted.inputs]
-        given, results = emitted.input_types, emitted.output_types
+    if not emitted.origin.is_rule:
+        found = dict(zip(emitted.names.wrt, emitted.origin.gradient_types, strict=True))
+        types = [found.get(name) for name in emitted.names.inputs]
+        given, results = emitted.origin.input_types, emitted.origin.output_types
         outputs = as_arrays(results, given, emitted.single)
-        gradients = as_arrays(types, results, len(emitted.inputs) == 1)
+        gradients = as_arrays(types, results, len(emitted.names.inputs) == 1)
     elif enabled("numpy.blocks"):
         elementwise = emitted.forward.elementwise, emitted.backward.elementwise
         large = [by_blocks(f) if is_so else f for f, is_so in zip(large, elementwise, strict=True)]
-    is_identity = emitted.is_rule and code.result == "tin" and not code.lines
+    is_identity = emitted.origin.is_rule and code.result == "tin" and not code.lines
     functions = Callables(
         forward=None if is_identity else forward,
-        keep=namespace["keep"] if emitted.residuals else None,
+        keep=namespace["keep"] if emitted.residuals.names else None,
         backward=backward,
         prepare=namespace.get("prepare"),
         large=(large[0], large[1]),

@@ -20,32 +20,36 @@ Array = Any
 def render(emitted: Emitted) -> str:
     """Return the source of forward, and of forward with the map from cotangents to gradients."""
     f, k, b = emitted.fast.forward, emitted.fast.keep, emitted.fast.backward
-    name, inputs = emitted.identifier, ", ".join(emitted.inputs)
-    gradients = dict(zip(emitted.wrt, emitted.gradient_types, strict=True))
-    wanted = tuple(gradients.get(each) for each in emitted.inputs)
-    pairs = [*zip(emitted.computed, k.results, strict=True)]
+    name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
+    gradients = dict(zip(emitted.names.wrt, emitted.origin.gradient_types, strict=True))
+    wanted = tuple(gradients.get(each) for each in emitted.names.inputs)
+    pairs = [*zip(emitted.residuals.computed, k.results, strict=True)]
     kept = "".join(f"    {each} = {result}\n" for each, result in pairs)
-    shapes = "".join(f"    shape_of_{each} = {each}.shape\n" for each in emitted.shapes)
-    outputs = _converted(f.results, emitted.output_types, emitted.input_types, emitted.inputs)
-    found = _converted(emitted.gradients(b), wanted, emitted.output_types, emitted.cotangents)
-    if emitted.is_rule:  # its gradient has the dtype of the cotangent, whatever it is
-        outputs = [f"np.asarray({f.result}, {emitted.inputs[0]}.dtype)"]
-        found = [f"np.asarray({emitted.gradients(b)[0]}, {emitted.cotangents[0]}.dtype)"]
+    shapes = "".join(f"    shape_of_{each} = {each}.shape\n" for each in emitted.residuals.shapes)
+    outputs = _converted(
+        f.results, emitted.origin.output_types, emitted.origin.input_types, emitted.names.inputs
+    )
+    found = _converted(
+        emitted.gradients(b), wanted, emitted.origin.output_types, emitted.names.cotangents
+    )
+    if emitted.origin.is_rule:  # its gradient has the dtype of the cotangent, whatever it is
+        outputs = [f"np.asarray({f.result}, {emitted.names.inputs[0]}.dtype)"]
+        found = [f"np.asarray({emitted.gradients(b)[0]}, {emitted.names.cotangents[0]}.dtype)"]
     draw = ["if key is None:", "    key = draw_key()", "else:", "    key = read_key(key)"]
-    lines = [f"{each} = np.asarray({each})" for each in emitted.inputs]
-    lines += [f"{each} = as_operand({each})" for each in emitted.params if each != "key"]
-    lines += draw if "key" in emitted.params else []
+    lines = [f"{each} = np.asarray({each})" for each in emitted.names.inputs]
+    lines += [f"{each} = as_operand({each})" for each in emitted.names.params if each != "key"]
+    lines += draw if "key" in emitted.names.params else []
     start = "".join(f"    {line}\n" for line in lines)
-    cotangent = emitted.cotangents[0] if emitted.single else "cotangents"
-    given = "" if emitted.single else f"        {_names(emitted.cotangents)} = cotangents\n"
+    cotangent = emitted.names.cotangents[0] if emitted.single else "cotangents"
+    given = "" if emitted.single else f"        {_names(emitted.names.cotangents)} = cotangents\n"
     given += "".join(
         f"        {c} = as_cotangent({c}, {y})\n"
-        for c, y in zip(emitted.cotangents, emitted.outputs, strict=True)
+        for c, y in zip(emitted.names.cotangents, emitted.names.outputs, strict=True)
     )
     assigned = "".join(
-        f"    {each} = {text}\n" for each, text in zip(emitted.outputs, outputs, strict=True)
+        f"    {each} = {text}\n" for each, text in zip(emitted.names.outputs, outputs, strict=True)
     )
-    result = emitted.outputs[0] if emitted.single else f"({_names(emitted.outputs)})"
+    result = emitted.names.outputs[0] if emitted.single else f"({_names(emitted.names.outputs)})"
     returned = found[0] if len(found) == 1 else f"({', '.join(found)})"
     return f"""\
 @quiet

@@ -104,17 +104,19 @@ class ReferenceFunction:
         self._prepare = nothing if prepare is None else Constants(prepare, emitted).of
         # Nothing is computed before backward.
         self._is_idle = functions.forward is functions.keep is prepare is None
-        self._shapes = tuple(emitted.inputs.index(name) for name in emitted.shapes)
-        self._read = tuple(emitted.params.index(name) for name in emitted.forward_params)
+        self._shapes = tuple(emitted.names.inputs.index(name) for name in emitted.residuals.shapes)
+        self._read = tuple(emitted.names.params.index(name) for name in emitted.forward_params)
         # A rule's numbers reach its backward alone.
-        self._takes_numbers = not emitted.is_rule and bool(self._read or prepare)
-        self._computes = bool(emitted.computed)
+        self._takes_numbers = not emitted.origin.is_rule and bool(self._read or prepare)
+        self._computes = bool(emitted.residuals.computed)
         self._draws = emitted.draws
-        self._count = len(emitted.inputs)
-        self.name = emitted.name
+        self._count = len(emitted.names.inputs)
+        self.name = emitted.origin.name
         self.single = emitted.single
         self.carries = emitted.carries
-        self.defaults = tuple(as_operand(emitted.defaults.get(name)) for name in emitted.params)
+        self.defaults = tuple(
+            as_operand(emitted.names.defaults.get(name)) for name in emitted.names.params
+        )
 
     def __repr__(self) -> str:
         return f"<NumPy function {self.name}>"
@@ -256,7 +258,7 @@ class Constants:
 
     def __init__(self, prepare: Callable[..., Any], emitted: Emitted) -> None:
         self.prepare = prepare
-        self.like = find_like(emitted.input_types) or 0
+        self.like = find_like(emitted.origin.input_types) or 0
         self.known: tuple[Any, ...] = (None, None, ())
 
     def of(self, inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ...]:

@@ -399,8 +399,8 @@ def make_foreign(
     given = count + numbers.count(None)
     emitted = plain_functions.emitted
     wrt = (
-        name in emitted.wrt and leaf.is_float
-        for name, leaf in zip(emitted.inputs, layout.tensors, strict=True)
+        name in emitted.names.wrt and leaf.is_float
+        for name, leaf in zip(emitted.names.inputs, layout.tensors, strict=True)
     )
 
     def fill(inputs: Sequence[Tensor]) -> list[Any]:
@@ -425,7 +425,7 @@ def make_foreign(
         backward=backward,
         wrt=tuple(i for i, each in enumerate(wrt) if each),
         like=(0,) if function.recipe.gives_like_input else None,
-        undifferentiable=emitted.undifferentiable,
+        undifferentiable=emitted.derivative.undifferentiable,
         key=given if plain_functions.is_random else None,
         keeps_outputs=plain_functions.keeps_outputs,
         probed=_probed_of(

@@ -542,7 +542,7 @@ def _jvp_by_capture(
         raise error.error from error.error.__cause__
     given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     emitted = function.entries.lowered(variant, backend).emitted
-    dual = None if emitted is None else emitted.dual
+    dual = None if emitted is None else emitted.derivative.dual
     if dual is None:
         lack = backend.modes.lacks.get("jvp", f"{backend.name} has no forward mode")
         raise UnsupportedOp(f"{function.recipe.subject}: {lack}")

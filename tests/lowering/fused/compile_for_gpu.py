@@ -94,7 +94,7 @@ for name, function, dtypes, layouts in (
     native = xg.lower(function, "torch", **forward)
     for dtype in dtypes.split():
         like = torch.empty(0, dtype=getattr(torch, dtype))
-        own = dict(zip(native.emitted.inputs, layouts, strict=True))
+        own = dict(zip(native.emitted.names.inputs, layouts, strict=True))
         kernels = fused.write(native.emitted, dtype, triton_kernels, own)
         kernels = [each for each in kernels if each.parts.results]
         for each, launch in zip(kernels, triton_kernels.load(kernels, like), strict=True):

@@ -29,15 +29,15 @@ def render(emitted: Emitted) -> str:
     """Return the source of a function that gives the outputs and their pullback."""
     forward, keep, backward = emitted.forward, emitted.keep, emitted.backward
     draw = "    key = draw_key() if key is None else key\n" if emitted.draws else ""
-    kept = [*zip(emitted.computed, keep.results, strict=True)]
-    kept += [(f"shape_of_{name}", f"{name}.shape") for name in emitted.shapes]
+    kept = [*zip(emitted.residuals.computed, keep.results, strict=True)]
+    kept += [(f"shape_of_{name}", f"{name}.shape") for name in emitted.residuals.shapes]
     residuals = "".join(f"    {name} = {result}\n" for name, result in kept)
-    outputs, cotangents = ", ".join(emitted.outputs), ", ".join(emitted.cotangents)
+    outputs, cotangents = ", ".join(emitted.names.outputs), ", ".join(emitted.names.cotangents)
     take = "" if emitted.single else f"        {cotangents} = cotangents\n"
-    for pair in zip(emitted.cotangents, emitted.outputs, strict=True):
+    for pair in zip(emitted.names.cotangents, emitted.names.outputs, strict=True):
         take += f"        {pair[0]} = zero_if_none({', '.join(pair)})\n"
     return f"""\
-def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
+def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signature}):
 {draw}{forward.indented(4)}    {outputs} = {forward.result}
 {keep.indented(4)}{residuals}
     def pullback({cotangents if emitted.single else "cotangents"}):
@@ -48,7 +48,7 @@ def {emitted.identifier}({", ".join(emitted.inputs)}{emitted.signature}):
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Differentiable:
-    return Differentiable(namespace[emitted.identifier])
+    return Differentiable(namespace[emitted.names.identifier])
 
 
 def call(native: Differentiable, emitted: Emitted) -> Callable[..., Any]:

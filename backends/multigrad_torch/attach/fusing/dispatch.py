@@ -58,8 +58,8 @@ class Fusing:
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
-        fused = in_process(emitted.fused)
-        if emitted.graphs is None and fused is not True:
+        fused = in_process(emitted.origin.fused)
+        if emitted.origin.graphs is None and fused is not True:
             fused = False
         self.native = native
         self.waits = fused is True
@@ -123,7 +123,7 @@ class Fusing:
             return None
         reason = ""
         if values and any(type(value) is not float or math.isnan(value) for value in values):
-            draws = "key" in self.native.emitted.params
+            draws = "key" in self.native.emitted.names.params
             reason = "it draws random numbers" if draws else "a param that is a tensor, or NaN"
         for each in tensors:
             if not is_memory(each):
@@ -209,8 +209,8 @@ class Fusing:
         if self.waits and not self.said:
             self.said = True
             warnings.warn(
-                f"{self.native.emitted.name!r} has fused=True, and runs as plain code, with the "
-                f"same results: {reason}",
+                f"{self.native.subject!r} has fused=True, and runs as plain code, with the same "
+                f"results: {reason}",
                 RuntimeWarning,
                 stacklevel=depth_of_call(),
             )

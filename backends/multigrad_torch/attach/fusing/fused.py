@@ -76,7 +76,7 @@ class Kernels:
         # `find` makes kernels only for devices in LARGE, which are those of LANGUAGES.
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
-        inputs = self.emitted.inputs
+        inputs = self.emitted.names.inputs
         lie = [WHOLE] * len(inputs) if layouts is None else layouts
         self.layouts = dict(zip(inputs, lie, strict=True))
         name = str(like.dtype).removeprefix("torch.")
@@ -85,11 +85,13 @@ class Kernels:
         if self.is_by_rows and not (is_proven or self.compares_beside):
             raise CannotFuseError("rows, whose kernels are compiled by their length in the call")
         launches = iter(language.load([each for each in kernels if each.parts.results], like))
-        self.names = [*owned(self.emitted), *self.emitted.computed]
-        self.saved = [n for n in self.emitted.residuals if n not in self.emitted.likes]
+        self.names = [*owned(self.emitted), *self.emitted.residuals.computed]
+        self.saved = [
+            n for n in self.emitted.residuals.names if n not in self.emitted.residuals.likes
+        ]
         # By kernel, as `write` returns them: forward, forward that keeps, backward.
-        given = [inputs, inputs, (*self.saved, *self.emitted.cotangents)]
-        params, on_numbers = self.emitted.params, language.ON_NUMBERS
+        given = [inputs, inputs, (*self.saved, *self.emitted.names.cotangents)]
+        params, on_numbers = self.emitted.names.params, language.ON_NUMBERS
         self.rank, self.row_axes = axes_of(kernels)
         parts = [
             Part(each, names, next(launches) if each.parts.results else None, params, on_numbers)
@@ -99,7 +101,7 @@ class Kernels:
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
         self.pays = not any(kernel.parts.repeats for kernel in kernels)
         if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
-            graphs = self.emitted.graphs or ()
+            graphs = self.emitted.origin.graphs or ()
             self.pays &= max(count_kernels(language.as_eager(each)) for each in graphs) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
         self.slots = slots_of(self)
@@ -115,11 +117,11 @@ class Kernels:
         if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
             raise CannotFuseError
         emitted, slots = self.emitted, self.slots
-        read = [*self.saved, *emitted.cotangents]
+        read = [*self.saved, *emitted.names.cotangents]
         carries = [*[True for _ in self.saved], *emitted.carries]
         # A cotangent of an output without gradients is None, and cannot be checked.
         checked = [(i, slots[name]) for i, name in enumerate(read) if carries[i]]
-        inputs = {slots[name]: i for i, name in enumerate(emitted.inputs)}
+        inputs = {slots[name]: i for i, name in enumerate(emitted.names.inputs)}
         at_hand = {slot: i for i, slot in checked}
 
         def made(names: Sequence[str], beside: Mapping[Slot, int]) -> list[Any]:
@@ -140,7 +142,7 @@ class Kernels:
             outputs=made(owned(emitted), inputs),
             written=made(self.names, inputs),
             read=[(i, slot.dtype, slot.shape(shape)) for i, slot in checked],
-            slopes=made(emitted.wrt, at_hand),
+            slopes=made(emitted.names.wrt, at_hand),
         )
 
     def prove(self, values: Any) -> Kernels:
@@ -228,37 +230,40 @@ def axes_of(kernels: Sequence[Kernel]) -> tuple[int | None, int]:
 
 def check(emitted: Emitted) -> None:
     """Raise CannotFuseError for outputs that kernels cannot return, or if kernels have no use."""
-    if emitted.graphs is None:
+    if emitted.origin.graphs is None:
         raise CannotFuseError("a loop, or what cost time is kept, as tanh: see residuals=")
     passed = passed_on(emitted)
-    lent = {*emitted.passed, *emitted.views}.difference(passed)
-    outputs = emitted.graphs[0].outputs
-    lent = [i for i in lent if i in emitted.passed or outputs[i].op.view]
-    if lent or emitted.shared or emitted.viewed or emitted.histories:
+    lent = {*emitted.aliasing.passed, *emitted.aliasing.views}.difference(passed)
+    outputs = emitted.origin.graphs[0].outputs
+    lent = [i for i in lent if i in emitted.aliasing.passed or outputs[i].op.view]
+    if lent or emitted.aliasing.shared or emitted.aliasing.viewed or emitted.residuals.histories:
         raise CannotFuseError("an output that may be an input, or lie in its memory")
-    if "key" in emitted.params:
+    if "key" in emitted.names.params:
         raise CannotFuseError("it draws random numbers")
-    if not emitted.wrt:
+    if not emitted.names.wrt:
         raise CannotFuseError("no input gets a gradient")
-    if any(type_ is not None and type_.dtype != T for type_ in emitted.input_types):
+    if any(type_ is not None and type_.dtype != T for type_ in emitted.origin.input_types):
         raise CannotFuseError("an input of another dtype")
 
 
 def passed_on(emitted: Emitted) -> dict[int, str]:
     """Return the outputs that are an unchanged input, which no kernel computes, with its name."""
-    assert emitted.graphs is not None
-    found = enumerate(zip(emitted.outputs, emitted.graphs[0].outputs, strict=True))
-    kept = {*emitted.residuals, *[emitted.outputs[i] for i in emitted.undifferentiable]}
+    assert emitted.origin.graphs is not None
+    found = enumerate(zip(emitted.names.outputs, emitted.origin.graphs[0].outputs, strict=True))
+    kept = {
+        *emitted.residuals.names,
+        *[emitted.names.outputs[i] for i in emitted.derivative.undifferentiable],
+    }
     return {
         i: node.attr("name")
         for i, (name, node) in found
-        if node.op is ops.INPUT and i in emitted.passed and name not in kept
+        if node.op is ops.INPUT and i in emitted.aliasing.passed and name not in kept
     }
 
 
 def owned(emitted: Emitted) -> list[str]:
     passed = passed_on(emitted)
-    return [name for i, name in enumerate(emitted.outputs) if i not in passed]
+    return [name for i, name in enumerate(emitted.names.outputs) if i not in passed]
 
 
 def write(
@@ -267,11 +272,11 @@ def write(
     """Return the kernels of forward, of forward with what it keeps, and of backward. Also complete
     `layouts`, given for the inputs, with those of all other tensors.
     """
-    assert emitted.graphs is not None
-    layouts = dict.fromkeys(emitted.inputs, WHOLE) if layouts is None else layouts
-    forward, *packing = emitted.graphs
+    assert emitted.origin.graphs is not None
+    layouts = dict.fromkeys(emitted.names.inputs, WHOLE) if layouts is None else layouts
+    forward, *packing = emitted.origin.graphs
     keep, backward = without_packing(*packing)
-    outputs = dict(zip(emitted.outputs, forward.outputs, strict=True))
+    outputs = dict(zip(emitted.names.outputs, forward.outputs, strict=True))
     known: dict[Node, Node] = {}
     for node in keep.nodes:
         if node.op is ops.INPUT and node.attr("name") in outputs:
@@ -281,7 +286,7 @@ def write(
     own = owned(emitted)
     alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in own]))
     both = Graph("keep", forward.inputs, (*alone.outputs, *kept))
-    names = [*own, *emitted.computed]
+    names = [*own, *emitted.residuals.computed]
     backward = Graph("backward", backward.inputs, backward.outputs)
     rounded, words = language.rounding_as_eager, language.language(dtype)
 
@@ -293,9 +298,9 @@ def write(
     while True:
         kernels = [written(alone), written(both, packs=packs)]
         places = kernels[1].parts.results
-        layouts |= {emitted.outputs[i]: layouts[name] for i, name in passed.items()}
+        layouts |= {emitted.names.outputs[i]: layouts[name] for i, name in passed.items()}
         layouts |= {name: place.layout for name, place in zip(names, places, strict=True)}
-        pairs = zip(emitted.cotangents, emitted.outputs, strict=True)
+        pairs = zip(emitted.names.cotangents, emitted.names.outputs, strict=True)
         layouts |= {cotangent: layouts[name] for cotangent, name in pairs}
         kernels.append(written(backward, packed=[names[i] for i in packs]))
         # Masks over rows stay bytes, as a row need not end where a byte of bits does.
@@ -309,7 +314,9 @@ def write(
     if not as_bits.issubset(packs):
         raise CannotFuseError("residuals='packed' of rows")
     places = kernels[2].parts.results
-    if any(layouts[name] != each.layout for name, each in zip(emitted.wrt, places, strict=True)):
+    if any(
+        layouts[name] != each.layout for name, each in zip(emitted.names.wrt, places, strict=True)
+    ):
         raise CannotFuseError("a gradient of another shape")
     if all(count_kernels(language.as_eager(graph)) < 2 for graph in (both, backward)):
         raise CannotFuseError  # without a message: each part is a kernel of torch already
@@ -357,23 +364,29 @@ def slots_of(kernels: Kernels) -> dict[str, Slot]:
 def as_function(native: Any, kernels: Kernels) -> type[Function]:
     """Return the class that runs the kernels."""
     emitted, eager, slots = kernels.emitted, native.eager, kernels.slots
-    assert emitted.graphs is not None
-    packs = [node.op is PACK for node in emitted.graphs[1].outputs]
-    as_bits = {name for name, is_packed in zip(emitted.computed, packs, strict=True) if is_packed}
+    assert emitted.origin.graphs is not None
+    packs = [node.op is PACK for node in emitted.origin.graphs[1].outputs]
+    as_bits = {
+        name for name, is_packed in zip(emitted.residuals.computed, packs, strict=True) if is_packed
+    }
     # What forward has: the inputs, and what it writes.
-    names = [*emitted.inputs, *kernels.names]
+    names = [*emitted.names.inputs, *kernels.names]
     passed = passed_on(emitted)
-    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.outputs)]
+    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
     outputs = itemgetter(*of_outputs)
     of_saved = list(map(names.index, kernels.saved))
     bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
-    constant = [i for i in emitted.undifferentiable if emitted.output_types[i].dtype != BOOL]
+    constant = [
+        i
+        for i in emitted.derivative.undifferentiable
+        if emitted.origin.output_types[i].dtype != BOOL
+    ]
     constant = [of_outputs[i] for i in constant]
     # Of what backward returns: gradients, or None, which stands last.
-    count = len(emitted.inputs)
-    slopes = {name: i for i, name in enumerate(emitted.wrt)}
-    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.inputs], -1)
+    count = len(emitted.names.inputs)
+    slopes = {name: i for i, name in enumerate(emitted.names.wrt)}
+    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.names.inputs], -1)
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
         """Return a ctx that holds what the plain forward would have saved."""
@@ -386,12 +399,12 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
 
         for i in unpacked:
             saved[i] = unpack(saved[i], like(Slot(kernels.dtype)))
-        for name in emitted.shapes:
+        for name in emitted.residuals.shapes:
             setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
-        for name in emitted.likes:
+        for name in emitted.residuals.likes:
             setattr(restored, f"like_{name}", Like(like(slots[name])))
         values = prepared(native, like(Slot(kernels.dtype)), call.values)
-        params = ("values",) if native.prepare is not None else emitted.params
+        params = ("values",) if native.prepare is not None else emitted.names.params
         for name, value in zip(params, values, strict=True):
             setattr(restored, name, value)
         return restored

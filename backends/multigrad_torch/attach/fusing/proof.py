@@ -47,14 +47,14 @@ def agree(native: Any, kernels: Any, values: Any) -> None:
 def are_exact(kernels: Any) -> list[bool]:
     """Return for each output, and each input's gradient, whether no reduction feeds it."""
     emitted, places = kernels.emitted, kernels.keep.kernel.parts.results
-    exact = dict.fromkeys(emitted.outputs, True)
+    exact = dict.fromkeys(emitted.names.outputs, True)
     exact |= {n: not each.is_reduced for n, each in zip(kernels.names, places, strict=True)}
     # A gradient is exact only if everything it reads from forward is, too.
     of_wrt = kernels.backward.kernel.parts.results
-    slopes = {n: not each.is_reduced for n, each in zip(emitted.wrt, of_wrt, strict=True)}
+    slopes = {n: not each.is_reduced for n, each in zip(emitted.names.wrt, of_wrt, strict=True)}
     keeps_none = all(exact.values())
-    gradients = [keeps_none and slopes.get(name, True) for name in emitted.inputs]
-    return [*[exact[name] for name in emitted.outputs], *gradients]
+    gradients = [keeps_none and slopes.get(name, True) for name in emitted.names.inputs]
+    return [*[exact[name] for name in emitted.names.outputs], *gradients]
 
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -94,7 +94,7 @@ def prepared(native: Any, like: Tensor, values: Any) -> Any:
 def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list[bool]) -> bool:
     """Compare the bits of results that no reduction feeds; tensors of one element contain `one`."""
     samples = make_samples(native.emitted, kernels, values)
-    layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
+    layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
     rest = prepared(native, samples[0], values)
 
     def sample(x: Tensor, layout: Layout, part: slice) -> Tensor:
@@ -117,12 +117,12 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
 
 
 def is_near(native: Any, kernels: Any, values: Any) -> bool:
-    layouts = list(map(kernels.layouts.__getitem__, native.emitted.inputs))
+    layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
     draws = torch.Generator("cpu").manual_seed(0)
     small = fitting(kernels, SMALL)
     for shape in (*small, *fitting(kernels, MORE)):
         drawn = []
-        for layout in [*layouts, *[WHOLE for _ in native.emitted.outputs]]:
+        for layout in [*layouts, *[WHOLE for _ in native.emitted.names.outputs]]:
             sample = torch.randn(layout.shape(shape), generator=draws, device="cpu")
             # Numbers and rows away from zero, as they may divide.
             sample = sample.abs() + 0.25 if layout.kind not in (FULL, COLUMN) else sample
@@ -142,7 +142,7 @@ def is_near(native: Any, kernels: Any, values: Any) -> bool:
 
 
 def is_near_on(native: Any, kernels: Any, values: Any, trial: Sequence[Tensor]) -> bool:
-    count = len(native.emitted.inputs)
+    count = len(native.emitted.names.inputs)
     eager, found = eager_of(native), []
     # The same code in float64 tells how far off ours and plain code are.
     wide = [each.double() for each in trial]
@@ -178,7 +178,7 @@ def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
     edges = torch.cat([edges, torch.nextafter(edges.float(), one).to(kernels.dtype)])
     draws = torch.Generator("cpu").manual_seed(0)
     samples = []
-    for i in range(len(emitted.inputs) + len(emitted.outputs)):
+    for i in range(len(emitted.names.inputs) + len(emitted.names.outputs)):
         # Odd tensors repeat the whole list, even ones each value: together they meet in all pairs.
         own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
         drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
