@@ -27,10 +27,8 @@ CODE = "code"  # the library that the code mentions
 TENSORS = "tensors"  # the library of the call's tensors: the code mentions none
 NOBODY = "nobody's"  # no library: the code is written with `xg.xp`
 OPEN = "open"  # NumPy's: the code mentions it, and its functions met no tensor yet
-LEANING = (
-    "leaning"  # NumPy's, as open; a dtype was recorded that another library may give otherwise
-)
-LENT = "lent"  # the library of the call's tensors: NumPy's functions met none in an earlier capture
+LEANING = "leaning"  # NumPy's, as open; another library may give another dtype than was recorded
+LENT = "lent"  # the library of the call's tensors: in an earlier capture the code leaned to the end
 OF_CODE = frozenset((CODE, OPEN, LEANING))
 OF_TENSORS = frozenset((TENSORS, LENT))
 UNDECIDED = frozenset((TENSORS, OPEN, LEANING, LENT))  # the code mentions no framework
@@ -41,19 +39,13 @@ ENDS = "the capture ends, or fails"
 
 
 class Transition(NamedTuple):
-    """A row of `TRANSITIONS`.
-
-    Attributes:
-        repeated_with: the facts with which the capture is repeated, to begin in the next state; ()
-            if it goes on.
-        given: a fact without which nothing happens.
-    """
+    """A row of the table, which docs/architecture.md draws."""
 
     state: str
     event: str
     next: str
-    repeated_with: tuple[str, ...] = ()
-    given: str = ""
+    repeated_with: tuple[str, ...] = ()  # facts with which a new capture begins in the next state
+    given: str = ""  # a fact without which nothing happens
 
 
 TRANSITIONS = (
@@ -98,19 +90,14 @@ def is_lent(trace: Trace) -> bool:
     return trace.reading.owner == TENSORS and ON_NUMBERS in trace.facts
 
 
-def is_leaning(trace: Trace) -> bool:
-    """Return whether the code that runs now, or code that ran before it, may be the tensors'."""
-    source = trace.source
-    return source.was_leaning or LEANING in (trace.reading.owner, source.latest.owner)
-
-
 def lend(trace: Trace) -> None:
     """End a capture, or what failed of it: code that leans is captured again, as the tensors'.
 
     Raises:
         NeedsConcrete: the capture has to know the library of the tensors.
     """
-    if is_leaning(trace):
+    source = trace.source
+    if source.was_leaning or LEANING in (trace.reading.owner, source.latest.owner):
         raise NeedsConcrete(*BY_EVENT[LEANING, ENDS].repeated_with, noted=False) from None
 
 
