@@ -4,7 +4,8 @@
     python tools/names write FOLDER                 write the data of it
     python tools/names unused                       the same data, once rows have gone
 
-Needs all frameworks; a corpus also what `tests/foreign` and `tests/peers` ask for.
+`unused` keeps the rows of libraries that are not installed; the others need all frameworks, and a
+corpus what `tests/foreign` and `tests/peers` ask for.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from .record import BINDING, fingerprint
 DATA = Path(__file__).parents[2] / "tests" / "project" / "names_used.toml"
 LIBRARIES = ("numpy", "torch", "jax", "tensorflow", "keras")
 SHARED = "shared"  # the methods and numbers that all libraries share
+KINDS = ("function", "hidden", "private", "refused", "tree", "method", "attribute")
 Rows = dict[str, dict[str, Any]]  # by kind and name: what the row gives
 HEADING = """\
 # Written by `python tools/names`: the rows of the dialects' tables that programs use, with the
@@ -184,10 +185,24 @@ def describe_again() -> str:
     return described(met, data["missing"])
 
 
+def listed(library: str) -> Rows:
+    """Return the rows of a library that the data has."""
+    data, rows = read_data(), {kind: {} for kind in KINDS}
+    for kind, names in data["used"].get(library, {}).items():
+        rows[kind] |= names
+    for kind, names in data["unused"].get(library, {}).items():
+        rows[kind] |= dict.fromkeys(names["names"].split())
+    return rows
+
+
 def described(met: Met, missing: Missing) -> str:
     lines = [HEADING]
     for library in (*LIBRARIES, SHARED):
-        for kind, rows in rows_of(library).items():
+        try:
+            tables = rows_of(library)
+        except ImportError:  # the library is not installed
+            tables = listed(library)
+        for kind, rows in tables.items():
             found = {name: ", ".join(met(library, kind, name)) for name in rows}
             lines += section(f"used.{library}.{kind}", {n: m for n, m in found.items() if m})
             lines += unused_section(library, kind, [name for name, m in found.items() if not m])
@@ -201,17 +216,16 @@ def unlisted(library: str) -> dict[str, list[str]]:
     An older release lacks functions, and a companion may not be installed: of listed functions
     those are rows no more that the library still shows.
     """
-    data = read_data()
+    rows_in_data = listed(library)
     shown = {name for name, _ in public(library)} if library != SHARED else set()
     problems: dict[str, list[str]] = defaultdict(list)
     for kind, found in rows_of(library).items():
-        used = set(data["used"].get(library, {}).get(kind, {}))
-        unused = set(data["unused"].get(library, {}).get(kind, {}).get("names", "").split())
-        gone = (used | unused) - found.keys()
+        known = rows_in_data[kind].keys()
+        gone = known - found.keys()
         if kind not in ("method", "attribute"):
             gone &= shown
         problems["in the data and no row"] += gone
-        problems["a row and not in the data"] += found.keys() - used - unused
+        problems["a row and not in the data"] += found.keys() - known
     return {problem: sorted(names) for problem, names in problems.items() if names}
 
 
