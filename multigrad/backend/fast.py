@@ -144,7 +144,6 @@ def is_whole_norm(node: Node) -> bool:
 
 
 def square_products(node: Node) -> Node | None:
-    """Return u * u as a square, which reads u once."""
     u, other = node.operands
     return make_node(ops.SQUARE, (u,), {}, node.type) if u is other else None
 

@@ -44,6 +44,7 @@ class SharedBuffer:
 def lend_array(x: Any) -> SharedBuffer:
     """Return a NumPy array, or one of its numbers, for others to read."""
     x = np.asarray(x)
+    # A lender gives contiguous memory.
     if not x.flags.c_contiguous:
         x = x.copy(order="C")
     return SharedBuffer(x.dtype.name, x.shape, x.view)
@@ -71,41 +72,52 @@ class Guest(Protocol):
     @property
     def wrt(self) -> tuple[int, ...]:
         """The positions of inputs that may get a gradient."""
+        ...
 
     @property
     def like(self) -> tuple[int, ...] | None:
         """For each output, the input whose shape and dtype it has; None: `infer` tries."""
+        ...
 
     @property
     def owns(self) -> bool:
         """Whether each side needs memory of its own, because the code may write to its inputs."""
+        ...
 
     @property
     def keeps_outputs(self) -> bool:
         """Whether the guest keeps outputs for backward, which therefore must not be written to."""
+        ...
 
     def run(self, inputs: Sequence[SharedBuffer]) -> list[SharedBuffer]:
         """Return the outputs."""
+        ...
 
     def record(self, inputs: Sequence[SharedBuffer]) -> tuple[list[SharedBuffer], Pull]:
         """Return the outputs, and the map from cotangents to a gradient, or None, per input."""
+        ...
 
     def gradients(
         self, inputs: Sequence[SharedBuffer], cotangents: Sequence[SharedBuffer | None]
     ) -> list[SharedBuffer | None]:
         """Return a gradient, or None, for each input."""
+        ...
 
     def carries(self, position: int, dtype: str) -> bool:
         """Return whether an output carries a gradient."""
+        ...
 
     def infer(self, inputs: Sequence[Kind]) -> list[Kind]:
         """Return the outputs' shapes and dtypes for inputs that are not there yet."""
+        ...
 
     def refusal(self, what: str = ...) -> GradientError:
         """Return the error for a derivative that a bridge does not carry."""
+        ...
 
     def unsupported(self, where: str, advice: str) -> UnsupportedOp:
         """Return the error for a place where a host cannot call a guest."""
+        ...
 
 
 def kind_of(x: Any) -> Kind:

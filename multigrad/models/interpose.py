@@ -155,7 +155,6 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
 
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
-    """Return the layers that a selector means."""
     if isinstance(selector, str):
         found = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
         leaves = [each for each in found if each.is_leaf]

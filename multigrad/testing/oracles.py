@@ -361,7 +361,6 @@ def subnormals(dtype: Any) -> Array:
 
 
 def spread(shape: Any, dtype: Any, seed: int = 0, width: float = 2.0) -> Array:
-    """Return normal numbers of this standard deviation."""
     return (np.random.default_rng(seed).normal(size=shape) * width).astype(dtype)
 
 

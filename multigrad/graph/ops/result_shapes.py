@@ -229,7 +229,6 @@ def tiled(x: Shape, *, repetitions: tuple[int, ...]) -> Shape:
 
 
 def filled_up(lengths: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Return lengths after as many ones as the rank needs."""
     return (*(1,) * (rank - len(lengths)), *lengths)
 
 

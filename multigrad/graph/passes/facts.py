@@ -87,7 +87,6 @@ class Shapes:
         return self.computed(node)
 
     def rank(self, node: Node) -> int | None:
-        """Return how many axes a tensor has; None where a fact is missing."""
         if node.type.shape == INPUT_SHAPE:  # as most have
             shape = self.facts.get("shape")
             return self.facts.get("ndim") if shape is None else len(shape)

@@ -201,7 +201,6 @@ def blocks_of_run(first: int, length: int, block: int) -> Iterator[tuple[int, in
 
 
 def blocks(size: int, block: int) -> Iterator[tuple[int, int]]:
-    """Cut range(size) into (start, stop) of at most `block` elements."""
     for start in range(0, size, block):
         yield start, min(start + block, size)
 

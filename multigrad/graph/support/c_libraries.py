@@ -171,7 +171,6 @@ class Compiled(Generic[Bound]):
         return [find_command(self.flags[:count]) for count in range(len(self.flags), -1, -1)]
 
     def make(self) -> Bound:
-        """Compile the library, keep it where possible, and load it."""
         source = self.write()
         with tempfile.TemporaryDirectory(prefix="multigrad-", ignore_cleanup_errors=True) as folder:
             path = Path(folder) / f"{self.name}.so"

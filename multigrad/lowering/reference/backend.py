@@ -56,7 +56,6 @@ OPS = {
 
 
 def weak(value: Any, dtype: Any) -> Any:
-    """Return a Python number as a scalar of the tensor's dtype."""
     return dtype.type(value)
 
 

@@ -220,7 +220,6 @@ def as_cotangent(cotangent: Array | None, shape: tuple[int, ...], dtype: Any) ->
 
 
 def as_array(result: Any, args: Sequence[Array]) -> Array:
-    """Return the only result as an array of the first argument's dtype."""
     return asarray(result, args[0].dtype)
 
 

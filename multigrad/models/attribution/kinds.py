@@ -91,6 +91,7 @@ class LayerRule(Protocol):
         Raises:
             RuleTypeError: the rule has no meaning for that kind.
         """
+        ...
 
 
 def is_layer_rule(rule: Any) -> bool:

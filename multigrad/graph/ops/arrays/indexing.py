@@ -64,7 +64,6 @@ def setitem_vjp(xp: Any, ct: Any, y: Any, x: Any, like: Any, *, index: Any) -> C
 
 
 def from_front(indices: tuple[int, ...], length: int) -> list[int]:
-    """Return static indices counted from the front."""
     for i in indices:
         if not -length <= i < length:
             raise PlaceError(f"index {i} is out of bounds for an axis of {length} elements")

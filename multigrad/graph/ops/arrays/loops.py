@@ -331,7 +331,6 @@ def scan_by(
     reverse: bool,
     recompute: bool = False,
 ) -> tuple[Array, ...]:
-    """Return all results of a scan; `meaning` makes a function of a region."""
     values, first = tuple(values), carried + rows
     return run_scan(values[:carried], values[carried:first], values[first:], meaning(body), reverse)
 

@@ -206,7 +206,6 @@ UNHOLD = in_order(
 
 
 def rearranged(name: str, numpy: Any, vjp: Any, doc: str) -> Op:
-    """Declare an op that brings values into the order of x, or back."""
     return in_order(name, "values x", numpy, vjp, doc, descending=flag(False))
 
 
