@@ -124,7 +124,10 @@ class ChainRecipe(CodeRecipe):
     parts: tuple[Part, ...]
     name: str
     native: bool | None = None
-    backward: None = None
+
+    @property
+    def is_derived(self) -> bool:
+        return True
 
     @property
     def signature(self) -> inspect.Signature:

@@ -255,6 +255,10 @@ class PairRecipe(CodeRecipe):
     modes: Modes = ()
 
     @property
+    def is_derived(self) -> bool:
+        return self.backward is None
+
+    @property
     def signature(self) -> inspect.Signature | None:
         return signature_of(self.forward)
 

@@ -185,7 +185,7 @@ class Entries:
 
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
         """Return whether the original's library makes its own arrays of these numbers."""
-        makes_arrays = getattr(self.recipe, "makes_arrays_of_numbers", False)
+        makes_arrays = self.recipe.makes_arrays_of_numbers
         is_plain = all(
             leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
         )
@@ -195,7 +195,8 @@ class Entries:
         self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
     ) -> Entry:
         """Return an entry that runs the original; `rebuild` makes its arguments of the leaves."""
-        apply, copies = self.recipe.apply, self.recipe.copies  # type: ignore[attr-defined]
+        apply, copies = self.recipe.apply, self.recipe.copies
+        assert apply is not None
 
         def original(leaves: Sequence[Any], draws: Draws) -> Any:
             args, kwargs = callers_own(rebuild(leaves), leaves)
@@ -389,7 +390,7 @@ class Entries:
         if is_imported(self.recipe) and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
-        across = getattr(self.recipe, "call_across", None)
+        across = self.recipe.call_across
         if across is not None and backend.name != self.recipe.dialect():
             return Entry(lambda leaves, draws: across(backend, layout, leaves))
 

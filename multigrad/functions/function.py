@@ -105,7 +105,7 @@ class Function(InNotebooks, Generic[P, R]):
                 self.captures,
                 Completion(parameters) if completion is None else completion,
                 native=recipe.native,
-                fused=getattr(recipe, "fused", "auto"),
+                fused=recipe.fused,
             )
         )
 
@@ -195,7 +195,7 @@ class Function(InNotebooks, Generic[P, R]):
         """
         if instance is None:
             return self
-        bound_to = getattr(self.recipe, "bound_to", None)
+        bound_to = self.recipe.bound_to
         if bound_to is not None:  # a library's own, which binds as that does
             recipe = bound_to(instance)
             if recipe is self.recipe:

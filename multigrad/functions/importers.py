@@ -306,7 +306,7 @@ def as_function(
                 "writing into its arguments: leave copies=True out"
             )
         recipe = replace(recipe, copies=True)
-    kind = MayTakeObjects if hasattr(recipe, "holds") else Function
+    kind = MayTakeObjects if recipe.holds is not None else Function
     return kind(recipe, prove=prove)
 
 
@@ -385,7 +385,10 @@ class AppliedRecipe(CodeRecipe):
     fixed: Mapping[str, Any]
     name: str
     native: bool | None = False
-    backward: None = None
+
+    @property
+    def is_derived(self) -> bool:
+        return True
 
     @property
     def names(self) -> list[str]:

@@ -114,7 +114,7 @@ def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> 
             graphs.forward,
             given,
             {**holders, **dict(enumerate(flat))},
-            is_class=hasattr(recipe, "apply"),
+            is_class=recipe.apply is not None,
         )
     return result
 

@@ -77,7 +77,10 @@ class HeldRecipe(CodeRecipe):
     name: str
     native: bool | None = None
     library: str = ""
-    backward: None = None
+
+    @property
+    def is_derived(self) -> bool:
+        return True
 
     @property
     def owner(self) -> Any:
@@ -309,6 +312,14 @@ def _of_own(name: str) -> Any:
     return property(lambda recipe: getattr(recipe.own, name))
 
 
+# What the recipe of a custom gradient says of itself, also with objects among its arguments.
+TOLD = (
+    *("name", "native", "copies", "modes", "gives_tangents", "signature", "dialect", "functions"),
+    *("is_derived", "bound_to", "function_class", "fixed_names", "has_setup", "is_checked"),
+    *("makes_arrays_of_numbers", "looks_at_values", "fused", "refused"),
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class HoldingRecipe(CodeRecipe):
     """A framework's own custom gradient, with the tensors of its arguments' objects beside them.
@@ -318,16 +329,6 @@ class HoldingRecipe(CodeRecipe):
     """
 
     own: Any
-
-    # What every recipe has, beside what `__getattr__` gives.
-    name, native, copies, gives_tangents, signature, dialect, functions = map(
-        _of_own,
-        ("name", "native", "copies", "gives_tangents", "signature", "dialect", "functions"),
-    )
-
-    def __getattr__(self, name: str) -> Any:
-        """Return an attribute of its own recipe, such as how it may be run."""
-        return getattr(object.__getattribute__(self, "own"), name)
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         if STATE not in kwargs:
@@ -410,6 +411,10 @@ class HoldingRecipe(CodeRecipe):
         for (i, _), copied in zip(places, copies, strict=True):
             leaves[i] = copied
         return optree.tree_unflatten(tree, leaves)
+
+
+for _name in TOLD:
+    setattr(HoldingRecipe, _name, _of_own(_name))
 
 
 @contextmanager

@@ -263,7 +263,7 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     if imported is not None:
         backend, own = imported
         function = as_function(backend.name, obj, own, copies=copies)
-        call = getattr(function.recipe, "apply", obj)
+        call = function.recipe.apply or obj
         return Original(function.name, call, (backend,), function, is_custom=True)
     if isinstance(obj, type):
         obj = _make(obj)

@@ -276,7 +276,7 @@ def call_of_function(function: Function, described: Any) -> Call:
     Raises:
         Question: if `prepare` has to be told more.
     """
-    guest_for = getattr(function.recipe, "guest_for", None)
+    guest_for = function.recipe.guest_for
     if function.native is True and guest_for is None:
         raise MultigradError(f"function {function.name!r} runs as written")
     args, kwargs = restore(described)

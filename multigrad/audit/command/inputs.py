@@ -377,7 +377,7 @@ class Recorder:
     def watch(self, n: int, target: Any) -> None:
         """Look at the calls of a target from now on."""
         if isinstance(target, type) and find_custom(target) is not None:
-            takes_ctx = not getattr(find_original(target).function.recipe, "has_setup", False)
+            takes_ctx = not find_original(target).function.recipe.has_setup
             self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
         elif isinstance(target, type):
             names = ("forward", "call", "__call__")

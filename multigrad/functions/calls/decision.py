@@ -182,7 +182,7 @@ def run_as_it_is(
         GradientError: its gradients do not fit its arguments.
     """
     refuse_elsewhere(error, backend)
-    if getattr(recipe, "backward", True) is None:  # the framework's own derivative
+    if recipe.is_derived:  # the framework's own derivative
         outputs = run_recipe(recipe, backend, *layout.rebuild(leaves), error).outputs
         owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
         if error is not None and any(owner not in (None, backend) for owner in owners):
@@ -239,7 +239,7 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
 
 def is_imported(recipe: Any) -> bool:
     """Return whether a recipe is a framework's own custom gradient, run by its original."""
-    return hasattr(recipe, "apply")
+    return recipe.apply is not None
 
 
 def is_original_on(recipe: Any, backend: Backend) -> bool:

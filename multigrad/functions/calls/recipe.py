@@ -18,6 +18,7 @@ from ...capture.types.oracle import Reach
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location, Node
 from ...graph.support.class_bases import dataclass
+from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
 from ...trace.assertions import Assumption
 from ...trace.trace import NeedsConcrete, Trace, Value
@@ -129,12 +130,20 @@ def library_of(*functions: Any, said: str = "") -> str:
 
 
 class Recipe:
-    """How a function with a gradient of its own is run.
-
-    One that comes from a framework may have `apply(*args, **kwargs)`: the original, where it runs
-    as it is there.
+    """How a function with a gradient of its own is run, and what its framework knows of it.
 
     Attributes:
+        apply: `apply(*args, **kwargs)`, a framework's own custom gradient, unchanged; None: it
+            comes from no framework.
+        signature: of its arguments; None: it is not known.
+        fused: whether its parts run as one kernel each; see `xg.activation`.
+        bound_to: binds it to an instance, as its library does with methods; None: as functions do.
+        call_across: `call_across(host, layout, leaves)` calls it in another framework; None: it is
+            not called there as it is.
+        guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
+        holds, gather: how it takes objects with tensors among its arguments; see
+            `object_arguments`.
+        fixed_names: the arguments that its library takes for constants.
         name: the name of the function, for messages.
         native: see `custom_gradient`.
         copies: see `xg.Capture`.
@@ -150,8 +159,26 @@ class Recipe:
     is_checked: ClassVar[bool] = False
     # Whether there is one output, of the shape and dtype of the first tensor.
     gives_like_input: ClassVar[bool] = False
-    # Whether it runs as it is where values are at hand, which graphs cannot look at.
+    # Whether it runs unchanged where values are known, which graphs cannot look at.
     looks_at_values: bool = False
+    # Whether its library makes arrays of its own of Python numbers.
+    makes_arrays_of_numbers: ClassVar[bool] = False
+    # Whether its backward gets a context that a method of its own has set up.
+    has_setup: bool = False
+    fixed_names: tuple[str, ...] = ()
+    fused: Fused = "auto"
+    signature: inspect.Signature | None = None
+    apply: Callable[..., Any] | None = None
+    bound_to: Callable[[Any], Recipe] | None = None
+    call_across: Callable[[Backend, Layout, Sequence[Any]], Any] | None = None
+    guest_for: Callable[[Layout, Sequence[Any]], Any] | None = None
+    holds: Callable[[Any], bool] | None = None
+    gather: Callable[..., Any] | None = None
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether its gradient is the true derivative, of autodiff."""
+        return False
 
     @property
     def gives_tangents(self) -> bool:

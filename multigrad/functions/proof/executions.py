@@ -90,13 +90,13 @@ class FunctionUnderProof:
     @property
     def is_derived(self) -> bool:
         """Whether it has no backward of its own, but its true derivative."""
-        return getattr(self.recipe, "backward", True) is None
+        return self.recipe.is_derived
 
     @property
     def apply(self) -> Callable[..., Any] | None:
         """The framework's own custom gradient, which its autodiff runs."""
         # Torch's modes, by which draws are replayed, do not reach into its own backward.
-        return None if self.graphs.is_random else getattr(self.recipe, "apply", None)
+        return None if self.graphs.is_random else self.recipe.apply
 
     @cached_property
     def asked(self) -> tuple[str, ...]:

@@ -66,8 +66,7 @@ def prove_function(
         DisprovedError: they are not.
     """
     graphs = given.graphs
-    # A recipe of a stranger's may not say.
-    functions = given.recipe.functions() if hasattr(given.recipe, "functions") else ()
+    functions = given.recipe.functions()
     if not functions:
         return ""  # made of graphs, as what comes from a document
     dialect = _dialect(given)
@@ -124,7 +123,7 @@ def _runs(
         lowered=partial(run_lowered, given),
         is_random=graphs.is_random,
         stop=Stoppable(functions, turns=turns),
-        elsewhere=not hasattr(given.recipe, "apply"),
+        elsewhere=given.recipe.apply is None,
     )
 
 

@@ -163,7 +163,7 @@ class _Recording:
         self.first = first
         self.derived: tuple[Any, ...] = ()  # of which nodes, and what `derivative` gave
         self.layout = layout
-        self.is_imported = hasattr(recipe, "apply")
+        self.is_imported = recipe.apply is not None
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions())

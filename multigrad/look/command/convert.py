@@ -193,7 +193,7 @@ def guess_inputs(obj: Any) -> list[Any]:
     number for one that takes no tensor.
     """
     original = find_original(obj)
-    fixed = getattr(original.function.recipe, "fixed_names", ())
+    fixed = original.function.recipe.fixed_names
     generator = np.random.default_rng(SEED)
     return [
         guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)

@@ -98,6 +98,10 @@ class OpaqueRecipe(Recipe):
     name: str
     native: bool = True
 
+    @property
+    def is_derived(self) -> bool:
+        return self.backward is None
+
     def check_result(self) -> None:
         """Check what can be told without a call."""
         signature = self.signature

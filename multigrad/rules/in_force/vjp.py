@@ -263,7 +263,7 @@ def _of_function(
         variant, reason, _ = function.entries.decide(PULLED, layout, leaves, backend)
     except NotCaptured as error:
         error.error.__cause__ = error.__cause__
-        if getattr(function.recipe, "backward", True) is None:
+        if function.recipe.is_derived:
             raise error.error from error.__cause__
         told = function.recipe.give_up(error.error)
         return _as_it_is(function, layout, leaves, backend, told)
