@@ -124,7 +124,7 @@ def einsum(*arrays: Array, subscripts: str) -> Array:
 def einsum_vjp(xp: Any, ct: Any, y: Any, *arrays: Any, subscripts: str) -> Cotangents:
     terms, _, result = subscripts.partition("->")
     names = terms.split(",")
-    # One einsum for each operand; ones replace it where a letter is its own alone.
+    # One einsum for each operand; ones supply the letters that no other operand has.
     shares = []
     for i, name in enumerate(names):
         others = [*arrays[:i], *arrays[i + 1 :]]

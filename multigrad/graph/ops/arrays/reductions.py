@@ -191,7 +191,7 @@ def norm_vjp(
 def mean_square(xp: Any, x: Any, *, axis: Axis, keepdims: bool, correction: float) -> Any:
     centered = x - xp.mean(x, axis=axis, keepdims=True)
     total = xp.sum(centered * centered, axis=axis, keepdims=keepdims)
-    # The number of a scalar is 1, also with an axis.
+    # A scalar counts as one element, along any axis.
     every = tuple(range(x.ndim))
     number = _count(xp, x, every if axis is None or not every else axis)
     if not hasattr(number, "dtype"):
