@@ -1,4 +1,4 @@
-"""`FunctionGraph`: a forward and a backward, as every replaced gradient is; and packed masks.
+"""`FunctionGraph`, the forward and backward graphs of a replaced gradient, and packed masks.
 
 With `residuals="packed"` or "recompute", forward keeps masks as bits, eight to a byte. A mask is
 packed if a cotangent has its shape, by which it is unpacked. The two ops for this are in emitted

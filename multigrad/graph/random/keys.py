@@ -88,7 +88,7 @@ def threefry_rounds(
     first, second = key
     schedule = (first, second, first ^ second ^ (PARITY if parity is None else parity))
     x, y = counters
-    # Threefry adds key words before every fourth round; the third word is their parity.
+    # Key words are added before each four rounds; the third of them is a parity word.
     for group, rotations in enumerate(ROTATIONS):
         x = add(x, as_word(schedule[group % 3]))
         y = add(y, as_word(schedule[(group + 1) % 3] + group))
@@ -242,7 +242,7 @@ def erfinv(x: Tensor, namespace: Any, double: bool) -> Tensor:
 def evaluate_polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """Evaluate by Horner's scheme, highest power first."""
     first, second, *rest = coefficients
-    # Operators that work in place, because an array for each step would take most of the time.
+    # Operators that work in place, where the framework has them: no array for each step.
     total = x * first
     total += second
     for coefficient in rest:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-# Cells and letters beyond these would make a notebook slow.
+# A page is part of the notebook file, so it stays small.
 MOST_ROWS, MOST_LETTERS = 200, 20_000
 FONT = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;text-align:left"
 MONO = "font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:12px"
