@@ -91,7 +91,7 @@ class FastKernels:
 
 
 def kernel(name: str, operands: str, result: Callable[..., Type]) -> Op:
-    """Declare a backend's own op; it occurs only in emitted graphs."""
+    # In emitted graphs only, so it needs no VJP and no meaning in NumPy.
     return Op(
         name,
         tuple(operands.split()),

@@ -73,7 +73,7 @@ class Forward:
 
 
 def jumping(tin: Value, step: Value, at_zero: float) -> Value:
-    """Return a step that is `at_zero` at both zeros, where the op's own is 0."""
+    # At both zeros the op itself gives 0.
     if at_zero == 0.0:
         return step
     # One comparison, instead of two and a choice.
@@ -83,7 +83,7 @@ def jumping(tin: Value, step: Value, at_zero: float) -> Value:
 
 
 def beyond(tin: Value, sign: Value, threshold: float) -> Value:
-    """Return the sign where |tin| > threshold, else 0; NaN stays NaN."""
+    # By what is not beyond it, so that NaN keeps its sign, which is NaN.
     return xp.where(xp.less_equal(xp.abs(tin), threshold), 0.0, sign)
 
 

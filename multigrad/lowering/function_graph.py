@@ -107,7 +107,7 @@ def numbered(word: str, count: int) -> tuple[str, ...]:
 
 
 def tangent_name(position: int) -> str:
-    """Return the name of an input's tangent in `pushed`; inputs and params have no space."""
+    # No input or param has a space in its name.
     return f"tangent {position}"
 
 

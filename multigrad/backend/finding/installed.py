@@ -203,7 +203,7 @@ def why_too_old(name: str, package: str) -> str | None:
 
 
 def is_older(version: str, least: str) -> bool:
-    """Return whether a version comes before another; one that cannot be read does not."""
+    # A version that cannot be read is not older.
     # Only a release's numbers count, not what follows them.
     found, bound = RELEASE.match(version), RELEASE.match(least)
     if found is None or bound is None:

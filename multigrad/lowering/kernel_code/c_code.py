@@ -288,7 +288,7 @@ VALUE = re.compile(r"\bv\d+\b")
 
 
 def named(line: str) -> tuple[str, str, str]:
-    """Return the kind, the name and the expression of a line."""
+    # The kind, the name and the expression that the line gives a name.
     found = LINE.fullmatch(line)
     assert found is not None
     return found[1], found[2], found[3]

@@ -40,7 +40,7 @@ BITS = {"float32": 32, "float64": 64}
 
 
 def copysign(computed: str) -> str:
-    """Return the code that gives one number the sign of another, by their bits."""
+    # By their bits: the magnitude of one number, the sign of another.
     bits = BITS[computed]
     magnitude = f"({{}}.to(tl.uint{bits}, bitcast=True) << 1 >> 1)"
     sign = f"({{}}.to(tl.uint{bits}, bitcast=True) >> {bits - 1} << {bits - 1})"

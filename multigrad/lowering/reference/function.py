@@ -215,7 +215,7 @@ def nothing(inputs: Sequence[Array], values: tuple[Any, ...]) -> tuple[Array, ..
 
 
 def as_cotangent(cotangent: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Return a cotangent as an array of its output's dtype; None is zero."""
+    # None among cotangents means zero.
     return np.zeros(shape, dtype) if cotangent is None else asarray(cotangent, dtype)
 
 
