@@ -13,16 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from multigrad import xp
 from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.capture.values.methods import METHODS
+from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.look import rule_description
-from multigrad.look.rule_description import Param, describe_all, split_docstring
+from multigrad.look.rule_description import Param, describe_all, keyed, split_docstring
 from multigrad.rules.in_force.tasks import TASK_RULES, find_task_rule
+from multigrad.rules.registry import get
 
 from . import (
     attribution_docs,
@@ -36,7 +40,6 @@ from . import (
 )
 from .captured import captured_names, describe
 from .conversions import OF_USERS, count_by, count_equal, read_rows
-from .rule_examples import at_points
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -141,6 +144,9 @@ def status(op: Op, backend: Backend) -> str:
 # --- rules --------------------------------------------------------------------------------------
 
 
+POINTS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+
+
 def render_rules() -> str:
     rows = []
     for row in sorted(describe_all(), key=operator.attrgetter("name")):
@@ -177,6 +183,20 @@ def render_rules() -> str:
         "[parameters](how_to/parameters.md#several-losses).",
         table(("rule", "result", "params", "source"), map(task_row, sorted(TASK_RULES))),
     )
+
+
+def at_points(name: str) -> str:
+    """Return a rule's gradients at the points, for a gradient of 1 and its default params."""
+    rule = get(name)
+    if any(value is inspect.Parameter.empty for value in rule.params.values()):
+        return "needs a param"
+    try:
+        if keyed(rule):
+            return "drawn"
+        gradients = rule(None, np.ones(len(POINTS)), np.array(POINTS))
+    except MultigradError:
+        return "needs more axes"
+    return ", ".join(f"{value + 0.0:.3g}" for value in gradients)
 
 
 def task_row(name: str) -> tuple[str, ...]:
