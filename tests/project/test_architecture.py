@@ -52,7 +52,7 @@ LATE = {
 
 
 class Import(NamedTuple):
-    """One import: who, whom, whether inside of a function, and the line."""
+    """One import: who, whom, whether inside a function, and the line."""
 
     importer: str
     imported: str

@@ -97,3 +97,13 @@ def test_every_environment_variable_that_is_named_is_read() -> None:
     named = set(re.findall(r"\bMULTIGRAD_[A-Z_]+\b", ALL))
     assert len(named) >= 4
     assert {name for name in named if f'"{name}"' not in code} == set()
+
+
+def test_the_glossary_is_short_and_its_words_are_those_of_the_code() -> None:
+    section = PAGES["docs/concepts.md"].partition("## Glossary")[2]
+    words = re.findall(r"^\| ([\w ]+) \|", section, re.MULTILINE)[1:]
+    assert 20 <= len(words) <= 30
+    code = "\n".join(
+        path.read_text(encoding="utf-8").lower() for path in (ROOT / "multigrad").rglob("*.py")
+    )
+    assert [word for word in words if not re.search(rf"\b{word.lower()}s?\b", code)] == []
