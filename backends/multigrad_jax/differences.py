@@ -1,4 +1,4 @@
-"""What XLA's and jax's kernels do differently (jax 0.10, CPU); see
+"""Differences in value or gradient of XLA's and jax's kernels (jax 0.10, CPU); see
 `multigrad/backend/differences.py`.
 """
 

@@ -1,8 +1,8 @@
-"""What runs in another framework, inside of jax: a `custom_vjp` around it.
+"""A `custom_vjp` around code that runs in another framework, and the exchange of memory with it.
 
-Where values are at hand the guest reads jax's memory at once and keeps its residuals. Where jax
-stages code out, a callback calls the guest with NumPy's view of the memory, and backward begins
-from the inputs again.
+Eager code gives the guest jax's memory directly and keeps the guest's pullback among the residuals.
+Where jax stages code out, a callback calls the guest with NumPy's view of the memory, and backward
+begins with a second forward: nothing but arrays may pass from one to the other.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ WIDE = ("float64", "int64", "uint64")  # dtypes that jax makes narrower by defau
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Return the values of an array; bfloat16 keeps its dtype (ml_dtypes)."""
+    # bfloat16 keeps its dtype, by ml_dtypes
     return np.asarray(x)
 
 
 def from_numpy(x: np.ndarray[Any, Any]) -> jax.Array:
-    """Return a NumPy array as jax's; 64 bits need `precision`."""
+    """Return a NumPy array as jax's; it keeps 64 bits only within `precision`."""
     return jnp.asarray(x)
 
 
 def precision(dtype: str) -> AbstractContextManager[Any]:
-    """Return the mode that keeps a dtype: jax makes 32 bits of 64 by default."""
+    """Return a context that keeps a dtype: jax narrows 64 bits to 32 by default."""
     return jax.enable_x64(True) if dtype in WIDE else nullcontext()
 
 
@@ -55,7 +55,7 @@ def is_weak(value: Any) -> bool:
 
 
 def find_weak(run: Callable[..., Any], arrays: Sequence[Any]) -> Sequence[bool]:
-    """Return which results of a function are weak, () where jax cannot tell."""
+    """Return which results of a function are weakly typed; () if jax cannot trace it."""
     given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=is_weak(x)) for x in arrays]
     try:
         return [*map(is_weak, jax.eval_shape(run, *given))]
@@ -64,22 +64,22 @@ def find_weak(run: Callable[..., Any], arrays: Sequence[Any]) -> Sequence[bool]:
 
 
 def weak(value: Any, dtype: Any) -> Any:
-    """Return a scalar that does not promote the tensor it meets."""
+    """Return a scalar that does not promote the tensor that it meets."""
     if isinstance(value, bool | int | float) or is_weak(value):
         return value
     return value.astype(dtype)
 
 
 def lend(x: jax.Array) -> SharedBuffer:
-    """Return an array for other frameworks to read, in place where it lies on the CPU."""
+    """Return an array for other frameworks to read, without a copy if it is on the CPU."""
     device = next(iter(x.devices()))
     exporter = x if device.platform == "cpu" and len(x.devices()) == 1 else None
     return SharedBuffer(x.dtype.name, x.shape, partial(np.asarray, x), exporter)
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> jax.Array:
-    """Return a lent buffer as an array of its own dtype, whatever jax's mode of 64 bits."""
     if lent.dtype in WIDE:
+        # whatever the user's mode is: a lent dtype must not be narrowed
         with jax.enable_x64(True):
             return _borrow(lent, own)
     return _borrow(lent, own)
@@ -95,13 +95,13 @@ Tensor: TypeAlias = Any
 
 
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply what runs in another framework; its gradient flows back in jax's autodiff."""
+    """Apply code of another framework whose gradient flows back in jax's autodiff."""
+    # a weakly typed input would reach the rules as a Python number (jax 0.10)
     return apply(guest, *map(make_strong, map(jnp.asarray, tensors)))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
-    """Return the outputs."""
     if is_at_hand(tensors):
         outputs = guest.run([lend(x) for x in tensors])
         return tuple(place(borrow(y, guest.owns), tensors) for y in outputs)
@@ -111,7 +111,7 @@ def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 @jax.tree_util.register_static
 class Kept:
-    """The guest's pullback among the residuals, with what is known of the inputs."""
+    """The guest's pullback among the residuals, with the kinds and devices of its inputs."""
 
     def __init__(self, pull: Pull, inputs: Sequence[Tensor]) -> None:
         self.pull = pull
@@ -120,12 +120,12 @@ class Kept:
 
 
 def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """Return the outputs, and what backward needs."""
+    """Return the outputs and the residuals."""
     if is_at_hand(tensors):
         lent, pull = guest.record([lend(x) for x in tensors])
         outputs = tuple(place(borrow(y, guest.owns), tensors) for y in lent)
         return outputs, (Kept(pull, tensors), ())
-    return apply(guest, *tensors), (None, tensors)  # under another derivative: it is asked too
+    return apply(guest, *tensors), (None, tensors)  # under another derivative: `apply` has its own
 
 
 def pull_back(
@@ -146,6 +146,7 @@ def pull_back(
             for g, where in zip(lent, kept.places, strict=True)
         )
     kinds = [kind_of(x) for x in tensors] if kept is None else kept.kinds
+    # A callback has no derivative of its own, so a second derivative raises here.
     once = forbid_derivative(str(guest.refusal()))
     tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
     carried = [once(c) for c in given if c is not None]
@@ -175,12 +176,13 @@ def call_back(
     tensors: tuple[Tensor, ...],
     kinds: Sequence[Kind],
 ) -> tuple[Tensor, ...]:
-    """Stage a call of a function of what is lent."""
+    """Stage out a callback to a function of lent buffers."""
     types = tuple(jax.ShapeDtypeStruct(shape, dtype(kind)) for shape, kind in kinds)
 
     def call(*arrays: Tensor) -> tuple[np.ndarray[Any, Any], ...]:
         return tuple(y.array() for y in function([lend(x) for x in arrays]))
 
+    # a batched guest takes the mapped axis itself
     method = "broadcast_all" if getattr(guest, "is_batched", False) else "sequential"
     return tuple(jax.pure_callback(call, types, *tensors, vmap_method=method))
 
@@ -191,18 +193,17 @@ def _zeros(kind: Kind) -> SharedBuffer:
 
 
 def is_at_hand(tensors: Sequence[Tensor]) -> bool:
-    """Return whether code runs on values now."""
+    """Return whether code runs now on values, not on tracers."""
     with take_current_trace() as trace:
         pass
     return is_eager(trace) and not any(isinstance(x, jax.core.Tracer) for x in tensors)
 
 
 def place(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Move a result to where an input of its shape is."""
+    """Move a result to the device of an input of its shape, if there is one."""
     like = next((x for x in tensors if x.shape == y.shape), None)
     return y if like is None else place_like(y, like)
 
 
 def outside(function: Any) -> Any:
-    """Return a function compiled."""
     return jax.jit(function)

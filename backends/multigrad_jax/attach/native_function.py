@@ -1,9 +1,9 @@
-"""A whole function that runs as it is, on jax, with its own gradient around it.
+"""The user's own forward and backward code, run unchanged on jax as a `custom_vjp`.
 
-Where values are at hand (eager code and derivatives of it) the user's code runs on them, so that it
-may branch on them. Where jax stages code out, or where the function closes over a tracer, it is
-traced once: what it closes over and what its backward keeps become arguments and residuals, as
-`custom_vjp` (jax 0.10) would leak them.
+In eager code, and derivatives of it, the user's code gets values, so it may branch on them. Where
+jax stages code out, or the function closes over a tracer, it is traced once: the values that it
+closes over and those that its backward keeps become arguments and residuals, as `custom_vjp` (jax
+0.10) would leak them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Run: TypeAlias = Callable[..., Any]
 Pull: TypeAlias = Callable[..., tuple[Tensor | None, ...]]
 EAGER = ("EvalTrace", "JVPTrace", "LinearizeTrace")  # traces that compute at once
 CLOSED = (str, bytes, int, float, complex, type, types.ModuleType, jax.Array, Backend)
-MOST_OBJECTS = 10_000  # that are looked at for a tracer
+MOST_OBJECTS = 10_000  # searched for a tracer; beyond that, none is assumed
 
 
 def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
@@ -38,13 +38,13 @@ def attach_function(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[T
 
     Args:
         run: `run(*tensors) -> (outputs, pull, undifferentiable)`; `pull(*cotangents)` gives a
-            gradient or None for each tensor, `undifferentiable` are positions of outputs without a
-            gradient.
+            gradient or None for each tensor, `undifferentiable` are positions of outputs without
+            gradients.
     """
     with take_current_trace() as trace:
         pass
     strong = tuple(map(make_strong, tensors))
-    if type(trace).__name__ == "EvalTrace":  # nobody takes a derivative
+    if type(trace).__name__ == "EvalTrace":  # no derivative is taken
         return tuple(map(jnp.asarray, run(*strong)[0]))
     attach = _attach_at_once if is_eager(trace) and not has_tracer(run, tensors) else _attach_traced
     outputs, undifferentiable = attach(run, vary_alike(strong), name)
@@ -66,7 +66,7 @@ def is_eager(trace: Any) -> bool:
 # --- on values ------------------------------------------------------------------------------------
 @jax.tree_util.register_static
 class _Kept:
-    """The user's pullback among the residuals, with the outputs that it belongs to."""
+    """The user's pullback among the residuals, with the types of its outputs."""
 
     def __init__(self, pull: Pull, outputs: tuple[Tensor, ...]) -> None:
         self.pull = pull
@@ -79,7 +79,7 @@ def _attach_at_once(
     marked: list[tuple[int, ...]] = []
 
     def compute(*given: Tensor) -> tuple[tuple[Tensor, ...], Pull]:
-        outputs, pull, undifferentiable = run(*map(jnp.asarray, given))  # jax may hand on NumPy's
+        outputs, pull, undifferentiable = run(*map(jnp.asarray, given))  # jax may pass NumPy's
         marked[:] = [undifferentiable]
         return tuple(map(jnp.asarray, outputs)), pull
 
@@ -90,7 +90,7 @@ def _attach_at_once(
     def keep(*given: Tensor) -> tuple[tuple[Tensor, ...], _Kept]:
         outputs, pull = compute(*given)
         if any(isinstance(each, jax.core.Tracer) for each in given):
-            outputs = native(*given)  # under another derivative: theirs is the user's too
+            outputs = native(*given)  # the outer derivative must use the user's too
         return outputs, _Kept(pull, outputs)
 
     def pull_back(kept: _Kept, cotangents: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
@@ -107,7 +107,7 @@ def _attach_at_once(
 
 
 def _as_cotangent(cotangent: Tensor, type_: Any) -> Tensor:
-    """Return the cotangent of an output as an array of its dtype; that of an integer is zero."""
+    # the cotangent of an integer output is float0 to jax, and zeros to the user's code
     if jnp.issubdtype(type_.dtype, jnp.inexact):
         return jnp.asarray(cotangent)
     return jnp.zeros(type_.shape, type_.dtype)
@@ -115,13 +115,14 @@ def _as_cotangent(cotangent: Tensor, type_: Any) -> Tensor:
 
 # --- traced ---------------------------------------------------------------------------------------
 class _Traced:
-    """A function's code as jaxprs: forward, and backward from what forward keeps.
+    """The jaxprs of a function's forward, and of its backward from the residuals.
 
-    Both are recorded by one run of the user's function; lives while a call is traced.
+    One run of the user's function records both. An instance lives while a call is traced.
     """
 
     def __init__(self, run: Run, tensors: tuple[Tensor, ...]) -> None:
         self.run = run
+        # the next three are filled by `_forward`, when make_jaxpr runs it
         self.undifferentiable: tuple[int, ...] = ()
         self.carrying: tuple[int, ...] = ()
         self.receiving: tuple[int, ...] = ()
@@ -161,14 +162,13 @@ class _Traced:
     def compute(
         self, closed_over: Sequence[Tensor], tensors: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """Return the outputs, and what backward keeps."""
         results = jax.core.eval_jaxpr(self.forward, closed_over, *tensors)
         return tuple(results[: self.outputs]), tuple(results[self.outputs :])
 
     def pull(
         self, kept: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]
     ) -> tuple[Tensor | None, ...]:
-        """Return a gradient or None for each tensor."""
+        """Return a gradient or None for each tensor; raise if the backward could not be traced."""
         if self.failure is not None:
             raise self.failure
         given = [cotangents[i] for i in self.carrying]
@@ -201,9 +201,7 @@ def _attach_traced(
 
 
 def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
-    """Return the values that a function closes over, made so that a derivative with respect to one
-    raises: the function's own gradient has none for it.
-    """
+    """Return closed-over values of which a derivative raises: the function's gradient has none."""
     refuse = forbid_derivative(
         f"function {name!r} reads a value from around it with respect to which a derivative is "
         "taken, and its gradient has none for it. Pass the value as an argument, or stop its "
@@ -217,9 +215,8 @@ def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tenso
 
 # --- what a function closes over ------------------------------------------------------------------
 def has_tracer(function: Callable[..., Any], own: Sequence[Tensor]) -> bool:
-    """Return whether a function reaches a tracer through closures, defaults or objects, other than
-    its `own`.
-    """
+    """Return whether a function reaches a tracer other than its own arguments."""
+    # identities: arrays have no truth value and may be unhashable
     known = {id(each) for each in own}
     left: list[Any] = [function]
     for _ in range(MOST_OBJECTS):
@@ -231,12 +228,13 @@ def has_tracer(function: Callable[..., Any], own: Sequence[Tensor]) -> bool:
         known.add(id(value))
         if isinstance(value, jax.core.Tracer):
             return True
+        # through closures, defaults and attributes
         left.extend(held(value))
     return False
 
 
 def held(value: Any) -> Iterator[Any]:
-    """Yield what a function or an object holds."""
+    """Yield the values that a function or an object refers to."""
     if value is None or isinstance(value, CLOSED):
         return
     if isinstance(value, types.FunctionType):

@@ -1,9 +1,8 @@
-"""Code that runs for a proof: a function that it runs several times is traced once, then computed
-in NumPy.
+"""A NumPy interpreter of jaxprs, for functions that a proof runs several times.
 
-To run it op by op compiles a kernel for each of its primitives and shapes, some 25 ms each, and as
-a whole takes XLA seconds. A primitive stands here where NumPy's numbers are XLA's but for rounding;
-any other one jax computes itself.
+A function is traced once. Eager jax would compile a kernel for each primitive and shape, some 25 ms
+each, and a compilation of the whole takes XLA seconds. PRIMITIVES has rows only where NumPy's
+numbers are XLA's up to rounding; jax computes all others.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..walk import INLINED, opened
 from .render import rehearsing
 
 # --- at once, whatever is traced, mapped or transformed around it ---------------------------------
-# What people turn on to find their own errors says nothing about a proof's edge values.
+# Debug options that users set for their own errors; a proof's edge values would trip them.
 STRICT = ("debug_nans", "debug_infs", "log_compiles")
 UNBOUND = re.compile(r"unbound axis name: (\w+)")
 
@@ -37,8 +36,8 @@ UNBOUND = re.compile(r"unbound axis name: (\w+)")
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Run a function eagerly, under jax's defaults and on one shard, and return its result.
 
-    What it exchanges over mapped axes is exchanged over axes of one shard. In a `shard_map` it runs
-    on a thread of its own: jax has no way out of the axes around it.
+    Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
+    thread of its own, because jax cannot leave the axes around it.
     """
     names = manual_axes.mapped()
     run = partial(run_at_once, run)
@@ -59,7 +58,7 @@ def run_at_once(run: Callable[[], Any]) -> Any:
 
 
 def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
-    """Run a function where axes of one shard have these names, and those that it asks for."""
+    """Run a function under axes of size one: those named, and those that it turns out to use."""
     while True:
         try:
             return with_axes(run, names)
@@ -71,7 +70,7 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
 
 
 def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
-    """Run a function mapped over axes of these names; it meets no value that is mapped."""
+    """Run a function under mapped axes of these names; none of its values are mapped."""
     found: list[Any] = []
 
     def mapped(_: int) -> int:
@@ -85,14 +84,15 @@ def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> 
 
 
 def on_own_thread(run: Callable[[], Any]) -> Any:
-    """Run a function where nothing of jax is around it."""
+    """Run a function where no trace or axis of jax is around it."""
     found: list[Any] = []
+    # the rules in force are context variables, and a new thread starts without them
     context = contextvars.copy_context()
 
     def target() -> None:
         try:
             found.extend((context.run(run), None))
-        except BaseException as error:  # noqa: BLE001 (it is raised where it was asked for)
+        except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
             found.extend((None, error))
 
     thread = threading.Thread(target=target)
@@ -118,10 +118,11 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
 
     def tensors_only(*given: Any) -> list[Any]:
         leaves, tree = jax.tree.flatten(run(*given), is_leaf=lambda leaf: leaf is None)
+        # Results that are not arrays cannot leave make_jaxpr: they are kept aside, in tuples.
         others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
         return [leaf for leaf in leaves if is_array(leaf)]
 
-    # As where the function is called, so that jax's traces serve.
+    # The same settings as where the function is called, so that jax's cached traces are found.
     with rehearsing(), folding_constants(False):
         closed = jax.make_jaxpr(tensors_only)(*arrays)
     tree, rest = others
@@ -144,7 +145,8 @@ Step = Callable[[Sequence[Any]], Sequence[Any]]  # the results of an equation, o
 
 
 def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return a function that runs a jaxpr, reusable; each equation is analyzed only once."""
+    """Return a reusable function that runs a jaxpr; each equation is analyzed once."""
+    # All values live in one list, in the order in which they are computed.
     places: dict[Any, int] = {}
     start: list[Any] = []
 
@@ -155,7 +157,6 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
         return slice(first, len(start))
 
     def taken(atoms: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        """Return an itemgetter that picks the operands' values from the list of all values."""
         found = []
         for atom in atoms:
             if isinstance(atom, core.Literal):
@@ -186,7 +187,7 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
 
 
 def as_numpy(value: Any) -> Any:
-    """Return an array of NumPy; a key stays jax's."""
+    """Return a NumPy array; a typed key stays jax's, as NumPy has none."""
     if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return value
     return np.asarray(value)
@@ -202,7 +203,7 @@ def step_of(equation: Any) -> Step:
     several = equation.primitive.multiple_results
     compute = PRIMITIVES.get(name)
     dtypes = [variable.aval.dtype for variable in equation.outvars]
-    if isinstance(compute, np.ufunc):  # as most are, whatever their params say
+    if isinstance(compute, np.ufunc):  # most of them; their params do not matter
         return lambda operands: (np.asarray(compute(*operands), dtypes[0]),)
     if name in PASSED:
         function, word = PASSED[name]
@@ -226,18 +227,19 @@ def step_of(equation: Any) -> Step:
 
 
 def words_of(function: Any) -> tuple[str, ...]:
-    """Return which params a function takes; the others say how jax is to compute it."""
+    """Return the params that a function takes; the others only tell XLA how to compute."""
     code = getattr(function, "__code__", None)
     first = code.co_argcount if code else 0
     return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
 
 
 class Refused(Exception):
-    """These operands are jax's to compute."""
+    """Raised by a NumPy function for operands that jax must compute."""
 
 
 def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     branches = params["branches"]
+    # jax clamps the index of a branch
     index = min(max(int(operands[0]), 0), len(branches) - 1)
     return prepared(*opened(branches[index]))(operands[1:])
 
@@ -268,6 +270,7 @@ def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
     tested, used = operands[:count], operands[count : count + held]
     carry = operands[count + held :]
     goes_on, body = (prepared(*opened(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
+    # a loop that a proof's values never end must stop
     body = limited(body)
     while goes_on([*tested, *carry])[0]:
         carry = body([*used, *carry])
@@ -280,7 +283,7 @@ CONTROL = {"cond": cond, "scan": scan, "while": while_}
 
 
 def of_floats(function: Callable[..., Array]) -> Compute:
-    """The same, of floats alone: of integers, XLA's differ at the ends."""
+    """Return a function that refuses integers, for which XLA differs at the ends of their range."""
 
     def compute(*arrays: Array) -> Array:
         if not is_float(arrays[0]):
@@ -295,12 +298,12 @@ def is_float(x: Array) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """16-bit floats in float32, in which XLA adds up."""
+    # XLA adds up 16-bit floats in float32
     return x.astype(np.float32) if is_float(x) and x.dtype.itemsize == 2 else x
 
 
 def maximum(a: Array, b: Array) -> Array:
-    return np.maximum(wide(a), wide(b))  # of 0 and -0, NumPy takes another one in 16 bits
+    return np.maximum(wide(a), wide(b))  # in 16 bits NumPy picks the other one of 0 and -0
 
 
 def minimum(a: Array, b: Array) -> Array:
@@ -308,6 +311,7 @@ def minimum(a: Array, b: Array) -> Array:
 
 
 def sign(x: Array) -> Array:
+    # XLA keeps the sign of zero, NumPy does not
     return np.where((x == 0) | np.isnan(x), x, np.sign(x))
 
 
@@ -336,6 +340,7 @@ def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
         raise Refused
     result = np.ones_like(x)
+
     for _ in range(abs(y)) if abs(y) < 8 else ():
         result = result * x
     if abs(y) >= 8:
@@ -356,8 +361,8 @@ def select(which: Array, *cases: Array) -> Array:
 
 
 def convert(x: Array, *, new_dtype: Any) -> Array:
-    """XLA's integers end at the ends of their range, NumPy's do not."""
     new = np.dtype(new_dtype)
+    # XLA saturates at the limits of the integer type, NumPy does not
     if is_float(x) and new.kind in "iu":
         raise Refused
     return x.astype(new)
@@ -430,9 +435,9 @@ def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
 def dot_general(
     a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
 ) -> Array:
-    """Sums of products; integers wrap around as wide as the result."""
     (left, right), (left_batch, right_batch) = dimension_numbers
     result = np.dtype(preferred_element_type or a.dtype)
+    # integer sums wrap at the width of the result, which NumPy may widen
     if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
         raise Refused
     kind = np.float32 if result.itemsize == 2 else result
@@ -471,6 +476,7 @@ def extreme(function: Callable[..., Array]) -> Compute:
 def summed(x: Array, *, axes: Any) -> Array:
     kind = None if is_float(x) else x.dtype
     total = np.sum(wide(x), axis=tuple(axes), dtype=kind)
+    # XLA begins with 0: a sum of -0 is 0
     return total + total.dtype.type(0)
 
 
@@ -478,7 +484,7 @@ def clamp(low: Array, x: Array, high: Array) -> Array:
     return np.minimum(np.maximum(x, low), high)
 
 
-# Those that take one param, behind their array.
+# Functions that take one param, after their array.
 PASSED: dict[str, tuple[Compute, str]] = {
     "rev": (np.flip, "dimensions"), "squeeze": (np.squeeze, "dimensions"),
     "tile": (np.tile, "reps"),

@@ -1,7 +1,8 @@
-"""From a lowering to `jax.custom_vjp`.
+"""The source of `jax.custom_vjp` and `jax.custom_jvp` functions from an emitted lowering, and how
+they are called.
 
-Inside the rule's forward the custom function itself is called, not its plain forward: else the
-second derivative would be lost.
+The rule's forward calls the custom function itself, not its plain forward, as the second derivative
+would be lost otherwise.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ Tensor = Any
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function and its two rules; where it refuses arrays in the
-    place of numbers, of a function around it, as `custom_vjp` hides what it is given.
-    """
+    """Return the source of the custom function and its two rules."""
+    # `custom_vjp` hides its arguments, so a function around it refuses arrays for numbers
     if emitted.checks.arguments:
         return render_around(emitted, emitted.names.params)
     if emitted.derivative.tangent is not None:
@@ -75,15 +75,12 @@ def backward(residuals, {emitted.names.cotangents[0] if emitted.single else "cot
 
 
 def _held(emitted: Emitted) -> list[str]:
-    """Return the names of what forward keeps."""
     shapes = [f"shape_of_{each}" for each in emitted.residuals.shapes]
     return [*emitted.residuals.names, *emitted.read_params, *shapes]
 
 
 def render_around(emitted: Emitted, given: Sequence[str]) -> str:
-    """Return the source of the custom function, and of the one that people call, which hands on
-    what is `given` for the params.
-    """
+    """Return the source of the custom function and a public one that passes it `given` for params."""
     name = f"{emitted.names.identifier}_custom"
     own = replace(
         emitted,
@@ -100,7 +97,6 @@ def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signatu
 
 
 def _receive(emitted: Emitted) -> str:
-    """Return the lines by which backward gets at its cotangents."""
     lines = [] if emitted.single else [f"{_tuple(list(emitted.names.cotangents))} = cotangents"]
     if "key" in emitted.names.params:
         # An eager pullback may be given NumPy's array, which has no device to draw on.
@@ -110,11 +106,9 @@ def _receive(emitted: Emitted) -> str:
 
 
 def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
-    """Return the source of a `custom_jvp` function; jax transposes its tangent map for reverse
-    mode.
-    """
     f, name = emitted.forward, emitted.names.identifier
     given = ", ".join([*emitted.names.inputs, *emitted.names.params])
+    # jax transposes the tangent map of a `custom_jvp` for reverse mode
     unpack = f"({given},) = primals"
     moved = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
     outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
@@ -141,9 +135,8 @@ def tangent_rule(primals, tangents):
 
 
 def _run(emitted: Emitted, outputs: str, call: str) -> str:
-    """Return the lines by which a rule gets the outputs: by the function itself, whose derivative
-    is taken again; where a loop gives them and what is kept, by that.
-    """
+    # A rule calls the function itself, whose derivative can be taken again; a loop that gives both
+    # outputs and residuals is run instead.
     whole = emitted.code.whole
     if whole is None:
         return f"    {outputs} = {call}\n"
@@ -152,8 +145,8 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:
-    """Return the source of the tangent map of what is kept, "" where it reads more."""
     held, moved = _held(emitted), _tuple(list(emitted.names.tangents))
+    # "" where the tangent map reads more than the residuals
     if not tangent.reads <= {*held, *emitted.names.tangents, *emitted.names.outputs}:
         return ""
     # Of outputs that are not kept, shapes alone are read.
@@ -173,7 +166,7 @@ def push(residuals, tangents, outputs):
 
 
 def no_tangent(output: Tensor) -> Tensor:
-    """Return the tangent of an output that carries no gradient: an integer's has no bytes."""
+    """Return the tangent of an output without a gradient: float0 for an integer."""
     if jnp.issubdtype(output.dtype, jnp.inexact):
         return jnp.zeros_like(output)
     return np.zeros(output.shape, jax.dtypes.float0)
@@ -185,11 +178,11 @@ def _tuple(words: list[str]) -> str:
 
 @jax.tree_util.register_static
 class StaticShape(tuple[Any, ...]):
-    """A shape among the residuals, where jax takes arrays and what it is told to leave alone."""
+    """A shape among the residuals, where jax allows only arrays and registered static objects."""
 
 
 def custom_vjp(compute: Callable[..., Any]) -> Any:
-    """Return a `jax.custom_vjp` function, whose code is traced once for all arguments alike."""
+    """Return a `jax.custom_vjp` function, traced once for all arguments of the same types."""
     native = jax.custom_vjp(traced_once(compute))
     own = native.defvjp
     native.defvjp = lambda forward, backward: own(forward, traced_once(backward, numbers=False))
@@ -197,10 +190,11 @@ def custom_vjp(compute: Callable[..., Any]) -> Any:
 
 
 def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..., Any]:
-    """Return a function that, where jax stages it out, writes the equations that it wrote before
-    for arguments of these types; else it runs.
+    """Return a function that, where jax stages it out, writes the equations of its earlier trace
+    for arguments of these types; elsewhere it runs.
 
-    `numbers`: whether Python's are handed on; an eager pullback may be given one as a cotangent.
+    `numbers`: whether Python numbers are passed through; an eager pullback may get one as a
+    cotangent.
     """
     stage = staged(run)
 
@@ -209,7 +203,7 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
         leaves = jax.tree.leaves(given)
         if all(map(is_tensor, leaves)):
             return (stage if any(map(is_staged_out, leaves)) else run)(*given)
-        if numbers:  # as an array it would be another argument
+        if numbers:  # as an array it would be a traced argument
             return run(*given)
         residuals, cotangents = given
         return run(
@@ -221,13 +215,13 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
     return once
 
 
-# Whether what is traced is computed for a proof, and compiled nowhere.
+# Whether a trace is for a proof, which interprets the jaxpr and never compiles it.
 REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=False)
 
 
 @contextmanager
 def rehearsing() -> Iterator[None]:
-    """Trace for a proof."""
+    """Set REHEARSED while a proof traces."""
     token = REHEARSED.set(True)
     try:
         yield
@@ -236,9 +230,9 @@ def rehearsing() -> Iterator[None]:
 
 
 def staged(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that writes what jax has traced of it: its equations, each by some twenty
-    calls of Python's, or for a proof one that calls it. Both take the same trace.
-    """
+    """Return a function that writes the equations of jax's cached trace inline, or as one call."""
+    # Both take the same trace. To write an equation inline costs some twenty Python calls, which
+    # a proof avoids by the call.
     inline, called = jax.jit(run, inline=True), jax.jit(run)
 
     def stage(*given: Any) -> Any:
@@ -257,7 +251,7 @@ NAMESPACE = {
 
 
 def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[..., Any]:
-    """Return how a function is called that has forward mode, or says by name that it has none."""
+    """Return the form of a function to call in forward mode, or one that raises if it has none."""
     assert emitted.derivative.dual is not None
     try:
         return emitted.derivative.dual().call
@@ -271,7 +265,6 @@ def with_forward_mode(native: Callable[..., Any], emitted: Emitted) -> Callable[
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
-    """Return the custom function."""
     native = namespace[emitted.names.identifier]
     native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     if "push" in namespace:
@@ -280,9 +273,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
 
 
 def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function for people to call: a key may be two ints, and a missing one is
-    refused.
-    """
+    # a key may be two ints, and a missing one is refused
     signature = inspect.signature(native)
 
     @functools.wraps(native)
@@ -297,11 +288,10 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return how the hot path calls the function: arrays only, and a key of two ints becomes one
-    first.
-    """
+    """Return the function as the hot path calls it: on arrays, or with a key of two ints."""
     keyed = "key" in emitted.names.params
     count = len(emitted.names.inputs)
+    # made at the first call in a `shard_map`, which many functions never see
     within: list[Callable[..., Any]] = []
     custom = native.__wrapped__ if emitted.draws else native
     pushed = functools.cache(functools.partial(with_forward_mode, native, emitted))
@@ -320,7 +310,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
         return within[0](*values)
 
     def call_with_arrays(tin: Tensor, *values: Any) -> Tensor:
-        if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would hand a Python number on
+        if tin.weak_type:  # jax.grad(act)(0.5): custom_vjp (jax 0.10) would pass a Python number
             tin = jax.lax.convert_element_type(tin, tin.dtype)
         if keyed:
             return run(tin, *values[:-1], random.key_words(values[-1]))
@@ -336,18 +326,16 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def make_strong(x: Tensor) -> Tensor:
-    """Return an array that is not weakly typed: custom_vjp (jax 0.10) would hand a Python number
-    on.
-    """
+    """Return an array without a weak type, which custom_vjp (jax 0.10) would pass as a number."""
     return jax.lax.convert_element_type(x, x.dtype) if x.weak_type else x
 
 
 # --- both modes in one object: what a call of a Function runs -------------------------------------
 # `custom_vjp` (jax 0.10) has no forward mode, and the transpose of a `custom_jvp` rule keeps what
-# that reads. So the rule here computes what the backward keeps, and applies one primitive to it and
-# to the tangents, which is linear in them: forward mode runs it as the tangent map, and its
-# transpose is the backward that was emitted.
-# (residuals, what it is linear in) -> results
+# that reads. So this rule computes the residuals, and applies one primitive to them and the
+# tangents, which is linear in the tangents: forward mode runs it as the tangent map, and its
+# transpose is the emitted backward.
+# (residuals, linear arguments) -> results
 Linear: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 MOVED = core.Primitive("multigrad_tangents")
 MOVED.multiple_results = True
@@ -355,10 +343,10 @@ MOVED.multiple_results = True
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A map that is linear but in its residuals, and its transpose.
+    """A map that is linear in all but its residuals, with its transpose.
 
     Attributes:
-        count: how many of the arguments are residuals; the map is linear in the others.
+        count: the number of residuals, which come first among the arguments.
         found: the types of the results.
     """
 
@@ -371,9 +359,7 @@ class Pair:
         return list(self.run(args[: self.count], args[self.count :]))
 
     def mapped(self, axis: Any, axes: tuple[Any, ...]) -> Pair:
-        """Return the map over the first axis of what it is linear in, and of residuals over these
-        axes, or None.
-        """
+        """Return the map over axis 0 of its linear arguments, and over `axes` of the residuals."""
         named = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
 
         def over(run: Linear) -> Linear:
@@ -404,7 +390,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, pair: Pair) -> list[Any]:
 
 
 def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: Pair) -> Any:
-    """Differentiate what the map computes, of its residuals too."""
+    # by jax's own derivative of the map, with respect to its residuals too
     moves = [ad.instantiate_zeros(tangent) for tangent in tangents]
     return jax.jvp(pair.apply, list(primals), moves)
 
@@ -428,7 +414,7 @@ mlir.register_lowering(
 
 
 def in_both_modes(native: Any, emitted: Emitted) -> Any:
-    """Return a custom function that is an emitted `custom_vjp`, and has forward mode, too."""
+    """Return a function with the gradient of an emitted `custom_vjp`, and forward mode as well."""
     own = dict(inspect.unwrap(primal_of(native)).__globals__)
     forward = manual_axes.within(own, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
@@ -438,6 +424,7 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     def rule(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
         outputs, residuals = forward(*primals)
         flat = (outputs,) if emitted.single else outputs
+        # symbolic zeros would cost a tangent map for inputs that nothing moves
         live = [i for i in places if type(tangents[i]) is not SymbolicZero]
         kept, tree = jax.tree.flatten(residuals)
         types = [jax.typeof(x).to_tangent_aval() for x in primals[:count]]
@@ -467,12 +454,12 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
     function = jax.custom_jvp(primal_of(native))
     function.defjvp(rule, symbolic_zeros=True)
     function.in_reverse_mode = native
+    # the emitted forward calls the function by name: from here on, this one
     own[emitted.names.identifier] = function
     return function
 
 
 def _tangent_map(dual: Callable[[], Any] | None) -> Callable[..., Any]:
-    """Return the tangent map that was emitted."""
     assert dual is not None
     try:
         return dual().native.push
@@ -481,6 +468,5 @@ def _tangent_map(dual: Callable[[], Any] | None) -> Callable[..., Any]:
 
 
 def _zeros(type_: Any) -> Tensor:
-    """Return no tangent: that of an integer has no bytes."""
     make = np.zeros if type_.dtype == jax.dtypes.float0 else jnp.zeros
     return make(type_.shape, type_.dtype)

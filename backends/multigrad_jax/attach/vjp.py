@@ -1,5 +1,5 @@
-"""`xg.vjp` on jax, and the other ways in which it runs a custom gradient: forward mode,
-checkpoints, a rule on many gradients.
+"""`xg.vjp` on jax, and the other modes of a custom gradient: forward mode, checkpoints, vmap, many
+gradients at once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return the outputs of a function of arrays, and the pullback, which maps cotangents to one
-    gradient per input.
-    """
+    """Return the outputs of a function of arrays, and a pullback to one gradient per input."""
     inputs = [jnp.asarray(x) for x in inputs]
     others: dict[int, Any] = {}
 
     def arrays_only(*given: Tensor) -> list[Any]:
         outputs = run(given)
         for i, y in enumerate(outputs):
+            # jax.vjp takes arrays only; other outputs are put back at their positions
             if not isinstance(y, jax.Array):
                 others[i] = y
         return [y for y in outputs if isinstance(y, jax.Array)]
@@ -71,7 +70,7 @@ def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which refuses an array whose derivative is taken."""
+    """Return the identity on a number, which raises for an array whose derivative is taken."""
     once = forbid_derivative(message)
 
     def refuse(number: Any) -> Any:
@@ -81,7 +80,7 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 
 
 def _cotangent(given: Any, output: Tensor) -> Any:
-    """Return a cotangent as jax takes it: zeros of no bytes for integers."""
+    # jax takes float0, zeros of no bytes, for the cotangent of an integer
     if not jnp.issubdtype(output.dtype, jnp.inexact):
         return np.zeros(output.shape, jax.dtypes.float0)
     return jnp.zeros_like(output) if given is None else jnp.asarray(given, output.dtype)
@@ -92,7 +91,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:
-    """Return that a trace, whose tracers are its own, may be one of a derivative."""
+    """Return a check for a tracer, which may belong to a derivative; None for a value."""
     return (lambda: True) if isinstance(tensor, jax.core.Tracer) else None
 
 
@@ -102,7 +101,7 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
-    """Return a rule on gradients in one compiled call; see `Autodiff.many`."""
+    """Return a rule that acts on many gradients in one compiled call; see `Autodiff.many`."""
     rule = emit(graph)
 
     def act(gradients: list[Tensor], values: tuple[Any, ...]) -> list[Tensor]:
@@ -112,7 +111,8 @@ def many(
 
     def run(gradients: Sequence[Tensor], values: Sequence[Any]) -> list[Tensor] | None:
         if any(isinstance(each, Tracer) for each in gradients):
-            return None  # it is compiled with what is around it
+            return None  # the trace around it compiles them
+        # one program cannot take arrays of several devices
         if len({frozenset(each.devices()) for each in gradients}) > 1:
             return None
         return compiled(list(gradients), tuple(values))
@@ -125,7 +125,7 @@ def many(
 
 # Whether `xg.jvp` runs what is called: a `custom_vjp` has no forward mode (jax 0.10).
 PUSHING: ContextVar[bool] = ContextVar("multigrad_jax_pushing", default=False)
-# Why there is none of the others.
+# The modes that jax lacks, with the reason.
 LACKS = {
     "autocast": "JAX has no autocast",
     "kept": "what is kept are the arrays that fwd returns, of which jit drops those that are not "
@@ -155,14 +155,13 @@ def jvp(
 
 
 def _tangent(given: Any, x: Tensor) -> Any:
-    """Return a tangent as jax takes it: zeros of no bytes for integers."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return np.zeros(x.shape, jax.dtypes.float0)
     return jnp.zeros_like(x) if given is None else given
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """As `vjp` does, of examples, which lie along the first axis of each array."""
+    """Return the same as `vjp`, with the function mapped over the first axis of each array."""
 
     def of_each(own: Sequence[Tensor]) -> list[Any]:
         return run_on_tensors_alone(jax.vmap, run, own, is_tensor)
@@ -171,7 +170,7 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[...,
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of arrays and of what is fixed as one program of XLA's."""
+    """Return a function compiled as one XLA program, with arguments that are not arrays fixed."""
 
     def call(*args: Any) -> Any:
         fixed = [i for i, x in enumerate(args) if not any(map(is_tensor, jax.tree.leaves(x)))]
@@ -181,7 +180,7 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """As `vjp` does, under `jax.checkpoint`."""
+    """Return the same as `vjp`, with the function under `jax.checkpoint`."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
         return run_on_tensors_alone(jax.checkpoint, run, own, is_tensor)

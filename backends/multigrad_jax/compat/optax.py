@@ -101,7 +101,7 @@ def apply_rule(
 
 
 class _Scheduled:
-    """A rule some of whose params are functions of the count."""
+    """A rule with params that are functions of the step count."""
 
     def __init__(self, rule: Any, params: Mapping[str, Any]) -> None:
         self.schedules = {name: value for name, value in params.items() if callable(value)}
@@ -115,14 +115,13 @@ class _Scheduled:
             )
 
     def at_step(self, state: RuleState) -> RuleInForce:
-        """Return the rule as it acts in one update."""
         numbers = {name: schedule(state.count) for name, schedule in self.schedules.items()}
         return self.rule.at_step(numbers, state.key, state.count)
 
 
 def _follow_rules(state: RuleState) -> RuleInForce | None:
-    """Return the rule in force, which draws from the transformation's own key, if any."""
     active = CURRENT.get().params
+    # a key of the transformation's own takes precedence over the one given to `use`
     if active is None or state.key is None:
         return active
     return RuleInForce(active.bound_rule, Draws(fold_step(state.key, state.count), Counter()))

@@ -1,10 +1,10 @@
-"""jax.jit: the mirror of the active rules as a user context, which keys jax's caches, and `xg.jit`.
+"""Keys of jax's caches by the active rules, and `xg.jit`.
 
-The context is part of every key, those of eager ops included, so the rules' token is not shown as
-it is: all rules share one value until a trace that jax keeps reads the rule in force. That value is
-then these rules' own for ever, and the others share a new one. So a changed number costs a trace
-where it was read by one, and nothing elsewhere. The context is per thread; a name that changes its
-meaning (`override=True`) is mirrored to a second, global one.
+A user context of jax is part of every cache key, those of eager ops included. If it held the rules'
+token, each new rule would retrace everything. So all rules share one value until a trace that jax
+keeps reads the rule in force. From then on that value belongs to these rules alone, and the others
+share a new one: a changed number costs a trace only where one read it. The context is per thread; a
+name that changes its meaning (`override=True`) changes a second context, on all threads.
 """
 
 from __future__ import annotations
@@ -38,24 +38,22 @@ from ..versions import set_everywhere, take_current_trace
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")
 EPOCH = jax.make_user_context("0")
-# The numbers that move as kept traces have read them; global as the epoch, as any thread may step.
+# The changing numbers that kept traces have read; set on all threads, as any thread may step.
 MOVED = jax.make_user_context("")
 MOST_OWNED = 4096
-OWNED: OrderedDict[str, str] = OrderedDict()  # what is shown for a token that a kept trace has read
-FREE: list[str] = []  # what threads that have ended showed, and nobody owns
-READ: set[Lookup] = set()  # names that kept traces looked up
-# The numbers that move which they hold, with the values that were traced.
+OWNED: OrderedDict[str, str] = OrderedDict()  # the value of a token that a kept trace has read
+FREE: list[str] = []  # values of threads that have ended, which no token owns
+READ: set[Lookup] = set()  # the names that kept traces looked up
+# The changing numbers that kept traces hold as constants, with the values that were traced.
 MOVING: weakref.WeakKeyDictionary[Moving, set[float]] = weakref.WeakKeyDictionary()
-MANY = 8  # traces for as many values of one number: there is a better way, which is said once
+MANY = 8  # values of one number that were traced before a warning names xg.jit
 _moving = make_lock()
 _serials = itertools.count(1)
 _epochs = itertools.count(1)
 
 
 class Shared:
-    """What one thread shows for all rules that no kept trace has read: the value is that of no
-    other thread.
-    """
+    """One thread's value for all rules that no kept trace has read; threads never share one."""
 
     def __init__(self) -> None:
         try:
@@ -64,7 +62,7 @@ class Shared:
             self.value = f"frames {next(_serials)}"
 
     def own(self) -> str | None:
-        """Give the value away."""
+        """Return the value and forget it: it now belongs to one token."""
         value, self.value = self.value, None
         return value
 
@@ -74,7 +72,7 @@ class Shared:
 
 
 class Shown(threading.local):
-    """What this thread shows to jax: the active rules' token, and the value that stands for it."""
+    """This thread's state: the active rules' token, and the context value shown for it."""
 
     def __init__(self) -> None:
         self.token = ""
@@ -82,14 +80,14 @@ class Shown(threading.local):
 
 
 SHOWN = Shown()
-Entry = tuple[int, str, str]  # of one `use`: a number, its token, and what is shown for it
+Entry = tuple[int, str, str]  # of one `use`: a serial number, its token, and the value shown for it
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_jax_entered", default=()
 )
 
 
 def on_enter(token: str) -> Callable[[], None]:
-    """Key jax's caches by active rules, as far as anything kept in them depends on it."""
+    """Set the cache key of jax for rules that come into force, and return how they are left."""
     own, value = next(_serials), value_of(token)
     ENTERED.set((*ENTERED.get(), (own, token, value)))
     show(token, value)
@@ -97,13 +95,12 @@ def on_enter(token: str) -> Callable[[], None]:
 
 
 def leave(own: int) -> None:
-    """Show the active rules that are in force once a `use` is left, with what was shown for them,
-    if that still stands for it.
-    """
+    """Restore the key of the rules that are in force once a `use` is left."""
     token = CURRENT.get().token  # not a saved one: asyncio tasks interleave
     entries = [entry for entry in ENTERED.get() if entry[0] != own]
     position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
     value = "" if position is None else entries[position][2]
+    # a kept trace may have taken the value for other rules meanwhile
     if position is None or value not in (OWNED.get(token), SHOWN.shared and SHOWN.shared.value):
         value = value_of(token)
         if position is not None:
@@ -118,10 +115,10 @@ def show(token: str, value: str) -> None:
 
 
 def value_of(token: str) -> str:
-    """Return the value to show for a token: its own, or the one that all rules share.
+    """Return the context value of a token: its own, or the one that all rules share.
 
-    In a trace that is kept, each `use` has its own value, so that it takes nothing from the rules
-    around the trace.
+    In a kept trace each `use` has a value of its own, so that it reuses nothing traced for other
+    rules.
     """
     if token == "":
         return ""
@@ -137,17 +134,15 @@ def value_of(token: str) -> str:
 
 
 def keep_for(token: str, value: str) -> str:
-    """Let a value stand for one token only, from now on."""
+    """Give a value to one token for good."""
     OWNED[token] = value
     if len(OWNED) > MOST_OWNED:
-        OWNED.popitem(last=False)  # what is kept under its value is never found again
+        OWNED.popitem(last=False)  # traces under its value are never found again, which is safe
     return value
 
 
 def on_register(epoch: int) -> None:
-    """Invalidate compiled code on all threads where a name changed its meaning that a kept trace
-    looked up.
-    """
+    """Invalidate compiled code on all threads if a name that a kept trace looked up changed."""
     stale = [lookup for lookup in tuple(READ) if lookup.superseded]
     if stale:
         READ.difference_update(stale)
@@ -155,12 +150,12 @@ def on_register(epoch: int) -> None:
 
 
 def on_replace() -> None:
-    """Invalidate compiled code on all threads: something that it holds as fixed was changed."""
+    """Invalidate all compiled code on all threads: a value that it holds as a constant changed."""
     set_everywhere(EPOCH, str(next(_epochs)))
 
 
 def on_depend(holder: Any) -> None:
-    """Note that a kept trace looked a name up, or holds what stood for a number that moves."""
+    """Note that a kept trace looked up a name, or holds the value of a changing number."""
     if isinstance(holder, Lookup):
         if is_collecting():  # a capture that reads a jaxpr
             note({NAME + holder.name: holder.number})
@@ -182,19 +177,19 @@ def on_depend(holder: Any) -> None:
 
 
 def on_move(moving: Moving) -> None:
-    """Key jax's caches on all threads by a number that kept traces hold."""
+    """Change the key of jax's caches on all threads if a kept trace holds this number."""
     if moving in MOVING:
-        with _moving:  # what is shown last must be what stands there last
+        with _moving:  # the last context set must show the last values
             values = sorted((each.serial, each.value) for each in tuple(MOVING))
             set_everywhere(MOVED, repr(values))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
-    """Note that a trace which jax keeps reads the rule in force; raise where it would be kept for
-    other rules.
+    """Note that a trace which jax keeps reads the rule in force.
 
     Raises:
-        StaleTraceError: `use` was entered before jax was imported, or in another task or thread.
+        StaleTraceError: the trace would be kept under another rule's key, as `use` was entered
+            before jax was imported, or in another task or thread.
     """
     if scope == "activations" and isinstance(x, jax.core.Tracer) and is_collecting():
         look_up(RULE_IN_FORCE)  # a capture that reads a jaxpr
@@ -213,7 +208,7 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
 
 
 def is_kept() -> bool:
-    """Return whether code is traced into a jaxpr now, as it is not under an eager `grad`."""
+    """Return whether code is traced into a jaxpr now; an eager `grad` does not count."""
     with take_current_trace() as trace:
         pass
     while trace is not None:
@@ -265,14 +260,14 @@ class _Compiled(compilers.Run):
             for each in compilers.hide(rules)
         )
         hidden = (first, second, tuple(self.numbers(load_backend("jax"))))
-        on_read(None)  # in a trace around this one, what is hidden here may be constant
+        on_read(None)  # a trace around this one may hold the hidden arguments as constants
         with FRAME("xg.jit"), MOVED(self.word):
             counted = self.run(*args, multigrad_hidden=hidden, **kwargs)
         return counted.result, counted.applied
 
 
 class _Applied(tuple[int, int]):
-    """How many applications a run makes; equal to any other: it takes no part in cache keys."""
+    """The number of applications in a run; equal to any other, as it is no part of cache keys."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Applied)
@@ -283,7 +278,7 @@ class _Applied(tuple[int, int]):
 
 @jax.tree_util.register_pytree_node_class
 class _Counted:
-    """A result, and what its trace counted: a number that belongs to the trace, not to the run."""
+    """A result, and the count made by its trace, which is static in the tree."""
 
     def __init__(self, result: Any, applied: _Applied) -> None:
         self.result = result
@@ -298,8 +293,8 @@ class _Counted:
 
 
 def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature by which jax finds static arguments, the hidden one at its place."""
     try:
+        # jax finds static arguments by the signature, which must show the hidden one
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         kinds = {"args": inspect.Parameter.VAR_POSITIONAL, "kwargs": inspect.Parameter.VAR_KEYWORD}
@@ -316,7 +311,7 @@ def _in_force(active: ActiveRules) -> Iterator[None]:
     reset = CURRENT.set(active)
     SHOWN.token = active.token
     try:
-        with FRAME(value):  # jax goes on with the one around it
+        with FRAME(value):  # on exit jax restores the one around it
             yield
     finally:
         SHOWN.token = before

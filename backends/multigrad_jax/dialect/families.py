@@ -1,5 +1,7 @@
-"""What each function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy` means, family by family:
-for rules that call it, and for the primitives of a jaxpr that are it.
+"""The meaning in ops of each function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy`, by
+family.
+
+Used for rules that call these functions, and for the primitives of a jaxpr of the same meaning.
 """
 
 from __future__ import annotations
@@ -45,17 +47,18 @@ from multigrad.trace.xp.indices import from_front
 from ..kernels import ops
 
 Tensor = Any
-# At a kink the derivative of some of these is another than that of the op; where no derivative by
-# ops is taken, the op itself stands.
+# At a kink some of these have another derivative than the op. Where no derivative is taken of the
+# captured ops, the op itself is recorded, which is shorter.
 
 
 def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
-    """A rule stays where its input is."""
+    # the array stays on the device of the rule's input
     return x
 
 
 # --- arrays ---------------------------------------------------------------------------------------
 def converted(x: Tensor, dtype: Any) -> Tensor:
+
     return x if dtype is None else cast(x, dtype)
 
 
@@ -66,8 +69,8 @@ def logsumexp(a: Tensor, axis: Any = None, b: Any = None, keepdims: bool = False
 
 
 def softmax(x: Tensor, /, axis: Any = -1) -> Tensor:
-    """Of integers their differences, which wrap around where they have no sign."""
     if is_whole(x):
+        # jax subtracts before it casts: unsigned differences wrap around
         powers = xp.exp(x - xp.max(x, axis, keepdims=True))
         return powers / xp.sum(powers, axis, keepdims=True)
     return xp.softmax(x, axis)
@@ -114,7 +117,7 @@ def vdot(a: Tensor, b: Tensor, *, precision: Any = None) -> Tensor:
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """A number counts as a vector of one element."""
+    # a number counts as a vector of one element
     if isinstance(a, int | float):
         return xp.reshape(a * b, (1, -1))
     if isinstance(b, int | float):
@@ -124,7 +127,7 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 # --- elementwise, activations, `jax.lax`: strict functions, all operands and axes given -----------
 def as_condition(condition: Any) -> Any:
-    """jax takes any number for a condition."""
+    # jax takes any number for a condition
     if isinstance(condition, Value) and condition.node.type.dtype != BOOL:
         return condition != 0
     return condition
@@ -137,7 +140,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
 
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
-    """Of integers by zero it is XLA's quotient -1, less one where x1 is not zero."""
+    """Return the quotient; of integers by zero, XLA's: -1, less one where x1 is not zero."""
     x1, x2 = counted(x1, x2)
     quotient = xp.floor_divide(x1, x2)
     may_be_zero = isinstance(x2, Value) or not np.all(x2)
@@ -161,15 +164,15 @@ def counted(x1: Any, x2: Any) -> tuple[Any, Any]:
 
 
 def fmod(x1: Any, x2: Any) -> Tensor:
-    """Of bools XLA's remainder by zero, which is x1; that by one is zero."""
     if is_bool(x1) and is_bool(x2):
+        # XLA's remainder by False is x1, and by True zero
         return cast(xp.logical_and(x1, xp.logical_not(x2)), INT32)
     return xp.fmod(x1, x2)
 
 
 def rem(x: Any, y: Any) -> Tensor:
-    """Of integers by zero it is x."""
     found = xp.fmod(x, y)
+    # XLA's remainder of an integer by zero is x
     return xp.where(xp.equal(y, 0), x, found) if is_whole(x) and is_whole(y) else found
 
 
@@ -194,33 +197,32 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 
 def div(x: Tensor, y: Tensor) -> Tensor:
-    """Of integers the quotient, rounded towards zero."""
     whole = is_whole(x) and is_whole(y)
     return quotient(x, y, floor_divide) if whole else xp.divide(x, y)
 
 
 # --- functions with another derivative at a kink --------------------------------------------------
 def absolute(x: Tensor) -> Tensor:
-    """Its slope at 0 is 1."""
     if not is_differentiated(x):
         return xp.abs(x)
+    # jax's slope at 0 is 1
     return xp.where(xp.equal(x, 0), x + 0.0, xp.abs(x))
 
 
 def clip(arr: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """At a limit x gets half, as of equal operands of a maximum."""
     if not is_differentiated(arr):
         return xp.clip(arr, min, max)
+    # at a limit jax gives x half the gradient, as for equal operands of a maximum
     larger = arr if min is None else xp.maximum(arr, min)
     return larger if max is None else xp.minimum(larger, max)
 
 
 def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
-    """At a limit nobody gets a gradient."""
     if is_bool(x):
         return xp.logical_and(xp.logical_or(x, min), max)
     if not is_differentiated(x):
         return xp.clip(x, min, max)
+    # at a limit neither x nor the limit gets a gradient
     is_inside = xp.logical_and(xp.greater(x, min), xp.less(x, max))
     inner = xp.where(is_inside, x, xp.stop_gradient(x))
     low = min
@@ -232,9 +234,9 @@ def clamp(min: Any, x: Tensor, max: Any) -> Tensor:
 
 
 def hard_tanh(x: Tensor) -> Tensor:
-    """Its slope at -1 and 1 is 1."""
     if not is_differentiated(x):
         return xp.hard_tanh(x)
+    # jax's slope at -1 and 1 is 1
     return xp.where(xp.less(x, -1.0), -1.0, xp.where(xp.greater(x, 1.0), 1.0, x))
 
 
@@ -273,20 +275,21 @@ def take(
 
 
 def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:
-    """Return whether indices are constants that lie inside as far as is known."""
+    """Return whether indices are constants that are inside, as far as lengths are known."""
     if isinstance(indices, Value) or np.ndim(indices) > 1:
         return False
     shape, known = known_shape(x), np.asarray(indices)
     if not known.size or known.dtype.kind not in "iu":
         return True
+    # an open length: only negative indices can be judged
     length = np.inf if shape is None else shape[axis]
     least = 0 if mode in ("clip", "wrap") else -length
     return bool(least <= known.min() and known.max() < length)
 
 
 def filling(x: Tensor, fill_value: Any) -> Any:
-    """Return the number for elements that lie outside; where none is named, NaN, True, or the
-    integer that is farthest from zero.
+    """Return the number for elements outside: by default NaN, True, or the integer farthest from
+    zero.
     """
     dtype = x.node.type.dtype
     if fill_value is not None or is_float(x.node.type):
@@ -371,8 +374,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
 }
 
 
-# --- exchange between devices: sums and extremes over mapped axes, arrays that are handed around --
-# What tells shards apart, or counts them, has no op: a graph is one for all shards.
+# --- exchange between devices: sums and extremes over mapped axes, arrays passed around -----------
+# Functions that tell shards apart, or count them, have no op: one graph serves all shards.
 Names = tuple[str, ...]
 
 
@@ -391,7 +394,7 @@ def names_of(axis_name: Any, axis_index_groups: Any) -> Names:
 
 
 def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Make an exchange of one array over axes an exchange of each array of a tree."""
+    """Return an exchange of each array of a tree, given the exchange of one array."""
 
     @functools.wraps(exchange)
     def call(
@@ -425,13 +428,13 @@ def pmin(x: Tensor, names: Names) -> Tensor:
 
 @over_each
 def pmean(x: Tensor, names: Names) -> Tensor:
-    """One number is exchanged for how many shards there are."""
+    # one number is exchanged to count the shards
     return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
 
 
 @over_each
 def all_gather(x: Tensor, names: Names, *, axis: int = 0, tiled: bool = False) -> Tensor:
-    """Unless it is tiled a new axis counts the shards, as of all here."""
+    # without tiling a new axis counts the shards
     return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
 
 
@@ -454,11 +457,12 @@ def all_to_all(
 
 def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
     """Unlike the others, it knows no groups of shards."""
+    # jax's has no axis_index_groups
     return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
 
 
 def itself(x: Any, *args: Any, **options: Any) -> Any:
-    """What says where a value is, or over which axes its type may vary."""
+    """Return x: a mark of placement or of varying axes, which a graph does not have."""
     return x
 
 

@@ -1,7 +1,9 @@
-"""JAX's dialect: which function of jax.numpy, jax.nn, jax.lax and jax.scipy.special means which op.
+"""The table of jax functions that have a meaning in ops, their stand-ins, and jax's dtype
+promotion.
 
-None of them offers a protocol, so that stand-ins reach a rule's copy of itself
-(`multigrad/capture/copies/substitute.py`). Where no stand-in is seen, the rule's jaxpr is imported.
+jax has no dispatch protocol, so stand-ins are put into a copy of the rule
+(`multigrad/capture/copies/substitute.py`). A function that no stand-in reaches is imported by its
+jaxpr.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ Handler = Callable[..., Any]
 
 
 def held(x: Any, updated: Any) -> Any:
-    """Cast an updated tensor to the dtype of the original, where the types are known."""
+    """Cast an updated tensor to the dtype of the original, if types are known."""
     is_same = updated.node.type.dtype == x.node.type.dtype
     return (
         updated
@@ -63,7 +65,7 @@ def held(x: Any, updated: Any) -> Any:
 
 # --- x.at[index].set(value) -----------------------------------------------------------------------
 class At:
-    """`x.at`: an index makes a place, which has the updates."""
+    """`x.at`, whose index makes a Place."""
 
     __slots__ = ("value",)
 
@@ -75,7 +77,7 @@ class At:
 
 
 class Place:
-    """`x.at[index]`: each update gives a new tensor."""
+    """`x.at[index]`, whose updates return new tensors."""
 
     __slots__ = ("index", "value")
 
@@ -84,7 +86,6 @@ class Place:
         self.index = index
 
     def _updated(self, compute: Handler, *values: Any, **options: Any) -> Tensor:
-        """Return the tensor with `compute(x, value)` at the place, whole or a part of it."""
         return held(self.value, self._computed(compute, *values, outside=_outside(options)[1]))
 
     def _computed(self, compute: Handler, *values: Any, outside: str | None) -> Tensor:
@@ -102,7 +103,9 @@ class Place:
         updated = self._at_rows(compute, *values)
         if updated is not None:
             return updated
-        x = self.value.trace.value(self.value.node)  # an update is nobody else's
+        x = self.value.trace.value(
+            self.value.node
+        )  # a value of its own: the update must not show in x
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked(x, compute, *values))
         if indexing.is_whole(self.index):
@@ -112,7 +115,9 @@ class Place:
         return indexing.assigned(x, self.index, compute(x[self.index], *values))
 
     def _at_rows(self, compute: Handler, *values: Any) -> Tensor | None:
-        """Return the tensor updated row by row: one may come twice, and the values are numbers."""
+        """Return the tensor updated row by row, for a list of rows and scalar values; None for
+        other indices.
+        """
         if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
             return None
         rows = np.asarray(self.index)
@@ -121,14 +126,14 @@ class Place:
         if any(isinstance(v, Value) and v.node.type.shape != SCALAR_SHAPE for v in values):
             return None
         x: Any = self.value.trace.value(self.value.node)
+        # one after the other, as a row may occur twice
         for row in rows.tolist():
             x = indexing.assigned(x, row, compute(x[row], *values))
         return x
 
     def _picked(self, x: V, compute: Handler, *values: Any) -> Any:
-        """Return `compute(x, value)` where the mask holds.
-
-        The value is one number, or picked by the same mask.
+        """Return `compute(x, value)` where a mask holds, for values that are scalars or picked by
+        that mask.
         """
         wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
         masks = [v.mask.node for v in values if isinstance(v, indexing.Picked)]
@@ -168,9 +173,9 @@ class Place:
         return indexing.picked(self.value, self.index, outside, fill)
 
 
-# They promise what is so anyway.
+# Options that promise what already holds here.
 HARMLESS = ("indices_are_sorted", "mode", "unique_indices")
-# What is taken and what is put outside.
+# By mode: how elements outside are read, and how they are written.
 MODES = {
     None: (None, None),
     "promise_in_bounds": (None, "promised"),
@@ -195,14 +200,15 @@ def _outside(options: Any) -> tuple[str | None, str | None]:
 def computing() -> Iterator[None]:
     """Let jax compute at once, even while tracing, and without rounding constants to float32.
 
-    A constant takes the dtype of what it meets: of `jnp.sqrt(jnp.pi)` float64 gets all digits.
+    A constant takes the dtype of the tensor it meets: float64 gets all digits of
+    `jnp.sqrt(jnp.pi)`.
     """
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         yield
 
 
 def at_once(function: Handler) -> Handler:
-    """Return a function that computes at once."""
+    """Return a function that computes within `computing`."""
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +231,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 
 def transparent(function: Any = None, **options: Any) -> Any:
-    """`jax.jit(f)`, `jax.checkpoint(f)` and the like compute what f computes."""
+    """Return the function itself, as `jax.jit(f)` and `jax.checkpoint(f)` compute the same as f."""
     return functools.partial(transparent, **options) if function is None else function
 
 
@@ -237,13 +243,13 @@ def cond(
     operand: Any = None,
     linear: Any = None,
 ) -> Any:
-    """A branch on a number is Python's; one on a tensor is refused by the tensor."""
+    """Call one branch by Python's truth of `pred`, which a symbolic tensor refuses."""
     operands = operands if operand is None else (operand,)
     return true_fun(*operands) if pred else false_fun(*operands)
 
 
 def creators() -> dict[Any, Handler]:
-    """Return the stand-ins for what makes arrays without a tensor."""
+    """Return the stand-ins for functions that make arrays without a tensor."""
     found = {
         getattr(jnp, name): creation.creator(name, at_once(getattr(jnp, name)))
         for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
@@ -310,7 +316,7 @@ UNANSWERED = {
     """,
 }
 
-# In float32 the logarithm of what was rounded near 1: off by 4 % at 5.
+# In float32 jax takes the logarithm of a value rounded near 1: off by 4 % at 5.
 LOG_OF_NEARLY_1 = 2.0**-5
 
 TREES = [
@@ -320,7 +326,7 @@ TREES = [
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return of a variable of flax nnx whether it is a parameter; a module's bare array is none."""
+    """Return ("", whether it is a parameter) for a variable or module of flax nnx, else None."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None or not isinstance(value, nnx.Variable | nnx.Module):
         return None
@@ -329,10 +335,12 @@ def describe(value: Any) -> tuple[str, bool] | None:
 
 # --- which dtype jax gives a call: its abstract value, and whether it is weak ---------------------
 def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
-    """Trace calls, all at once where each takes what it is given: nothing is compiled."""
+    """Return the types of calls: all traced together, or one by one if a call is invalid. Nothing
+    compiles.
+    """
     try:
         return _trace(calls, mode)
-    except Exception:  # noqa: BLE001 (one of them does not)
+    except Exception:  # noqa: BLE001 (one of the calls is invalid)
         return [_alone(call, mode) for call in calls]
 
 
@@ -344,7 +352,9 @@ def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
 
 
 def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
-    wide = [mode[0] or _is_double(call) for call in calls]  # float64 is asked where that is on
+    wide = [
+        mode[0] or _is_double(call) for call in calls
+    ]  # a call with float64 is traced under 64 bits
     groups = {
         is_wide: iter(
             _trace_in([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)
@@ -371,7 +381,7 @@ def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
         return [call.run(lambda *of: next(rest)) for call in calls]
 
     with jax.enable_x64(is_wide), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of operands that nobody wrote
+        warnings.simplefilter("ignore")  # about made-up operands
         for call in calls:
             call.arguments(note)
         return list(jax.eval_shape(call_all, *given))
@@ -393,17 +403,17 @@ NARROW = {"float64": "float32", "int64": "int32", "uint64": "uint32"}
 
 
 def canonical(dtype: str, mode: tuple[bool, Any]) -> str:
-    """Captures compute constants in 64 bits."""
+    # captures compute constants in 64 bits whatever the mode
     return dtype if mode[0] else NARROW.get(dtype, dtype)
 
 
-# Those that compute in float32 by themselves.
+# Functions that compute 16-bit floats in float32 by themselves.
 WIDE = frozenset(
     {jax.nn.dot_product_attention, jnp.round, jnp.around, jnp.nanstd, jnp.nanvar, jnp.std, jnp.var}
 )
 
 
-# Those that compute among integers before they divide, or look at a condition.
+# Functions that compute with integers before they divide, or take a condition.
 AT_ONCE = frozenset({jax.nn.softmax, special.softmax, jnp.where})
 
 
