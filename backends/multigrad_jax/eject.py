@@ -1,6 +1,4 @@
-"""JAX's code in a file of its own: the `custom_vjp` function, and where it draws a function that
-takes keys as people have them.
-"""
+"""JAX's part of an ejected file: the `custom_vjp` function, and keys and draws for users."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ Tensor = Any
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function; one that draws has a function around it."""
+    """Return the source of the custom function; if it draws, with one around it that reads keys."""
     if "key" not in emitted.names.params:
         return attaching.render(emitted)
     params = [each for each in emitted.names.params if each != "key"]
@@ -35,12 +33,12 @@ def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
 
 # --- keys and draws -------------------------------------------------------------------------------
 def draw_key() -> Tensor:
-    """JAX has no global generator."""
+    """Raise, as JAX has no global generator."""
     raise TypeError("a key is needed to draw: key=jax.random.key(0), an int, or two uint32 words")
 
 
 def read_key(key: Any) -> Tensor:
-    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    """Return the two words of a key: an int as `jax.random.key(n)`, a typed key, or two words."""
     if key is None:
         return draw_key()
     if isinstance(key, int):
@@ -56,7 +54,7 @@ def read_key(key: Any) -> Tensor:
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:
-    """The n-th key of a key."""
+    """Return the n-th key derived from a key."""
     return jax.random.key_data(jax.random.fold_in(random.wrap(key), n))
 
 

@@ -1,5 +1,6 @@
-"""The walk through a jaxpr, once: who computes one says what a literal is and what each equation
-gives, in numbers of jax's, of NumPy's or of a graph's.
+"""An interpreter of jaxprs, in numbers of jax or NumPy or in nodes of a graph.
+
+The caller says what a literal is and what each equation computes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from .versions import core
 
-# The calls that are opened where a function is read, by the param that holds their jaxpr.
+# The primitives that are calls, with the param that holds their jaxpr.
 INLINED = {
     **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
     **dict.fromkeys(
@@ -53,7 +54,7 @@ def walk(
 
 
 def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation as it is."""
+    """Return the results of an equation, computed by jax unchanged."""
     primitive = equation.primitive
     results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
     return list(results) if primitive.multiple_results else [results]
@@ -65,10 +66,8 @@ def opened(held: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
-    """Return the jaxpr of the function that an equation calls, and its constants; None: it calls
-    none.
-    """
     name, params = equation.primitive.name, equation.params
+    # None: the equation calls no function
     return opened(params[INLINED[name]]) if name in INLINED else None
 
 
@@ -81,7 +80,7 @@ def jaxprs_of(equation: Any) -> Iterator[Any]:
 
 
 def within(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of those inside of it."""
+    """Yield the equations of a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_of(equation):

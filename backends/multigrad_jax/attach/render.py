@@ -80,7 +80,7 @@ def _held(emitted: Emitted) -> list[str]:
 
 
 def render_around(emitted: Emitted, given: Sequence[str]) -> str:
-    """Return the source of the custom function and a public one that passes it `given` for params."""
+    """Return the source of the custom function, and of a public one that calls it with `given`."""
     name = f"{emitted.names.identifier}_custom"
     own = replace(
         emitted,

@@ -95,7 +95,7 @@ def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | Non
     return (lambda: True) if isinstance(tensor, jax.core.Tracer) else None
 
 
-# --- many gradients at once, outside of autodiff --------------------------------------------------
+# --- many gradients at once, outside autodiff -----------------------------------------------------
 
 
 def many(

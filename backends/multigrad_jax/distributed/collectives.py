@@ -1,5 +1,6 @@
-"""JAX's rows of the ops over shards: the mapped axes of `shard_map` and `pmap`; under automatic
-sharding an array is one.
+"""JAX's kernels of the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap`.
+
+Under automatic sharding an array is whole, so that no axis is mapped and each op is the identity.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ FEW_BITS = (jnp.float16, jnp.bfloat16)
 
 
 def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
-    """Return the mapped axes that are meant: those named, or those over which `of` varies.
+    """Return the mapped axes to exchange over: those named, or those over which `of` varies.
 
-    A mesh axis over which nothing is mapped is left out: there an array is whole.
+    A mesh axis over which nothing is mapped is left out: an array is whole along it.
 
     Raises:
-        RuleValueError: there is no such axis.
+        RuleValueError: there is no axis of that name.
     """
     if names is None:
         mapped = manual_axes.mapped()
@@ -44,9 +45,7 @@ def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
 
 
 def refuse_own_process(x: Tensor) -> None:
-    """Raise for an array at hand that belongs to one process of several: all shards are asked for,
-    and the others have no part in it.
-    """
+    """Raise for a concrete array of one process of several: the other processes take no part."""
     if isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) or jax.process_count() == 1:
         return
     if x.is_fully_addressable:
@@ -59,7 +58,7 @@ def refuse_own_process(x: Tensor) -> None:
 
 
 def is_mapped(name: str, of: Tensor) -> bool:
-    """Return whether code is mapped over an axis; False: it is one of a mesh, and not manual."""
+    """Return whether code is mapped over an axis; False for an automatic axis of a mesh."""
     mapped = manual_axes.mapped()
     if name in mapped:
         return True
@@ -76,7 +75,7 @@ def is_mapped(name: str, of: Tensor) -> bool:
     there = f"there are {list(known)}" if known else "there is none here"
     raise RuleValueError(
         f"no axis {name!r} is mapped over where a {jax.typeof(of).str_short()} is met; {there}. "
-        f"Use the rule inside of jax.shard_map over a mesh with an axis {name!r}, or leave the "
+        f"Use the rule inside jax.shard_map over a mesh with an axis {name!r}, or leave the "
         "axis away: under automatic sharding an array is whole"
     )
 
@@ -92,6 +91,7 @@ def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
 def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
     axes = axes_of(of, names)
     shared = shared_over(x, axes)
+    # the maximum of equal values is the value itself
     axes = tuple(name for name in axes if name not in shared)
     return own_result(largest(x, axes), axes) if axes else x
 
@@ -106,6 +106,7 @@ def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
     if not axes:
         return x
     refuse_shared("a sum is taken over", x, axes)
+    # a sum of many shards in 16 bits would round at each step
     whole = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
     part = jax.lax.psum_scatter(whole, axes, scatter_dimension=axis % x.ndim, tiled=True)
     return part.astype(x.dtype)
@@ -126,7 +127,7 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
         return x if pairs else jnp.zeros_like(x)
     if len(pairs) == number or set(axes) <= {*manual_axes.mapped()}:
         return jax.lax.ppermute(x, axes, pairs)
-    # A vmap (jax 0.10) takes whole permutations alone.
+    # A vmap (jax 0.10) takes only whole permutations: idle shards are paired, and then dropped.
     sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
     idle = ([i for i in range(number) if i not in used] for used in (sources, targets))
     came = jax.lax.ppermute(x, axes, [*pairs, *zip(*idle, strict=True)])
@@ -136,21 +137,21 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def largest(x: Tensor, axes: tuple[str, ...]) -> Tensor:
-    """The largest over shards; jax's own has no derivative."""
+    """Return the maximum over shards; `jax.lax.pmax` has no derivative."""
     return jax.lax.pmax(x, axes)
 
 
 @largest.defjvp
 def largest_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> tuple[Tensor, Tensor]:
-    """Ties share the cotangent equally."""
     (x,), (tangent,) = primals, tangents
     y = largest(x, axes)
+    # ties share the cotangent equally
     chosen = (x == y).astype(x.dtype)
     return y, jax.lax.psum(chosen * tangent, axes) / jax.lax.psum(chosen, axes)
 
 
 def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
-    """Return the axes over which a value is known to be the same on all shards."""
+    """Return the axes over which a value is known to be equal on all shards."""
     if not manual_axes.is_tracked():
         return []
     own, mapped = manual_axes.varying(x), manual_axes.mapped()
@@ -158,7 +159,7 @@ def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
 
 
 def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:
-    """Raise for a value that is known to be the same on shards that are to have parts of one."""
+    """Raise for a value that is equal on all shards where each should have its own part."""
     shared = shared_over(x, axes)
     if shared:
         raise RuleValueError(
@@ -170,9 +171,10 @@ def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:
 
 
 def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
-    """Give each shard a result, and a cotangent, of its own, save in the forward of a function.
+    """Let a result vary over the axes again, so that each shard has a cotangent of its own.
 
-    What that exchanges is one value to jax, and its cotangent the sum of all shards'.
+    To jax the result of an exchange is one value, whose cotangent is the sum over all shards. In
+    the forward of a custom function it stays so.
     """
     if manual_axes.is_in_forward() or not manual_axes.is_tracked():
         return x
@@ -184,7 +186,7 @@ def all_dim(x: Tensor, *, axis: int, names: Names) -> int:
 
 
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    """Place a key by this device's index along the mapped axes; without any, the array is one."""
+    """Return a key with this device's position along the mapped axes, if there are any."""
     axes = [() if names is None else axes_of(like, names or None) for names in split]
     if not any(axes):
         return key
@@ -207,7 +209,7 @@ def to_shard(x: Tensor) -> Tensor:
         return x
     raise RuleValueError(
         f"over='shard' needs the shard in hand, and under automatic sharding jax shows the whole "
-        f"{jax.typeof(x).str_short()} on a mesh {dict(mesh.shape)}: use the rule inside of "
+        f"{jax.typeof(x).str_short()} on a mesh {dict(mesh.shape)}: use the rule inside "
         "jax.shard_map, or leave over= away for the whole array"
     )
 
@@ -219,19 +221,18 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 OPS = rows_of(globals())
 
 
-# --- the processes of `jax.distributed`: what the debug check MULTIGRAD_CHECK_RANKS compares by ---
-KEYS = "multigrad/"  # how ours begin
-SECONDS = 100.0  # after so many jax (0.10) takes a process for dead that says nothing, by default
+# --- the processes of `jax.distributed`, which MULTIGRAD_CHECK_RANKS compares ---------------------
+KEYS = "multigrad/"  # the prefix of our keys
+SECONDS = 100.0  # jax (0.10) takes a silent process for dead after this time, by default
 MISSING = "NOT_FOUND"
 
 
 def group() -> Group | None:
-    """Return the processes of `jax.distributed.initialize`; None: it was not called, or there is
-    one, or another thread than the main one asks.
-    """
+    """Return the processes of `jax.distributed.initialize`; None without several."""
     state = distributed.global_state
     if state.client is None or (state.num_processes or 1) < 2:
         return None
+    # only the main thread's calls have an order that all processes share
     if threading.current_thread() is not threading.main_thread():
         return None
     return make_group(state.client, state.process_id, state.num_processes)
@@ -239,8 +240,6 @@ def group() -> Group | None:
 
 @functools.lru_cache(1)
 def make_group(client: Any, rank: int, size: int) -> Group:
-    """Return the processes that share a coordination service."""
-
     def put(key: str, text: str) -> None:
         client.key_value_set(KEYS + key, text)
 

@@ -1,8 +1,8 @@
-"""Values inside of `shard_map`, whose types say over which manual axes of the mesh they vary.
+"""The manual axes of `shard_map`: over which of them values vary, and gradients that vary alike.
 
-Jax's own ops let an argument that all shards share vary where another one varies; the transpose of
+jax's own ops let an argument that all shards share vary where another one varies; the transpose of
 that sums its gradient over the shards. `custom_vjp` and loops (jax 0.10) do not, and `custom_vjp`
-takes no gradient that varies less than its input: so both are done here.
+takes no gradient that varies less than its input. This module does both.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def mapped() -> tuple[str, ...]:
 
 def is_tracked() -> bool:
     """Return whether types say over which axes a value varies (`check_vma`)."""
+    # with check_vma=False even an axis index does not vary, by its type
     return any(varying(jax.lax.axis_index(name)) for name in mapped())
 
 
 def is_in_forward() -> bool:
-    """Return whether what a custom function computes is computed now, not a gradient."""
+    """Return whether the forward of a custom function runs now, and not a gradient."""
     return _in_forward.get()
 
 
@@ -51,13 +52,13 @@ def varying(x: Any) -> Axes:
 
 
 def vary(x: Tensor, axes: Axes) -> Tensor:
-    """Let a value vary over axes too; the same numbers."""
+    """Return the same numbers with a type that varies over these axes too."""
     more = tuple(sorted(axes - varying(x)))
     return jax.lax.pcast(x, more, to="varying") if more else x
 
 
 def vary_alike(tensors: Sequence[Tensor], others: Sequence[Any] = ()) -> tuple[Tensor, ...]:
-    """Let tensors vary over all axes over which one of them, or of the others, varies."""
+    """Let tensors vary over every axis over which one of them, or of the others, varies."""
     if not is_manual():
         return tuple(tensors)
     given = [x for x in jax.tree.leaves((tensors, others)) if not isinstance(x, str | bytes)]
@@ -71,20 +72,19 @@ class Varying(tuple[Axes, ...]):
 
 
 def vary_as(gradients: tuple[Any, ...], inputs: Varying) -> tuple[Any, ...]:
-    """Let the gradients of a `custom_vjp` function, of its inputs first, vary as these do."""
+    """Let the gradients of the inputs, which come first, vary as the inputs do."""
     first, rest = gradients[: len(inputs)], gradients[len(inputs) :]
     pairs = zip(first, inputs, strict=True)
     return (*(None if g is None else vary(g, axes) for g, axes in pairs), *rest)
 
 
 def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return a custom function for shards: its gradients vary as its inputs do, which do so alike.
-
-    Its rules are those that were emitted, and call it by the same name.
-    """
+    """Return a custom function for shards: its inputs vary alike, and its gradients as they do."""
     if isinstance(native, jax.custom_jvp):
         return _alike(native, len(emitted.names.inputs))
     written = [inspect.unwrap(f) for f in (primal_of(native), native.fwd, native.bwd)]
+    # the emitted code calls the function by name, so it is run again in a namespace that holds this
+    # one
     own, count = dict(written[0].__globals__), len(emitted.names.inputs)
     plain, forward, backward = (within(own, f) for f in written)
 
@@ -111,8 +111,6 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
 
 
 def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    """Return a function whose first arguments, so many, vary alike."""
-
     def call(*given: Any) -> Any:
         return function(*vary_alike(given[:count], given[count:]), *given[count:])
 
@@ -120,7 +118,7 @@ def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def within(namespace: dict[str, Any], function: Any) -> Any:
-    """Return an emitted function that reads its names here."""
+    """Return an emitted function with another namespace for its globals."""
     own = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
     own.__kwdefaults__ = function.__kwdefaults__
     return own

@@ -1,6 +1,4 @@
-"""jax's custom functions as recipes: the arguments of a call as jax sees them, and how the rules
-are run, on symbolic values.
-"""
+"""Recipes of `jax.custom_vjp` and `jax.custom_jvp` functions, with rules run on symbolic values."""
 
 from __future__ import annotations
 
@@ -41,20 +39,20 @@ from ..versions import primal_of, static_of, takes_symbolic_zeros
 
 Tensor: TypeAlias = Any
 Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (function, *args)
-# Functions whose rules this thread is recording: there, such a function is what it computes.
+# The functions whose rules this thread is recording: within its own rules one is only its primal.
 _recorded = threading.local()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomRecipe(CodeRecipe):
-    """One of jax's custom functions; a subclass says how its rules are run."""
+    """A custom function of jax; subclasses run its rules."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
     is_checked: ClassVar[bool] = True
     function: Any
     name: str
     native: bool | None = None
-    original: Any = None  # the same, perhaps inside of `jax.jit`
+    original: Any = None  # the same, perhaps under `jax.jit`
 
     @property
     def signature(self) -> inspect.Signature | None:
@@ -79,13 +77,13 @@ class CustomRecipe(CodeRecipe):
         return (call_itself(self.function, compute, *args, **kwargs),)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, where it runs as it is on its own framework."""
+        """Call the function itself, if it runs unchanged on jax."""
         return (self.original or self.function)(*args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of one call as jax sees them: all of them positional.
+    """The arguments of one call as jax sees them: all positional.
 
     Attributes:
         values: one for each parameter up to the last given, defaults filled in.
@@ -101,17 +99,17 @@ class Arguments:
 
     @property
     def fixed(self) -> tuple[Any, ...]:
-        """The arguments without a derivative, which come first in the rules."""
+        """The arguments in `nondiff_argnums`, which come first in the rules."""
         return tuple(self.values[i] for i in self.static)
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The positions of the others."""
+        """The positions of the differentiable arguments."""
         return tuple(i for i in range(len(self.values)) if i not in self.static)
 
     @property
     def primals(self) -> tuple[Any, ...]:
-        """The others."""
+        """The differentiable arguments."""
         return tuple(self.values[i] for i in self.positions)
 
     def merge(self, primals: Sequence[Any]) -> tuple[Any, ...]:
@@ -157,7 +155,7 @@ def call_plainly(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
-    """Return a caller that runs the rules of a function in a capture for these arguments."""
+    """Return a caller that records the rules of a function in a trace, for these arguments."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
         with recording(own, given.values):
@@ -168,8 +166,9 @@ def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
 
 @contextmanager
 def recording(function: Any, given: tuple[Any, ...] | None = None) -> Iterator[None]:
-    """Say that the rules of a function are being recorded, for which arguments by position."""
+    """Mark a function's rules as being recorded, for arguments given by position."""
     before = getattr(_recorded, "functions", ())
+    # a new tuple each time: recordings nest, and the outer one is restored
     _recorded.functions = (*before, (function, given))
     try:
         yield
@@ -182,30 +181,29 @@ def is_recorded(function: Any) -> bool:
 
 
 def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Return the outputs of a custom function that is called within its own rules."""
+    """Return the outputs of a custom function called within its own rules."""
     found = compute(*args, **kwargs)
     asked = resolve(function, args, kwargs).values
     return outputs_of(name_of(function), found, asked, given_to(function))
 
 
 def given_to(function: Any) -> tuple[Any, ...] | None:
-    """Return the arguments for which the rules of a function are being recorded; None: they are
-    not, or nobody knows them.
-    """
+    """Return the arguments for which a function's rules are recorded; None if unknown."""
     recorded: tuple[tuple[Any, Any], ...] = getattr(_recorded, "functions", ())
     return next((each for own, each in reversed(recorded) if own is function), None)
 
 
 def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any) -> None:
-    """Compare what a rule computes with what the function computes where nobody differentiates it.
+    """Compare the primal outputs of a function's rule with those of the function itself.
 
     Raises:
-        TraceError: it is something else, so that no one graph does both.
+        TraceError: they differ, so that no one graph computes both.
     """
     own = [each for each in flatten(outputs) if isinstance(each, Value)]
     if not own or all(each.node.op is ops.OUTPUT for each in own):  # the rule calls the function
         return
     trace = own[0].trace
+    # The function draws the same numbers as its rule: the count of draws starts again.
     drawn, trace.draws, asked = trace.draws, 0, questions.count()
     try:
         plain = [
@@ -213,7 +211,7 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
             for each in flatten(call(primal_of(function), *arguments.values))
             if isinstance(each, Value)
         ]
-    except TraceError:  # jax itself computes that, and the proof compares it
+    except TraceError:  # jax computes the primal itself, and the proof compares it
         questions.forget(asked)
         trace.omit(UNDIFFERENTIATED)
         return
@@ -238,7 +236,7 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def split_pair(name: str, what: str, result: Any) -> tuple[Any, Any]:
-    """Return a rule's result where it is a pair."""
+    """Return the two parts of a rule's result; raise if it is no pair."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise GradientError(
             f"function {name!r}: its rule returned a {kind_name(result)}; expected a pair of {what}"
@@ -254,9 +252,7 @@ def name_of(function: Any) -> str:
 
 
 def closed_over(rule: Any, names: tuple[str, ...]) -> Any:
-    """Return the value that a rule made by jax itself closes over under the first of these names;
-    None for a rule of the user's.
-    """
+    """Return the first closed-over value of a rule that jax made; None for a user's rule."""
     plain = plain_function(rule)
     if plain is None or plain.__module__ != jax.custom_vjp.__module__:
         return None
@@ -271,8 +267,8 @@ def has_tangent(value: Any) -> bool:
 
 
 # --- `jax.custom_jvp` -----------------------------------------------------------------------------
-# The rule is linear in the tangents, so that its transpose is its VJP with respect to them.
-PER_ARGUMENT = ("jvps", "self")  # what the rule closes over that jax (0.10) makes of `defjvps(...)`
+# The rule is linear in the tangents, so its VJP with respect to them is its transpose.
+PER_ARGUMENT = ("jvps", "self")  # the closure of the rule that jax (0.10) makes of `defjvps(...)`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -293,6 +289,8 @@ class JvpRecipe(CustomRecipe):
         tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
         call = call_in(trace, function, arguments)
         nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
+        # jax's own rule would compute the primal again with unknown tangents: each argument's is
+        # run
         jvps = closed_over(function.jvp, PER_ARGUMENT)
         if jvps is None:
             result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
@@ -343,7 +341,7 @@ class JvpRecipe(CustomRecipe):
                 "no gradient; only sums of tangents and products with what does not depend on "
                 "them are"
             )
-        # Their shapes alone are read, which are those of the primals.
+        # Only shapes of tangents are left in the graph, and they are those of the primals.
         graph = substitute(Graph(self.name, (), nodes, {}), primals)
         plain = dict(zip(nodes, graph.outputs, strict=True))
         return [
@@ -378,9 +376,9 @@ class JvpRecipe(CustomRecipe):
 def _add_up(
     call: Call, jvps: Sequence[Any], outputs: Any, primals: Sequence[Any], tangents: Sequence[Any]
 ) -> list[Any]:
-    """Return the tangents of the outputs: the sum over the arguments that have a rule."""
     total: list[Any] = [None] * len(flatten(outputs))
     for jvp, tangent in zip(jvps, tangents, strict=False):
+        # an argument without a rule moves nothing
         if jvp is None:
             continue
         shares = flatten(call(jvp, tangent, outputs, *primals))
@@ -456,14 +454,10 @@ class VjpRecipe(CustomRecipe):
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:
-    """Return an argument as a forward gets it that asks for symbolic zeros; each float counts as
-    perturbed.
-    """
+    # each float counts as perturbed: a graph has a gradient for all of them
     return CustomVJPPrimal(value, has_tangent(value))
 
 
 def _zero_of(output: Value) -> SymbolicZero:
-    """Return the symbolic zero for an output without a cotangent; its shape is known where it must
-    be.
-    """
+    # rules test the type; the shape may be open, and () then stands for it
     return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

@@ -1,4 +1,4 @@
-"""jax's own custom gradients, unchanged, as recipes."""
+"""Import of custom functions of jax and equinox as recipes, and calls of them in captured code."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Rule = Callable[..., Any]
 
 
 # --- equinox's `filter_custom_vjp` ----------------------------------------------------------------
-# Its rules take any tree, and ask of its leaves which are arrays.
-# What equinox asks of a leaf: whether arrays, and Python's numbers, are meant; whether floats only.
+# Its rules take any tree, and ask which of its leaves are arrays.
+# equinox's predicates of a leaf: whether Python numbers count too; whether only floats do.
 ASKED = {
     "is_array": (False, False),
     "is_array_like": (True, False),
@@ -50,7 +50,7 @@ ASKED = {
 
 
 def rules_of(function: Any) -> tuple[Rule | None, Rule | None] | None:
-    """Return the rules of such a function; None for what is none."""
+    """Return the rules of a `filter_custom_vjp` function; None for other functions."""
     equinox = sys.modules.get("equinox")
     if equinox is None or not isinstance(function, equinox.filter_custom_vjp):
         return None
@@ -58,12 +58,11 @@ def rules_of(function: Any) -> tuple[Rule | None, Rule | None] | None:
 
 
 def with_pullback(forward: Rule, backward: Rule) -> Rule:
-    """Return the rules as a function of outputs and a pullback: the floats of the first argument
-    have a gradient.
-    """
+    """Return the two rules as one function that returns the outputs and a pullback."""
     is_inexact_array = sys.modules["equinox"].is_inexact_array
 
     def compute(vjp_arg: Any, *args: Any, **kwargs: Any) -> Any:
+        # only the floats of the first argument have a gradient in equinox
         perturbed = jax.tree.map(is_inexact_array, vjp_arg)
         outputs, residuals = forward(perturbed, vjp_arg, *args, **kwargs)
 
@@ -83,7 +82,7 @@ def called(function: Any, vjp_arg: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def predicates() -> dict[Any, Rule]:
-    """Return the answers to equinox's questions about symbols, by the function that asks."""
+    """Return stand-ins for equinox's predicates, which answer for symbolic values."""
     equinox = sys.modules["equinox"]
     return {
         (asked := getattr(equinox, name)): partial(_answer, asked, *means)
@@ -99,14 +98,14 @@ def _answer(asked: Rule, takes_numbers: bool, of_floats: bool, element: Any) -> 
 
 
 # --- calls in code that is read by its jaxpr ------------------------------------------------------
-# A call is one equation, so that its own gradient is not lost: jax writes such a call into the
-# jaxpr with the rules of its own kind, which cannot be read back. What is traced here is kept apart
-# from what jax keeps for others, as it holds our equation.
+# A call becomes one equation of ours, so that its own gradient is not lost: jax's own equation
+# holds rules that cannot be read back. APART keys jax's caches, so that a trace with our equation
+# is never reused elsewhere.
 CALLED = core.Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
 APART = jax.make_user_context("")
 _importing: ContextVar[bool] = ContextVar("multigrad_jax_importing", default=False)
-# The function whose next call is jax's.
+# The function whose next call goes to jax, and not to our equation.
 _passing: ContextVar[Any] = ContextVar("multigrad_jax_passing", default=None)
 
 
@@ -116,8 +115,8 @@ class Called:
 
     Attributes:
         function: the function.
-        tree, leaves: its arguments; in `leaves`, at `places`, stand the arrays of the equation.
-        avals: what jax knows of each of its results.
+        tree, leaves: its arguments; the equation's arrays go to the `places` in `leaves`.
+        avals: the abstract values of its results.
     """
 
     function: Any
@@ -127,14 +126,14 @@ class Called:
     avals: tuple[Any, ...] = ()
 
     def arguments(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return (args, kwargs) with these in the places of the arrays."""
+        """Return (args, kwargs) with these arrays at their places."""
         leaves = list(self.leaves)
         for place, array in zip(self.places, arrays, strict=True):
             leaves[place] = array
         return jax.tree.unflatten(self.tree, leaves)
 
     def run(self, *arrays: Tensor) -> list[Tensor]:
-        """Call the function itself, by jax's own means; what its rules call are equations again."""
+        """Call the function through jax; calls within its rules become equations again."""
         args, kwargs = self.arguments(arrays)
         reset = _passing.set(self.function)
         try:
@@ -143,14 +142,14 @@ class Called:
             _passing.reset(reset)
 
     def compute(self, *arrays: Tensor) -> list[Tensor]:
-        """Compute what the function does, without its gradient."""
+        """Compute the function's primal, without its gradient."""
         args, kwargs = self.arguments(arrays)
         return jax.tree.leaves(primal_of(self.function)(*args, **kwargs))
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Let calls of custom functions become equations of ours."""
+    """Turn calls of custom functions into equations of ours."""
     reset = _importing.set(True)
     try:
         with APART("reading"):
@@ -164,7 +163,7 @@ def is_reading() -> bool:
 
 
 def holds_loop(jaxpr: Any) -> bool:
-    """Return whether a jaxpr has a loop in it that values may end, which has no derivative."""
+    """Return whether a jaxpr holds a `while` loop, which has no reverse-mode derivative."""
     return any(equation.primitive.name == "while" for equation in within(opened(jaxpr)[0]))
 
 
@@ -172,11 +171,11 @@ def note(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_derived: bool = False
 ) -> tuple[Any, ...] | None:
     """Return the result of a custom function's call that became an equation, in a tuple; None where
-    jax takes it itself.
+    jax handles the call.
 
     Args:
-        is_derived: its gradient is the derivative of what it computes, and matters where there is
-            a loop in that.
+        is_derived: its gradient is the derivative of its primal, so that the equation is needed
+            only if that holds a loop.
     """
     if _passing.get() is function:
         _passing.set(None)
@@ -214,18 +213,18 @@ def _compute(*arrays: Tensor, called: Called) -> list[Tensor]:
 
 
 def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, called: Called) -> Any:
-    """Differentiate by the function's own rule, where jax asks while it traces."""
+    # by the function's own rule, where jax differentiates while it traces
     return jax.jvp(called.run, list(primals), [ad.instantiate_zeros(t) for t in tangents])
 
 
 def _batch(arrays: Sequence[Tensor], axes: Sequence[Any], *, called: Called) -> Any:
-    """Map over an axis: a call of a function whose gradient is that of the other one, mapped."""
+    # a call of a function whose gradient is this one's, mapped
     results = jax.tree.leaves(mapped(called, tuple(axes))(*arrays))
     return results, [0] * len(results)
 
 
 def mapped(called: Called, axes: tuple[Any, ...]) -> Any:
-    """Return a custom function of the arrays of a call, each with one more axis or None."""
+    """Return a custom function of the arrays of a call, mapped over an axis of each or none."""
 
     def run(*arrays: Tensor) -> list[Tensor]:
         return jax.vmap(called.run, in_axes=axes)(*arrays)
@@ -234,7 +233,7 @@ def mapped(called: Called, axes: tuple[Any, ...]) -> Any:
         return compute(*arrays), arrays
 
     def backward(arrays: tuple[Tensor, ...], cotangents: Any) -> tuple[Tensor, ...]:
-        with recording(called.function):  # its rules may call it
+        with recording(called.function):  # its rules may call the function itself
             found = jax.vjp(run, *arrays)[1](cotangents)
         return tuple(None if each.dtype == jax.dtypes.float0 else each for each in found)
 
@@ -252,19 +251,19 @@ batching.primitive_batchers[CALLED] = _batch
 
 
 JITTED = type(jax.jit(len))
-# What the rules close over that jax (0.10) makes of `jax.custom_gradient(fun)`.
+# The closure of the rules that jax (0.10) makes of `jax.custom_gradient(fun)`.
 CUSTOM_GRADIENT = ("fun",)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PullbackRecipe(GradientRecipe):
-    """What `jax.custom_gradient` decorates."""
+    """A function that `jax.custom_gradient` decorates."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
     original: Any = None
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decorated function, where it runs as it is on its own framework."""
+        """Call the decorated function, if it runs unchanged on jax."""
         return self.original(*args, **kwargs)
 
 
@@ -281,6 +280,7 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
     if isinstance(inner, VJP_KINDS):
         if inner.fwd is None or inner.bwd is None:
             raise _undefined(inner, "f.defvjp(fwd, bwd)")
+        # jax makes a custom_vjp of it, whose rules hold the traced pullback: the original is read
         decorated = closed_over(inner.fwd, CUSTOM_GRADIENT)
         if decorated is not None:
             return PullbackRecipe(decorated, name_of(decorated), library="jax", original=function)
@@ -312,7 +312,7 @@ def _undefined(function: Any, definition: str) -> RuleTypeError:
 
 @dataclass(frozen=True, slots=True)
 class WithOwnGradient:
-    """Stands in for a custom function where another is captured: derivatives use its own rule."""
+    """A stand-in for a custom function in captured code: derivatives use its own rule."""
 
     function: Any
     captured: Function
@@ -328,7 +328,7 @@ class WithOwnGradient:
 
 @dataclass(frozen=True, slots=True)
 class OfItself:
-    """Stands in for a custom function inside of its own rules."""
+    """A stand-in for a custom function within its own rules."""
 
     function: Any
 
@@ -338,16 +338,14 @@ class OfItself:
 
 
 def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
-    """Return the stand-in for a custom function; None if its gradient is the derivative of its
-    primal, as for jax's own functions.
-    """
+    """Return the stand-in for a custom function; None if its gradient is its derivative anyway."""
     if is_recorded(function):
         return OfItself(function)
     return None if is_jaxs_own(function) else own_gradient(function)
 
 
 def own_gradient(function: Any) -> WithOwnGradient | None:
-    """Return the stand-in for a custom function, even one of jax; None if it has no rule."""
+    """Return the stand-in for a custom function, even one of jax's; None if it has no rule."""
     try:
         return WithOwnGradient(function, find_imported(function))
     except RuleTypeError:
@@ -360,12 +358,11 @@ def find_imported(function: Any) -> Function:
 
 
 def is_jaxs_own(function: Any) -> bool:
-    """Return whether a custom function is one of jax's, whose gradient is its derivative; not what
-    its decorators make.
-    """
+    """Return whether a custom function is jax's own: its gradient is its primal's derivative."""
     plain = plain_function(primal_of(function))
     root = (getattr(plain, "__module__", None) or "").partition(".")[0]
     return (
+        # functions that jax's decorators make are in its modules too
         root == jax.__name__
         and closed_over(getattr(function, "fwd", None), CUSTOM_GRADIENT) is None
     )
@@ -379,8 +376,9 @@ def intercept(kind: type) -> Interception:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         reversed_ = getattr(self, "in_reverse_mode", None)
-        if reversed_ is not None and is_reading():  # with rules that are read
+        if reversed_ is not None and is_reading():  # a capture reads the custom_vjp form
             return reversed_(*args, **kwargs)
+        # no symbolic value among the arguments, though jax may be tracing for a capture
         if not comes_to_us(args, kwargs, "jax", "numpy"):
             noted = None
             if not is_recorded(self):

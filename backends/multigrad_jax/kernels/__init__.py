@@ -1,1 +1,1 @@
-"""JAX's rows: for each op of the table the function of JAX that computes it."""
+"""JAX's kernels: for each op the function of JAX that computes it."""

@@ -1,4 +1,4 @@
-"""JAX's rows of the families of arrays and convolutions: op to callable."""
+"""JAX's kernels of the ops on arrays, and of convolutions."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
     first = x.ndim - len(sizes)
     for i, (size, stride, dilation) in enumerate(zip(sizes, strides, dilations, strict=True)):
         count = (x.shape[first + i] - dilation * (size - 1) - 1) // stride + 1
+        # windows overlap, so that each element is gathered as often as it is seen
         places = stride * jnp.arange(count)[:, None] + dilation * jnp.arange(size)
         x = jnp.moveaxis(jnp.take(x, places, first + i), first + i + 1, -1)
     return x
@@ -34,6 +35,7 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
 def unwindows(x: Tensor, like: Tensor, **attrs: Any) -> Tensor:
     values = accumulated(x)
     shape = jax.ShapeDtypeStruct(like.shape, values.dtype)
+    # sums in float32 for 16 bits: an element may be in many windows
     (sums,) = jax.linear_transpose(lambda given: windows(given, **attrs), shape)(values)
     return sums.astype(x.dtype)
 
@@ -59,13 +61,11 @@ def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tens
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
-    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    # a scalar has no axes, whichever are named
     return () if x.ndim == 0 else axis
 
 
 def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function of jax along axes as a row."""
-
     def call(x: Tensor, *, axis: Axis, **attrs: Any) -> Tensor:
         return function(x, axis=over(x, axis), **attrs)
 
@@ -79,6 +79,7 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     axis = over(x, axis)
     largest = jnp.max(x, axis=axis, keepdims=True, initial=-jnp.inf)
+    # without this, -inf - -inf gives NaN for a row of infinities
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
     total = jnp.log(jnp.sum(jnp.exp(x - shift), axis=axis, keepdims=True)) + shift
     return total if keepdims else jnp.squeeze(total, axis)
@@ -125,9 +126,8 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def are_staged_matrices(a: Tensor, b: Tensor) -> bool:
-    """Return whether jax stages out a product that needs no more than one equation; jax.numpy takes
-    many more steps of Python to find that out.
-    """
+    # one equation is enough for two strong matrices, and jnp.matmul takes many steps of Python to
+    # find that out
     if not (is_staged_out(a) and is_staged_out(b)):
         return False
     left, right = a.aval, b.aval
@@ -140,12 +140,11 @@ def are_staged_matrices(a: Tensor, b: Tensor) -> bool:
 
 
 def contracted(a: Tensor, i: int, b: Tensor, j: int) -> Tensor:
-    """The sums of products along an axis of each."""
     return jax.lax.dot_general(a, b, (((i,), (j,)), ((), ())), preferred_element_type=a.dtype)
 
 
 def narrowed(x: Tensor, dtype: Any) -> Tensor:
-    """The same in another dtype; to ask jax for a cast costs more than to look."""
+    # a look costs less than jax's cast to the same dtype
     return x if x.dtype == dtype else x.astype(dtype)
 
 
@@ -174,7 +173,7 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
-    """A constant of the program, without a device of its own: it goes where the others are."""
+    # without a device: a constant goes where the other operands are
     return jnp.asarray(value.as_numpy(jnp.dtype(dtype)))
 
 

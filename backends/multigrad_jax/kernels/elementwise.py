@@ -1,4 +1,4 @@
-"""JAX's rows of the elementwise family: op to callable."""
+"""JAX's kernels of elementwise ops and activations."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ HALVES = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 
 
 def is_staged_out(x: Any) -> bool:
-    """Return whether jax writes down what becomes of a value, and nothing is mapped or derived."""
+    """Return whether a value is a tracer of a jaxpr, with no vmap or derivative around it."""
+    # by name: the class is in an internal module of jax
     return type(x).__name__ == "DynamicJaxprTracer"
 
 
 def accumulated(x: Tensor) -> Tensor:
-    """16-bit floats in float32, so that a reduction rounds once."""
+    """Return 16-bit floats in float32, so that a reduction rounds once."""
     return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
 
 
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute 16-bit floats in float32 and round once."""
+    """Return a function that computes 16-bit floats in float32 and rounds once."""
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
@@ -54,7 +55,7 @@ def clip(x: Tensor, min: Any, max: Any) -> Tensor:
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if x.dtype == jnp.float64 and str(dtype).startswith("float8"):
-        x = x.astype(jnp.float32)  # rounded twice, as everywhere
+        x = x.astype(jnp.float32)  # rounded twice, as in all backends
     # Where int64 is switched off, JAX warns before it takes int32.
     return x.astype(jax.dtypes.canonicalize_dtype(dtype) if dtype == jnp.int64 else dtype)
 
@@ -68,19 +69,18 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 
 def zero_at_zero(result: Tensor, b: Tensor) -> Tensor:
-    """The result of integers, 0 where they are divided by 0, which JAX leaves open."""
     if jnp.issubdtype(result.dtype, jnp.floating) or (isinstance(b, int) and b):
         return result
+    # JAX leaves integers divided by 0 open; every backend gives 0
     return jnp.where(b == 0, 0, result)
 
 
 def power(a: Tensor, b: Tensor) -> Tensor:
-    """A whole exponent as a float: for an int jax multiplies, and x ** -3 overflows in float16."""
+    # for an int jax multiplies out, and x ** -3 overflows in float16
     result = jnp.power(a, float(b) if isinstance(b, int) else b)
     if isinstance(b, int | float) and b == 2:
         return result
-    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
-    # them.
+    # XLA rewrites log(a ** b) as b log |a|, a number where it must be NaN, unless an op is between.
     return jnp.where(jnp.isnan(result), result + result, result)
 
 
@@ -90,7 +90,7 @@ def log1p(x: Tensor) -> Tensor:
 
 @jax.custom_jvp
 def log1p_wide(x: Tensor) -> Tensor:
-    """XLA's float64 one (jax 0.10, CPU) is off by 150 ulp below zero; Kahan's correction is not."""
+    """Return log1p by Kahan: XLA's in float64 (jax 0.10, CPU) is off by 150 ulp below 0."""
     # Without the barrier compiled code takes (1 + x) - 1 for x, and the correction is gone.
     near = jax.lax.optimization_barrier(1.0 + x)
     corrected = jnp.log(near) * (x / (near - 1.0))
@@ -104,13 +104,12 @@ def differentiate_log1p(primals: tuple[Tensor], tangents: tuple[Tensor]) -> tupl
 
 
 def flushed(x: Tensor) -> Tensor:
-    """Zero, with its sign, for a subnormal number: XLA takes some of them for another number."""
+    # XLA takes some subnormal numbers for other numbers: zero, with the sign
     return jnp.where(jnp.abs(x) < jnp.finfo(x.dtype).tiny, 0.0 * x, x)
 
 
 def cbrt(x: Tensor) -> Tensor:
-    # XLA's (jax 0.10, CPU) gives -5.6e-16 for the subnormal numbers that it takes for zero
-    # elsewhere.
+    # XLA's (jax 0.10, CPU) gives -5.6e-16 for subnormal numbers, which it flushes elsewhere.
     if x.dtype == jnp.float16:
         return jnp.cbrt(x)
     return jnp.cbrt(flushed(x))
@@ -136,6 +135,7 @@ def cosh(x: Tensor) -> Tensor:
 
 def sinh(x: Tensor) -> Tensor:
     root = jnp.exp(0.5 * jnp.abs(x))
+    # far from 0 XLA's (jax 0.10, CPU) is off as its cosh is
     far = jnp.copysign((0.5 * root) * root - 0.5 / (root * root), x)
     return jnp.where(jnp.abs(x) < 1.0, jnp.sinh(x), far)
 
@@ -143,7 +143,7 @@ def sinh(x: Tensor) -> Tensor:
 def atanh(x: Tensor) -> Tensor:
     if x.dtype != jnp.float64:
         return jnp.arctanh(x)
-    size = jnp.abs(x)  # through our log1p
+    size = jnp.abs(x)  # by our log1p: XLA's (jax 0.10, CPU) is off by 56 eps
     return jnp.copysign(0.5 * log1p(2.0 * size / (1.0 - size)), x)
 
 
@@ -153,15 +153,17 @@ def sinc(x: Tensor) -> Tensor:
 
 
 def erfinv(x: Tensor) -> Tensor:
-    """XLA's (jax 0.10, CPU), off by 15 eps in float64, and a Newton step, in the tails by erfc."""
+    # XLA's (jax 0.10, CPU) is off by 15 eps in float64: one Newton step, in the tails by erfc
     root, size = jax.lax.erf_inv(x), jnp.abs(x)
     tail = jnp.sign(x) * ((1.0 - size) - jax.lax.erfc(jnp.abs(root)))
     error = jnp.where(size < 0.5, jax.lax.erf(root) - x, tail)
     refined = root - error * (math.sqrt(math.pi) / 2) * jnp.exp(root * root)
+    # at 1 and beyond the step is NaN
     return jnp.where(size < 1.0, refined, root)
 
 
 def digamma(x: Tensor) -> Tensor:
+    # XLA's is NaN at 0
     return jnp.where(x == 0, -1.0 / x, reflected(jnp, jax.lax.digamma, x))
 
 
@@ -175,14 +177,14 @@ WIDE_FLOATS = (jnp.dtype("float32"), jnp.dtype("float64"))
 
 def sigmoid(x: Tensor) -> Tensor:
     if is_staged_out(x) and x.aval.dtype in WIDE_FLOATS:
-        return jax.lax.logistic(x)  # as jax.nn has it
+        return jax.lax.logistic(x)  # as in jax.nn, with fewer steps
     # XLA's 1 / (1 + exp(-x)) overflows in float16, and is 0, from -11 down.
     if x.dtype == jnp.float16:
         return jax.nn.sigmoid(x.astype(jnp.float32)).astype(x.dtype)
     return jax.nn.sigmoid(x)
 
 
-@functools.partial(jax.jit, inline=True)  # eager calls compile each op by itself
+@functools.partial(jax.jit, inline=True)  # one kernel in eager code instead of two
 def heaviside(x: Tensor) -> Tensor:
     return (x > 0).astype(x.dtype)
 

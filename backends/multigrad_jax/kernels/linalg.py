@@ -1,7 +1,6 @@
-"""JAX's rows of linear algebra, each function named as its op; see
-`multigrad/graph/ops/arrays/linalg.py`.
+"""JAX's kernels of linear algebra, named as their ops; see `multigrad/graph/ops/arrays/linalg.py`.
 
-Nothing raises: a matrix that has no factor or inverse gives NaN or an infinity.
+None of them raises: a matrix without a factor or inverse gives NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -41,11 +40,12 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
 
 def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
     cutoff = max(rtol, epsilons * max(x.shape[-2:]) * float(jnp.finfo(x.dtype).eps))
+    # infinities as NaN: LAPACK may not end for one
     return jnp.linalg.pinv(x + 0 * x, rtol=cutoff)
 
 
 def expm(x: Tensor) -> Tensor:
-    # Its own squares once too little (0.10): 4e6 eps at a norm of 9; and is NaN above 3e5.
+    # jax's own (0.10) squares once too few: 4e6 eps at a norm of 9; and it is NaN above 3e5.
     norm = jnp.max(jnp.sum(jnp.abs(x), -2), -1, initial=0.0)[..., None, None]
     _, squarings = jnp.frexp(jnp.where(jnp.isfinite(norm), norm, 0.0) / PADE_REACHES)
     squarings = jnp.maximum(squarings, 0)
@@ -71,6 +71,7 @@ def lu(x: Tensor) -> Tensor:
 
 
 def lu_pivots(x: Tensor) -> Tensor:
+    # in float32 for 16 bits, as the factors are computed, so that both agree
     return lax.linalg.lu(accumulated(x))[1]
 
 
@@ -79,13 +80,15 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 
 def svd(x: Tensor) -> Tensor:
-    # Infinities as NaN: of one LAPACK's may never end.
+    # infinities as NaN: LAPACK may not end for one
     u, s, vh = jnp.linalg.svd(x + 0 * x, full_matrices=False)
+    # an op has one result: the values are the first row above the vectors
     return jnp.concatenate((s[..., None, :], u, jnp.swapaxes(vh, -1, -2)), -2)
 
 
 def eigh(x: Tensor, *, lower: bool) -> Tensor:
     v, w = lax.linalg.eigh(x, lower=lower, symmetrize_input=False)
+    # the values above the vectors, as in svd
     return jnp.concatenate((w[..., None, :], v), -2)
 
 
@@ -94,6 +97,7 @@ def eigvalsh(x: Tensor, *, lower: bool) -> Tensor:
 
 
 def svdvals(x: Tensor) -> Tensor:
+    # as in svd
     return jnp.linalg.svd(x + 0 * x, compute_uv=False)
 
 

@@ -1,6 +1,6 @@
-"""JAX's rows: op to callable. An op with a symbol that is left out is written infix.
+"""JAX's kernels by op; an op with a symbol that is left out is emitted infix.
 
-A loop that values end is `lax.while_loop`; see `multigrad/graph/ops/arrays/loops.py`.
+The loops are `lax.while_loop` and `lax.scan`; see `multigrad/graph/ops/arrays/loops.py`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,11 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """The constants are carried too, but for lengths: so jax knows its functions again and compiles
-    once.
-    """
     tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
     lengths = tuple(c if isinstance(c, int) else None for c in constants)
     others = tuple(None if isinstance(c, int) else c for c in constants)
+    # Tensors among the constants are carried, and lengths are part of the key: so jax gets the same
+    # function objects again and compiles once.
     return lax.while_loop(*functions(condition, body, lengths), (tensors, others))[0]
 
 
@@ -64,8 +63,6 @@ def while_loop(
 def functions(
     condition: Function, body: Function, lengths: tuple[int | None, ...]
 ) -> tuple[Function, Function]:
-    """Return the two of a loop as jax takes them."""
-
     def given(values: Any) -> list[Any]:
         carry, others = values
         pairs = zip(lengths, others, strict=True)
@@ -76,6 +73,7 @@ def functions(
 
     def turn(values: Any) -> Any:
         after = zip(body(*given(values)), values[0], strict=True)
+        # jax needs each turn to keep the dtypes of the carry
         return tuple(jnp.asarray(new, old.dtype) for new, old in after), values[1]
 
     return goes_on, turn
@@ -88,21 +86,17 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """The constants are carried too, but for lengths: so jax knows its function again and compiles
-    once.
-    """
     tensors = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
     lengths = tuple(c if isinstance(c, int) else None for c in constants)
     others = tuple(None if isinstance(c, int) else c for c in constants)
     turn = turn_of(body, lengths)
+    # constants are carried, as in while_loop
     (after, _), results = lax.scan(turn, (tensors, others), tuple(rows), reverse=reverse)
     return (*after, *results)
 
 
 @functools.lru_cache(maxsize=1024)
 def turn_of(body: Function, lengths: tuple[int | None, ...]) -> Function:
-    """Return the turn of a scan as jax takes it."""
-
     def turn(values: Any, row: Any) -> Any:
         carry, others = values
         pairs = zip(lengths, others, strict=True)
@@ -119,11 +113,9 @@ def turn_of(body: Function, lengths: tuple[int | None, ...]) -> Function:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """Return the bits of a mask."""
     return jnp.packbits(mask)
 
 
 def unpack(bits: Tensor, like: Tensor) -> Tensor:
-    """Return the mask that was packed, of the shape of an array."""
     flat = jnp.unpackbits(bits, count=math.prod(like.shape))
     return flat.reshape(like.shape).astype(bool)

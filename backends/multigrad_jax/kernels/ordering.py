@@ -1,4 +1,4 @@
-"""JAX's rows of the ordering family, each function named as its op."""
+"""JAX's kernels of sorts, cumulative ops and extremes, named as their ops."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
     def combine(earlier: Any, later: Any) -> Any:
         (total, y), (value, own) = earlier, later
+        # equal infinities would give NaN as a difference
         share = jnp.where(own == y, 1.0, jnp.exp(jnp.minimum(own - y, 0.0)))
         return value + share * total, own
 
@@ -45,24 +46,21 @@ def cummin(x: Tensor, *, axis: int) -> Tensor:
 
 
 def front(x: Tensor, axis: int) -> int:
-    """The axis counted from the front, which `jax.lax` needs."""
+    # `jax.lax` takes no negative axis
     return range(x.ndim)[axis]
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
-    """The index of each element along an axis, in a shape that broadcasts."""
     shape = [1] * x.ndim
     shape[axis] = x.shape[axis]
     return jnp.arange(x.shape[axis]).reshape(shape)
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """The stable permutation that sorts x."""
     return jnp.argsort(x, axis=axis, stable=True, descending=descending)
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """x at places along an axis, each row at its own."""
     return jnp.take_along_axis(x, places, axis)
 
 

@@ -1,7 +1,7 @@
-"""Random draws on jax: jax.random's own threefry, and the normal transform that all backends share.
+"""Random draws on jax, by jax.random's threefry and the normal transform shared by all backends.
 
 Keys are made with `impl="threefry2x32"` and drawn in the partitionable layout whatever the user's
-configuration says, so that the numbers stay those of the other backends.
+configuration, so that the numbers equal those of the other backends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
-    """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    """Return the n-th key of a key: a pair of ints for a pair and an int, else two uint32 words."""
     if isinstance(key, core.PlacedKey):
         return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if is_pair_of_ints(key) and not isinstance(n, jax.Array):
@@ -37,7 +37,7 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw uniforms in [0, 1) of x's shape, dtype and device: `jax.random.uniform` itself."""
+    """Return uniforms in [0, 1) of x's shape, dtype and device, those of `jax.random.uniform`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
         return draw_part(part_of_uniforms, key, x)
@@ -45,7 +45,7 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw standard normals of x's shape, dtype and device (in float32 `jax.random.normal`'s)."""
+    """Return standard normals of x's shape, dtype and device; float32 as `jax.random.normal`."""
     core.check_dtype(x.dtype.name)
     if isinstance(key, core.PlacedKey):
         return draw_part(part_of_normals, key, x)
@@ -53,7 +53,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def draw_key() -> Tensor:
-    """Refuse: jax has no global generator to draw from."""
+    """Raise, as jax has no global generator."""
     raise RuleError(
         "a random rule needs a key on jax, which has no global generator: pass key=..., "
         "e.g. xg.use(rule, key=jax.random.key(0))"
@@ -61,7 +61,7 @@ def draw_key() -> Tensor:
 
 
 def key_pair(key: Tensor) -> Tensor:
-    """Turn a jax key, typed or two raw uint32, concrete or traced, into its two uint32 words."""
+    """Return the two uint32 words of a jax key, typed or raw, concrete or traced."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         name = str(jax.random.key_impl(key))
         if name != IMPLEMENTATION:
@@ -97,12 +97,11 @@ def draw_normal(
 
 
 def wrap(key: Tensor) -> Tensor:
-    """Make a typed key of two words."""
     return jax.random.wrap_key_data(key_words(key), impl=IMPLEMENTATION)
 
 
 def key_words(key: Tensor) -> Tensor:
-    """Make a pair of ints an array: NumPy's, which belongs to no trace."""
+    # NumPy's array belongs to no trace, and so cannot leak from one
     return np.array(key, np.uint32) if is_pair_of_ints(key) else key
 
 
@@ -111,7 +110,7 @@ def is_pair_of_ints(key: Tensor) -> bool:
 
 
 def place_like(draw: Tensor, x: Tensor) -> Tensor:
-    """Move a concrete draw to where x is; under a trace the compiler places it."""
+    """Move a concrete draw to x's devices; under a trace the compiler places it."""
     if isinstance(x, jax.core.Tracer) or isinstance(draw, jax.core.Tracer):
         return draw
     if draw.sharding == x.sharding:
@@ -121,12 +120,10 @@ def place_like(draw: Tensor, x: Tensor) -> Tensor:
 
 # --- draws for an array that is sharded -----------------------------------------------------------
 def draw_placed(draw: Callable[..., Tensor], words: Tensor, x: Tensor) -> Tensor:
-    """Draw for the whole of x where x is, each device its part; by `draw(words, shape, dtype)`.
-
-    The draw is told of explicit axes, which it has from nowhere else.
-    """
+    """Draw for the whole of x on its devices, each device its part."""
     if isinstance(x, jax.core.Tracer):
         sharding = jax.typeof(x).sharding
+        # explicit axes must be named to the draw, which cannot infer them from the words
         is_told = AxisType.Explicit in sharding.mesh.axis_types and is_staged()
         return draw(words, x.shape, x.dtype, sharding if is_told else None)
     if isinstance(words, jax.core.Tracer) or not is_split(x):
@@ -138,7 +135,7 @@ def draw_placed(draw: Callable[..., Tensor], words: Tensor, x: Tensor) -> Tensor
 def draw_at(
     draw: Callable[..., Tensor], shape: tuple[int, ...], dtype: Any, sharding: NamedSharding
 ) -> Callable[[Tensor], Tensor]:
-    """Return a draw that each device makes its part of; a constraint has the compiler cut it."""
+    """Return a compiled draw that each device makes only for its part."""
     kinds = {*sharding.mesh.axis_types}
 
     def run(words: Tensor) -> Tensor:
@@ -146,6 +143,7 @@ def draw_at(
             if kinds == {AxisType.Explicit}:
                 return draw(words, shape, dtype, sharding)
             drawn = draw(words, shape, dtype)
+            # without the constraint each device draws the whole and cuts its part
             if kinds == {AxisType.Auto}:
                 return jax.lax.with_sharding_constraint(drawn, sharding)
             return drawn
@@ -154,7 +152,7 @@ def draw_at(
 
 
 def is_split(x: Tensor) -> bool:
-    """Return whether a concrete array is spread over several devices of a mesh."""
+    """Return whether a concrete array is spread over the devices of a mesh."""
     sharding: Any = getattr(x, "sharding", None)
     return isinstance(sharding, NamedSharding) and not sharding.is_fully_replicated
 
@@ -166,9 +164,9 @@ def is_staged() -> bool:
 
 
 # --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
-# They are pairs of uint32 (high, low), because jax has wider integers in a mode of its own only.
+# Pairs of uint32 (high, low), because jax has 64-bit integers only if the user switches them on.
 def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
-    """Draw what x is a part of; see `count`."""
+    """Draw the part that x is of a whole array; see `count`."""
     first = wide(key.start) if isinstance(key.start, int) else key.start
     part = draw(key_words(key.key), first, key.whole, x.shape, x.dtype)
     return vary(part, varying(first[1]))
@@ -180,8 +178,8 @@ def part_of_uniforms(
 ) -> Tensor:
     from jax.extend.random import threefry2x32_p  # and Pallas (0.10): 18 ms that few need
 
-    # The key as it is: as arrays like the counters it is carried along, for ten times the time. The
-    # words of varying counters are said to be the same everywhere (jax 0.10).
+    # The key stays two scalars: as arrays like the counters it takes ten times the time. jax 0.10
+    # types the words of varying counters as equal on all shards, which `draw_part` corrects.
     x, y = threefry2x32_p.bind(words[0], words[1], *count(start, whole, shape))
     if dtype == jnp.float64:
         bits = (x.astype(jnp.uint64) << 20) | (y >> 12).astype(jnp.uint64)
@@ -202,10 +200,10 @@ def part_of_normals(
 
 
 def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:
-    """Count the elements of a part as the whole array does.
+    """Return the counters of a part's elements within the whole array.
 
     Args:
-        start: the count of its first element.
+        start: the counter of the part's first element.
         whole: the whole array's shape.
         shape: the part's.
     """
@@ -229,12 +227,12 @@ def add(x: Wide, y: Wide) -> Wide:
 
 
 def multiply(x: Tensor, number: int, bound: int) -> Wide:
-    """Multiply uint32 below a bound by a number, modulo 2**64."""
+    """Return x times a number modulo 2**64, for uint32 x below a bound."""
     above, below = wide(number)
     low = x * below
     if (bound - 1) * number <= core.WORD_MASK:
         return jnp.zeros_like(low), low
-    # Of halves: a product of two of them, or a sum of three, is below 2**32.
+    # In halves of 16 bits: a product of two, or a sum of three, is below 2**32.
     half, mask = np.uint32(16), np.uint32(0xFFFF)
     x1, x0, y1, y0 = x >> half, x & mask, below >> half, below & mask
     cross, other = x0 * y1, x1 * y0

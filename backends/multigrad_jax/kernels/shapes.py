@@ -1,7 +1,7 @@
-"""JAX's rows of the families of shapes and places, each function named as its op.
+"""JAX's kernels of the ops on shapes and indices, named as their ops.
 
-Its integers are int32 unless int64 is switched on. What lies outside cannot raise: it is NaN where
-it is taken, as `jnp.take` has it, and dropped where it is put.
+Its integers are int32 unless int64 is switched on. An index outside cannot raise: reads give NaN,
+as `jnp.take` does, and writes are dropped.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def none_from_end(indices: Tensor, length: int) -> Tensor:
-    """Indices that none is counted from the end of: a negative one lies outside."""
+    # jax counts negative indices from the end, and here they are outside
     return jnp.where(indices < 0, length, indices)
 
 
 def rows(indices: Tensor, axis: int) -> Any:
-    """The index of each element, but by `indices` along an axis."""
     places = list(jnp.indices(indices.shape, sparse=True))
     places[axis] = indices
     return tuple(places)
@@ -59,6 +58,7 @@ def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     if not x.shape[axis]:
+        # an axis of length 0 has no nearest element
         before, after = x.shape[: axis % x.ndim], x.shape[axis % x.ndim + 1 :]
         return jnp.zeros((*before, *indices.shape, *after), x.dtype)
     return jnp.take(x, indices, axis, mode="clip")
@@ -76,6 +76,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 @lifted
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     last = jnp.full(like.shape, -1, indices.dtype)
+    # of several updates of one place the last wins: jax's own order is undefined
     return last.at[rows(indices, axis)].max(positions(indices, axis))
 
 
@@ -106,7 +107,7 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     if None in item or not are_known(shape):
         return x[item]
     taken = places(item, shape)
-    # What jax.numpy makes of it too, after many steps of Python.
+    # The slice that jax.numpy makes too, after many steps of Python.
     starts, ends, steps = [], [], []
     for each in taken:
         if not each or each.step < 0:
@@ -122,12 +123,11 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def are_known(shape: tuple[Any, ...]) -> bool:
-    """Return whether no length is a symbol."""
     return {*map(type, shape)} <= {int}
 
 
 def blank(shape: tuple[int, ...]) -> Any:
-    """Return an array of one byte in memory, to ask NumPy what an index takes."""
+    # one byte of memory serves any shape: NumPy only tells what an index takes
     return np.ndarray(shape, bool, b"\0", strides=(0,) * len(shape))
 
 
@@ -136,7 +136,7 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
-    """Return zeros with x where an index without arrays says."""
+    """Return zeros of a shape with x at an index without arrays."""
     if not are_known(shape):
         return jnp.zeros(shape, x.dtype).at[item].set(x)
     # Zeros around it cost XLA less than a scatter, and less to trace.
@@ -150,7 +150,6 @@ def placed(x: Tensor, item: tuple[Any, ...], shape: tuple[Any, ...]) -> Tensor:
 
 
 def places(item: tuple[Any, ...], shape: tuple[int, ...]) -> list[range]:
-    """Return the places that an index takes along each axis."""
     rows = zip(by_axis(item, len(shape)), shape, strict=True)
     return [range(n)[i] if isinstance(i, slice) else range(n)[i : i + 1 or None] for i, n in rows]
 
@@ -166,7 +165,7 @@ def by_axis(item: tuple[Any, ...], rank: int) -> list[Any]:
 
 
 def margins(taken: range, length: int) -> tuple[int, int, int]:
-    """Return how many zeros lie before, behind and between places along an axis."""
+    """Return the numbers of zeros before, after and between places along an axis."""
     if not taken:
         return 0, length, 0
     return min(taken), length - 1 - max(taken), abs(taken.step) - 1
@@ -177,7 +176,6 @@ def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Any:
-    """The indices counted from the front."""
     return np.array(from_front(indices, x.shape[axis]), np.int32)
 
 

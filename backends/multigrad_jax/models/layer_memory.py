@@ -1,6 +1,7 @@
-"""What the layers of a Keras model keep for backward, as `jax.vjp` tells of a trace: nothing runs.
+"""The memory that layers of a Keras model keep for backward, read from a trace of `jax.vjp`.
 
-Names of layers are scopes of names, which JAX writes to equations of forward and of its transpose.
+Nothing runs. Layers are named scopes, which JAX writes to equations of the forward and its
+transpose.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def kept_by_call(
             own = [next(left) if is_float(each) else each for each in inputs]
             return call(weights, others, own, within)
 
+        # without weights, the derivative is with respect to the inputs
         if weights:
             return jax.vjp(of_weights, weights)
         return jax.vjp(of_inputs, list(filter(is_float, inputs)))
@@ -51,6 +53,7 @@ def kept_by_call(
     back = jax.make_jaxpr(lambda pull, cotangents: pull(cotangents))(pull, outputs).jaxpr
     count = len(tree.tree_leaves(outputs))
     graph = traced.jaxpr
+    # weights are kept by the model anyway
     own = {*graph.invars[: len(weights) + len(others)], *graph.constvars}
     makers: dict[Any, str | None] = dict.fromkeys(graph.invars)
     readers: dict[Any, set[str | None]] = {}
@@ -69,6 +72,7 @@ def kept_by_call(
             continue
         done.add(kept)
         aval, maker = kept.aval, makers[kept]
+        # the layer that made it, if its backward reads it; else the first reader
         layer = maker if maker in keepers[read] else min(map(str, keepers[read]))
         scopes.add(
             str(layer),
@@ -84,7 +88,6 @@ def kept_by_call(
 def note_readers(
     readers: dict[Any, set[str | None]], operands: Sequence[Any], layer: str | None
 ) -> None:
-    """Note that a layer reads values; None: what the model returns."""
     for each in operands:
         if not isinstance(each, Literal):
             readers.setdefault(each, set()).add(layer)

@@ -1,8 +1,9 @@
-"""The layers of a function of jax: which equations of its jaxpr together are one.
+"""The layers in a jaxpr: which of its equations together are one linear layer, pooling or
+activation.
 
-A linear layer is a product of data with a weight, and the numbers for each channel that are added
-to it; a batch normalization in inference is what such numbers do to it next. Data is what depends
-on the function's array arguments; all else is weights.
+A linear layer is a product of data with a weight, and an addition of one number per channel. A
+batch normalization in inference is such numbers applied next. Data is all that depends on the
+function's array arguments; everything else is weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outlin
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
 AFFINE = ("add", "sub", "mul", "div")
 PRODUCTS = ("dot_general", "conv_general_dilated")
-# What the functions of `jax.nn` and the primitives are that are activations.
+# The functions of `jax.nn`, and primitives, that are activations.
 ACTIVATIONS = frozenset({
     "celu", "elu", "gelu", "hard_sigmoid", "hard_swish", "hard_silu", "hard_tanh", "leaky_relu",
     "log_sigmoid", "logistic", "mish", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus",
@@ -35,15 +36,15 @@ ACTIVATIONS = frozenset({
 
 @dataclass(slots=True)
 class Plan:
-    """What an equation begins.
+    """One layer, by the equation that begins it.
 
     Attributes:
         kind: as `multigrad.models.attribution.kinds` names it.
         equation: the one that begins it.
         at: the position of the data among its operands.
-        steps: what is done to each channel in the layer, with what holds the numbers.
-        normalizing: the same of a batch normalization that follows.
-        divisor: of a pooling.
+        steps: the equations on each channel in the layer, with the atoms of their numbers.
+        normalizing: the same for a batch normalization that follows.
+        divisor: that of a pooling.
     """
 
     kind: str
@@ -62,12 +63,11 @@ class Plan:
 
 
 def flatten(closed: Any) -> Any:
-    """Return a jaxpr of (constants, arguments) without calls inside, but for activations and for
-    what has a derivative of its own.
-    """
+    """Return a jaxpr of (constants, arguments) with its calls inlined."""
     consts, types = closed.consts, [variable.aval for variable in closed.jaxpr.invars]
 
     def compute(equation: Any, operands: list[Any]) -> list[Any]:
+        # activations and functions with a custom derivative stay calls
         inner = None if equation.primitive.name in OWN_DERIVATIVE else called(equation)
         if inner is not None and activation_of(equation) is None:
             return run(*inner, operands)
@@ -97,7 +97,7 @@ def inlined_activations() -> tuple[Inlined, ...]:
 
 
 def activation_of(equation: Any) -> str | None:
-    """Return the kind of an activation, None for another equation."""
+    """Return the kind of an activation; None for another equation."""
     name = name_of(equation) or equation.primitive.name
     if name == "relu" or (name == "max" and any(map(is_zero, equation.invars))):
         return "relu"
@@ -113,7 +113,7 @@ class Layers:
 
     Attributes:
         plans: by the identity of the equation that begins a layer.
-        taken: the equations that belong to an earlier one's, which hand their data on.
+        taken: the equations within a layer after its first, which pass their data through.
         data: the variables that depend on the arguments.
     """
 
@@ -155,8 +155,7 @@ class Layers:
         """Return the layer that an equation begins.
 
         Raises:
-            RuleValueError: its weight is among the arguments, or it lies where it cannot be
-                reached.
+            RuleValueError: its weight is an argument, or it is where rules do not reach.
         """
         name = equation.primitive.name
         given = [i for i, atom in enumerate(equation.invars) if self.is_data(atom)]
@@ -171,7 +170,7 @@ class Layers:
         inside = {each.primitive.name for inner in jaxprs_of(equation) for each in within(inner)}
         if inside.intersection(held):
             raise RuleValueError(
-                f"a layer lies inside of {name!r}, where rules that read weights do not reach: "
+                f"a layer lies inside {name!r}, where rules that read weights do not reach: "
                 "write it without that loop or branch"
             )
         return None
@@ -196,7 +195,7 @@ class Layers:
         return plan
 
     def _follow(self, plan: Plan, axis: int) -> None:
-        """Find what is done to each channel of a product next."""
+        # a step on channels belongs to the layer only while nothing else reads its input
         (variable,) = plan.equation.outvars
         places: list[tuple[Any, Any]] = []
         while self.uses[variable] == 1 and variable in self.user:
@@ -213,6 +212,7 @@ class Layers:
                 break
             (variable,) = equation.outvars
         if places and places[0][0].primitive.name == "add":
+            # the first addition is the bias; a normalization needs a factor too
             plan.steps.append(places.pop(0))
         if any(equation.primitive.name in ("mul", "div") for equation, _ in places):
             plan.normalizing += places
@@ -226,14 +226,13 @@ class Layers:
         other = equation.invars[1 - at]
         if self.is_data(other) or out.aval.shape != variable.aval.shape:
             return False
+        # a number divided by data is not linear in the data
         if equation.primitive.name == "div" and at == 1:
             return False
         return self.numbers_of(other, axis) is not None
 
     def numbers_of(self, atom: Any, axis: int) -> Any:
-        """Return the array from which an operand is broadcast, with one number per channel or one
-        for all; None if its numbers also differ along other axes.
-        """
+        """Return the array behind an operand if it has one number per channel, or one for all."""
         shape = atom.aval.shape
         if not shape or all(n == 1 for i, n in enumerate(shape) if i != axis):
             return atom
@@ -253,7 +252,6 @@ class Layers:
         return Plan("max_pooling", equation)
 
     def _pooling(self, equation: Any, given: list[int]) -> Plan | None:
-        """Return the pooling that a sum begins, where it is divided by a number next."""
         x, (variable,) = equation.invars[0], equation.outvars
         name = equation.primitive.name
         if name == "reduce_sum":
@@ -271,6 +269,7 @@ class Layers:
             other = following.invars[-1]
             if following.primitive.name != "div" or following.invars[0] is not variable:
                 return None
+            # a sum is a pooling only if the number of its terms divides it
             if not isinstance(other, core.Literal) or float(other.val) != count:
                 return None
             self.taken.add(id(following))
@@ -279,7 +278,7 @@ class Layers:
         return None
 
 
-# What a primitive begins, that is no activation.
+# The layers that primitives begin, activations aside.
 BEGINS: Mapping[str, Callable[[Layers, Any, list[int]], Plan | None]] = {
     **dict.fromkeys(PRODUCTS, Layers._product),
     "add": Layers._addition,
@@ -302,7 +301,7 @@ def live(jaxpr: Any) -> list[Any]:
 
 # --- where the channels lie -----------------------------------------------------------------------
 def has_columns(equation: Any, at: int) -> bool:
-    """Return whether the columns of a product's weight lie along one axis.
+    """Return whether a product's weight has one axis of columns.
 
     Raises:
         RuleValueError: each example has a weight of its own.
@@ -317,7 +316,7 @@ def has_columns(equation: Any, at: int) -> bool:
 
 
 def moved_axis(equation: Any, axis: int) -> int | None:
-    """Return where an axis lies after its shape was changed, None where it is mixed with others."""
+    """Return the position of an axis after a reshaping; None if it is merged with others."""
     name, params = equation.primitive.name, equation.params
     before, after = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
     if name == "convert_element_type":
@@ -327,6 +326,7 @@ def moved_axis(equation: Any, axis: int) -> int | None:
     if name == "broadcast_in_dim":
         return int(params["broadcast_dimensions"][axis])
     for i, n in enumerate(after):
+        # a reshape keeps an axis if the elements before it stay as many
         if n == before[axis] and math.prod(after[:i]) == math.prod(before[:axis]):
             return i
     return None

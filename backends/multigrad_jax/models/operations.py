@@ -1,7 +1,7 @@
-"""Which equations of a jaxpr a selector means.
+"""The equations of a jaxpr that a selector of `override` selects.
 
-A jaxpr keeps the names of functions under `jit` and of those with a derivative of their own. Others
-are gone: what is left of them are primitives, under the frames of the call that made them.
+A jaxpr keeps the names of functions under `jit` and of those with a custom derivative. All others
+are inlined: their primitives remain, with the frames of the call that made them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,23 @@ from ..versions import PRIMALS
 from ..walk import called, jaxprs_of
 
 # --- functions that jax inlines, given back their calls -------------------------------------------
-# Of such a function a jaxpr holds the equations, one after another, and the frames of the call that
-# made each. Where they are what the function gives for one array, they become one call again; where
-# an equation has the frame and is no part of that, the call had another form.
+# A jaxpr holds the equations of such a function in a row, each with the frames of the call that
+# made it. If they are the function's equations for one array, they become one call again. An
+# equation with the frame that is no part of such a row comes from a call of another form.
 Frames = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inlined:
-    """A function that jax inlines.
-
-    Attributes:
-        function: it.
-        name: its name.
-        frame: the file and the name of its frame.
-    """
+    """A function that jax inlines, with the file and name of its frame."""
 
     function: Callable[..., Any]
     name: str
     frame: Frames
 
     def forms(self, aval: Any) -> Iterator[tuple[Any, Any]]:
-        """Yield the function's code for an array, and a call of it: as it is by default, and with
-        each of its flags turned.
+        """Yield the jaxpr and a call of the function for an array: by default, and with each flag
+        set.
         """
         flags = [
             (row.name, not row.default)
@@ -72,7 +66,7 @@ def named(function: Callable[..., Any], name: str, options: dict[str, Any]) -> C
 
 
 def inlined(function: Callable[..., Any], name: str) -> Inlined | None:
-    """Return a function as jax inlines it; None: its frames cannot be known."""
+    """Return a function as jax inlines it; None if its frames cannot be known."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         return None
@@ -80,10 +74,10 @@ def inlined(function: Callable[..., Any], name: str) -> Inlined | None:
 
 
 def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
-    """Return a jaxpr that calls these functions.
+    """Return a jaxpr with the calls of these inlined functions restored.
 
     Raises:
-        RuleValueError: a call of one of them was of another form than `function(array)`.
+        RuleValueError: a call of one of them was not of the form `function(array)`.
     """
     equations = list(jaxpr.eqns)
     frames = [frames_of(equation) for equation in equations] if functions else []
@@ -117,7 +111,7 @@ def frames_of(equation: Any) -> set[Frames]:
 
 
 def match(function: Inlined, equations: Sequence[Any]) -> tuple[Any, int] | None:
-    """Return the call that the first of some equations were, and how many they are."""
+    """Return the call that the first equations came from, and the number of them."""
     inputs = [
         atom
         for atom in equations[0].invars
@@ -149,6 +143,7 @@ def aligned(code: Any, tin: Any, equations: Sequence[Any]) -> dict[Any, Any] | N
             return None
         if not all(map(lambda a, b: same(values, a, b), ours.invars, theirs.invars)):
             return None
+        # params may hold jaxprs and functions, which are equal only by their text
         if str(ours.params) != str(theirs.params):
             return None
         values.update(zip(ours.outvars, theirs.outvars, strict=True))
@@ -156,7 +151,6 @@ def aligned(code: Any, tin: Any, equations: Sequence[Any]) -> dict[Any, Any] | N
 
 
 def same(values: dict[Any, Any], ours: Any, theirs: Any) -> bool:
-    """Return whether two operands are the same."""
     if isinstance(ours, core.Literal) or isinstance(theirs, core.Literal):
         return (
             isinstance(ours, core.Literal)
@@ -174,12 +168,12 @@ MODULES = (jax.nn, jnp, jax.lax)
 
 @dataclass(frozen=True, slots=True)
 class Called(Meant):
-    """What one selector means: a function or a primitive, by its name.
+    """What one selector selects: a function or a primitive, by its name.
 
     Attributes:
         code: (file, line) of the function, where it was given as an object.
         is_primitive: whether only a primitive is meant.
-        own: for a name, what jax's own function of that name is, where that is something else.
+        own: for a name, jax's own function of that name, if it differs.
         inlined: the function, where jax inlines it.
     """
 
@@ -189,7 +183,6 @@ class Called(Meant):
     inlined: Inlined | None = None
 
     def fits(self, equation: Any) -> bool:
-        """Return whether an equation is such a call."""
         return self._is_named(equation) or (self.own is not None and self.own.fits(equation))
 
     def _is_named(self, equation: Any) -> bool:
@@ -208,27 +201,26 @@ def is_float(atom: Any) -> bool:
 
 
 def inner_of(equation: Any) -> Any:
-    """Return the jaxpr that an equation calls."""
     found = called(equation)
     assert found is not None  # of NAMED
     return found[0]
 
 
 def name_of(equation: Any) -> str | None:
-    """Return the name of the function that an equation calls; None: it calls none."""
+    """Return the name of the function that an equation calls; None if it calls none."""
     if equation.primitive.name not in NAMED:
         return None
     return equation.params.get("name") or inner_of(equation).debug_info.func_name
 
 
 def code_of(jaxpr: Any) -> tuple[str, int] | None:
-    """Return where the function of a jaxpr was written; None: that is not known."""
+    """Return where the function of a jaxpr was written, if known."""
     info = jaxpr.debug_info
     return (info.func_filename, info.func_lineno) if info.func_filename else None
 
 
 def source_of(function: Any) -> tuple[str, int] | None:
-    """Return where a function was written; None: it has no code."""
+    """Return where a function was written; None if it has no code."""
     plain = inspect.unwrap(getattr(function, "fun", function))
     plain = inspect.unwrap(getattr(plain, "fun", plain))
     code = getattr(plain, "__code__", None)
@@ -236,7 +228,7 @@ def source_of(function: Any) -> tuple[str, int] | None:
 
 
 def is_operation(selector: Any) -> bool:
-    """Return whether a selector is a function or a primitive of jax, or made by it."""
+    """Return whether a selector is a function or primitive of jax, or a function made by jax."""
     if isinstance(selector, (core.Primitive, *PRIMALS, jnp.ufunc)):
         return True
     module = getattr(selector, "__module__", None) or ""
@@ -250,7 +242,7 @@ def find(selector: Any) -> Called:
 
     Raises:
         RuleTypeError: it is not an operation.
-        RuleValueError: jax inlines it, so that no call of it can be found in a jaxpr.
+        RuleValueError: jax inlines it, so that no call of it is in a jaxpr.
     """
     if isinstance(selector, str):
         is_primitive = hasattr(core.primitives, f"{selector}_p")
@@ -272,7 +264,7 @@ def find(selector: Any) -> Called:
         if function is None:
             return Called(selector, traced.eqns[0].primitive.name, is_primitive=True)
         return Called(selector, function, code_of(inner_of(traced.eqns[0])))
-    # A call of it, once it has one again, has no code: it is the one that was made for it.
+    # A restored call has no code of its function: it has that of the wrapper in `named`.
     found = inlined(selector, name)
     if found is None:
         parts = ", ".join(sorted({name_of(each) or each.primitive.name for each in traced.eqns}))
@@ -285,14 +277,14 @@ def find(selector: Any) -> Called:
 
 
 def code_of_outlined() -> tuple[str, int]:
-    """Return where the calls are written that inlined functions are given."""
+    """Return where the wrapper of restored calls is written."""
     code = named.__code__
     inner = next(each for each in code.co_consts if hasattr(each, "co_firstlineno"))
     return inner.co_filename, inner.co_firstlineno
 
 
 def trace(function: Callable[..., Any]) -> Any:
-    """Return the jaxpr of a function of one array, or of two; None: it is neither."""
+    """Return the jaxpr of a function of one array, or of two; None if it takes neither."""
     x = jnp.ones((2, 3), jnp.float32)
     for arguments in ((x,), (x, x)):
         with suppress(Exception):  # of any library
@@ -301,7 +293,7 @@ def trace(function: Callable[..., Any]) -> Any:
 
 
 def names_in(jaxpr: Any) -> Iterator[str]:
-    """Yield the names of the operations in a jaxpr and in those inside of it."""
+    """Yield the names of the operations in a jaxpr, nested ones included."""
     for equation in jaxpr.eqns:
         yield name_of(equation) or equation.primitive.name
         if equation.primitive.name not in OWN_DERIVATIVE:
@@ -310,7 +302,7 @@ def names_in(jaxpr: Any) -> Iterator[str]:
 
 
 def hidden_in(jaxpr: Any, meant: Called, holder: str | None = None) -> str | None:
-    """Return the function with a derivative of its own inside of which an operation is called."""
+    """Return the function with a custom derivative within which an operation is called."""
     for equation in jaxpr.eqns:
         if holder is not None and meant.fits(equation):
             return holder
@@ -324,13 +316,12 @@ def hidden_in(jaxpr: Any, meant: Called, holder: str | None = None) -> str | Non
 
 
 def refuse_unmet(name: str, jaxpr: Any, missing: Sequence[Called]) -> None:
-    """Say which selector the code of a function does not call."""
     meant = missing[0]
     said = meant.said
     holder = hidden_in(jaxpr, meant)
     if holder is not None:
         raise RuleValueError(
-            f"{name} calls {said!r} only inside of {holder!r}, which has a derivative of its own: "
+            f"{name} calls {said!r} only inside {holder!r}, which has a derivative of its own: "
             f"select {holder!r}"
         )
     names = set(names_in(jaxpr))

@@ -1,7 +1,7 @@
-"""`xg.override` for functions of jax: traced at each call, computed with the rules.
+"""`xg.override` for functions of jax: each call is traced and its jaxpr computed with the rules.
 
-A function is traced anew at each call, as what it closes over may have changed; under `jax.jit`
-that is once.
+A function is traced again at each call, as the values that it closes over may have changed; under
+`jax.jit` that happens once.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, k
     """Trace a call, and compute it with the rules.
 
     Args:
-        compute: what computes a jaxpr of arguments, and of what objects among them hold, with the
-            rules.
+        compute: computes a jaxpr of arguments, and of the state of objects among them, with rules.
 
     Raises:
-        RuleValueError: it calls none of the operations that a selector means.
+        RuleValueError: it calls none of the operations that a selector selects.
     """
     given, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
     places = [i for i, leaf in enumerate(given) if isinstance(leaf, jax.Array)]
     owner = getattr(function, "__self__", function)
+    # nnx forbids changing a module within a trace: copies are changed, and read back after
     objects = Objects(function, given) if any(map(is_object, [owner, *given])) else None
     result: list[Any] = []
 
@@ -108,7 +108,7 @@ def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, k
 
 # --- functions whose calls change objects of flax nnx ---------------------------------------------
 class Objects:
-    """The nnx modules of a call: its arguments, the function itself or what it is a method of."""
+    """The nnx modules of a call: those among the arguments, and the function or its owner."""
 
     def __init__(self, function: Callable[..., Any], leaves: list[Any]) -> None:
         nnx = sys.modules["flax.nnx"]
@@ -122,12 +122,11 @@ class Objects:
         self.tree_after: Any = self.tree
 
     def copies(self, arrays: list[Any]) -> list[Any]:
-        """Return copies that hold these arrays."""
         state = jax.tree_util.tree_unflatten(self.tree, arrays)
         return sys.modules["flax.nnx"].merge(self.definition, state)
 
     def put_into(self, leaves: list[Any], copies: list[Any]) -> Callable[..., Any]:
-        """Put copies in the place of the objects; return the function that is called."""
+        """Replace the objects by copies; return the function to call."""
         for i, copy in zip(self.places, copies, strict=False):
             leaves[i] = copy
         if not self.is_owned:
@@ -136,13 +135,13 @@ class Objects:
         return copies[-1] if own is None else MethodType(own, copies[-1])
 
     def state_of(self, copies: list[Any]) -> list[Any]:
-        """Return the arrays that copies hold after the call."""
         state = sys.modules["flax.nnx"].state(copies)
         arrays, self.tree_after = jax.tree_util.tree_flatten(state)
         return arrays
 
     def update(self, arrays: list[Any]) -> None:
-        """Give the objects what their copies hold."""
+        """Copy the state of the copies back into the objects."""
+        # most calls change nothing, and then nothing is written
         unchanged = self.tree_after == self.tree and all(map(operator.is_, arrays, self.arrays))
         if not unchanged:
             state = jax.tree_util.tree_unflatten(self.tree_after, arrays)
@@ -150,13 +149,13 @@ class Objects:
 
 
 def is_object(leaf: Any) -> bool:
-    """Return whether a leaf of arguments is a module of nnx, which is not looked into."""
+    """Return whether a leaf of arguments is an nnx module, which stays whole."""
     nnx = sys.modules.get("flax.nnx")
     return nnx is not None and isinstance(leaf, nnx.Module)
 
 
 def refuse_changed(name: str, error: Exception) -> None:
-    """Say how a function may change a module of nnx, where an error says that it did."""
+    """Raise, with advice, if an error says that a closed-over nnx module was changed."""
     if type(error).__name__ == "TraceContextError":
         raise RuleValueError(
             f"{name} changes a module of flax nnx that it closes over ({error.args[0]:.60}...): "
@@ -165,13 +164,14 @@ def refuse_changed(name: str, error: Exception) -> None:
         ) from error
 
 
-# --- a jaxpr computed anew, with rules in the place of some of its equations ----------------------
-# All that holds no such equation is bound as it was, with its params. What has a derivative of its
-# own is never opened.
+# --- a jaxpr computed again, with rules for some of its equations --------------------------------
+# An equation that holds no such equation is bound unchanged, with its params. A function with a
+# custom derivative is never opened.
 class Rewriting:
     """The rules of one `override`, as they act on jaxprs.
 
-    What is kept of a jaxpr under `jit` holds as long as jax itself keeps it: compiled once.
+    What is derived from a jaxpr under `jit` lives as long as jax keeps that jaxpr: it compiles
+    once.
     """
 
     def __init__(self, rows: Sequence[tuple[Called, Any]]) -> None:
@@ -183,14 +183,14 @@ class Rewriting:
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
     def find(self, equation: Any) -> tuple[Called, Function] | None:
-        """Return the row that selects an equation, None without one."""
+        """Return the row that selects an equation, if any."""
         for row in self.rows:
             if row[0].fits(equation):
                 return row
         return None
 
     def held(self, jaxpr: Any) -> frozenset[Called]:
-        """Return which of the operations a jaxpr calls, where they can be changed."""
+        """Return the operations within a jaxpr that are selected and can be replaced."""
         known = self._holding.get(jaxpr)
         if known is None:
             found: set[Called] = set()
@@ -204,7 +204,7 @@ class Rewriting:
         return known
 
     def outlined(self, jaxpr: Any) -> Any:
-        """Return a jaxpr in which inlined functions that are meant have their calls again."""
+        """Return a jaxpr in which selected inlined functions have their calls again."""
         if not self.inlined:
             return jaxpr
         known = self._outlined.get(jaxpr)
@@ -213,24 +213,23 @@ class Rewriting:
         return known
 
     def held_by(self, equation: Any) -> frozenset[Called]:
-        """Return which of the operations are called inside of an equation."""
         return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
 
     def checked(
         self, name: str, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Compute the jaxpr of a whole function, with the rules."""
         unmet = [meant for meant, _ in self.rows if meant not in self.held(closed.jaxpr)]
         if unmet:
             refuse_unmet(name, closed.jaxpr, unmet)
         return self.run(closed.jaxpr, closed.consts, [*arguments, *state])
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
-        """Compute a jaxpr, with the rules."""
+        """Compute a jaxpr with the rules."""
         jaxpr = self.outlined(jaxpr)
 
         def compute(equation: Any, operands: list[Tensor]) -> list[Tensor]:
             info = equation.source_info
+            # errors and profiles still show the user's own lines
             stack = source_info_util.current_name_stack() + info.name_stack
             with (
                 source_info_util.user_context(info.traceback, name_stack=stack),
@@ -244,7 +243,7 @@ class Rewriting:
         """Return the results of one equation, with the rules.
 
         Raises:
-            RuleValueError: it holds an operation that is meant and cannot be opened.
+            RuleValueError: it holds a selected operation and cannot be opened.
         """
         row = self.find(equation)
         if row is not None:
@@ -266,7 +265,7 @@ class Rewriting:
         if inside is None:
             name = min(each.name for each in held)
             raise RuleValueError(
-                f"operation {name!r} is called inside of {primitive!r}, whose code cannot be "
+                f"operation {name!r} is called inside {primitive!r}, whose code cannot be "
                 "changed: override the function that is given to it"
             )
         return list(inside(self.run, equation, operands))
@@ -274,17 +273,17 @@ class Rewriting:
     def replace(
         self, meant: Called, rule: Function, equation: Any, operands: list[Tensor]
     ) -> list[Tensor]:
-        """Return the result of an equation, whose gradient is the rule's."""
+        """Return the result of an equation, with the rule's gradient."""
         refuse_differentiated(equation, meant.name)
         at = input_of(meant, equation)
         tin = jnp.asarray(operands[at])
+        # the other operands keep their own gradients
         held = [*operands[:at], jax.lax.stop_gradient(tin), *operands[at + 1 :]]
         (out,) = bind(equation, held)
         check_fit(rule.name, f"operation {meant.name!r}", tin.shape, out.shape)
         return [rule(tin, out)]
 
     def under_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-        """Return the results of a call under `jit`."""
         params = equation.params
         closed = params["jaxpr"]
         known = self._jitted.get(closed)
@@ -293,6 +292,7 @@ class Rewriting:
             def call(*arguments: Tensor) -> list[Tensor]:
                 return self.run(held().jaxpr, held().consts, arguments)
 
+            # a strong reference would keep its own key of `_jitted` alive
             held: Any = ref(closed)
             call.__name__ = call.__qualname__ = params["name"]
             known = self._jitted[closed] = jax.jit(call, **jit_options(params))
@@ -300,7 +300,6 @@ class Rewriting:
 
 
 def jit_options(params: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of `jax.jit` by which a call was made."""
     options: dict[str, Any] = {"keep_unused": params["keep_unused"], "inline": params["inline"]}
     for name in ("in_shardings", "out_shardings"):
         if any(hasattr(each, "device_set") or hasattr(each, "spec") for each in params[name]):
@@ -310,7 +309,7 @@ def jit_options(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def last_uses(jaxpr: Any) -> dict[int, list[Any]]:
-    """Return the variables whose last use each equation is."""
+    """Return the variables that no later equation reads, by the position of the equation."""
     last: dict[Any, int] = {}
     for i, equation in enumerate(jaxpr.eqns):
         for atom in (*equation.invars, *equation.outvars):
@@ -348,7 +347,7 @@ def input_of(meant: Called, equation: Any) -> int:
 
 
 def refuse_differentiated(equation: Any, name: str) -> None:
-    """Refuse an operation under a derivative that the function takes itself."""
+    """Raise for an operation under a derivative that the function itself takes."""
     stack = str(equation.source_info.name_stack)
     if "jvp(" in stack or "transpose(" in stack:
         raise RuleValueError(

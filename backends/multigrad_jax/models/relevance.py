@@ -1,4 +1,4 @@
-"""A function of jax computed with the rules of a composite on its layers."""
+"""Functions of jax computed with the rules of a composite on their layers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jn
 
 
 def reads_layers(rules: Any) -> bool:
-    """Return whether rules are a composite, or read what layers hold."""
+    """Return whether rules are a composite, or read the weights of layers."""
     if isinstance(rules, Composite):
         return True
     return any(is_layer_rule(rule) for rule in rules.values())
 
 
 def composite_of(rules: Any) -> Composite:
-    """Return the composite that rules by kinds of layers are."""
+    """Return the composite for rules that are given by kinds of layers."""
     if isinstance(rules, Mapping):
         flat = dict(parts_of(rules))
         odd = next((part for part in flat if part not in KINDS), None)
@@ -58,8 +58,8 @@ def run(
     """Compute a jaxpr, with the rules of a composite on its layers.
 
     Args:
-        arguments: what is data.
-        state: of objects, weights among it.
+        arguments: the data.
+        state: the arrays of objects, which count as weights.
 
     Raises:
         RuleValueError: it has no layer with a rule.
@@ -79,7 +79,7 @@ def run(
 
 
 def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
-    """Return the rule for each layer, by the identity of its equation; None is no rule."""
+    """Return the rule for each layer, by the identity of its equation; None for no rule."""
     plans = layers.plans
     rows = [(str(i), plan.kind) for i, plan in enumerate(plans.values())]
     chosen = dict(zip(plans, composite.choose(rows), strict=True))
@@ -104,22 +104,21 @@ class Relevance:
     def run(self, flat: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Return the results, in the jaxpr's order."""
         equations = sorted(self.layers.equations, key=self.layers.has_data)
-        # Weights first: a layer reads all of its.
+        # weights first: a layer reads all of its own at its first equation
         ordered = flat.jaxpr.replace(eqns=equations)
         return walk(ordered, flat.consts, arguments, self.compute, values=self.values)
 
     def compute(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
-        """Return the results of one equation, with the rules."""
         key = id(equation)
         if key in self.layers.plans:
             return [self.layer(key, self.layers.plans[key], operands)]
         if key not in self.layers.taken:
             return bind(equation, operands)
         data = zip(operands, equation.invars, strict=True)
+        # an equation within a layer, which is already computed: its data passes through
         return [next(x for x, atom in data if self.layers.is_data(atom))]
 
     def layer(self, key: int, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return a layer's output, with its rule's gradient."""
         rule = self.chosen[key]
         if plan.kind == "addition":
             return self.addition(rule, plan, operands)
@@ -143,7 +142,8 @@ class Relevance:
 
     # --- linear layers and convolutions -----------------------------------------------------------
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return a product with all that is done to its channels, each with its rule."""
+        """Return a product with the steps on its channels, each with its rule."""
+        # a normalization that follows is merged into the weight, as canonizers do
         merges = self.composite.canonize and bool(plan.normalizing) and rule is not None
         normalizing: Any = self.composite.rule("batch_normalization")
         axis = plan.axis
@@ -167,7 +167,7 @@ class Relevance:
         return out if normalizing is None else put_over(normalizing, plan.kind, x, out)
 
     def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
-        """Apply a per-channel step to an array whose channels are on another axis."""
+        """Apply a per-channel step to an array with channels on another axis."""
         at, numbers = self.numbers(equation, held)
         if numbers.ndim:
             numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
@@ -175,9 +175,7 @@ class Relevance:
         return apply(out, numbers) if at == 0 else apply(numbers, out)
 
     def numbers(self, equation: Any, held: Any) -> tuple[int, Tensor]:
-        """Return the position of the data in an equation, and the numbers that it meets: one for
-        each channel, or one.
-        """
+        """Return the position of the data in an equation, and its numbers, per channel or one."""
         at = next(i for i, atom in enumerate(equation.invars) if self.layers.is_data(atom))
         numbers = jnp.asarray(self.read(held))
         return at, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
@@ -200,7 +198,7 @@ class Relevance:
         return inward(function(x, weight, bias, outward(out)))
 
     def affine(self, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
-        """Return the factor and the summand of each channel, None where there is none."""
+        """Return the factor and the summand of each channel, or None."""
         scale, shift = None, None
         merged = plan.normalizing if self.composite.canonize else []
         for equation, held in (*plan.steps, *merged):
@@ -221,7 +219,6 @@ class Relevance:
         return None if scale is None else jnp.asarray(scale), shift
 
     def pooling(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
-        """Return an average, with its rule."""
         (x,) = operands
         held = x if rule is None else jax.lax.stop_gradient(x)
         out = bind(plan.equation, [held])[0] / plan.divisor
@@ -255,22 +252,20 @@ class Relevance:
 
 
 def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
-    """Return a rule on a kind of layers as a Function of a layer's tensors and what it computed."""
     if is_layer_rule(rule):
         function = rule.over(kind, **attributes)
-        # A model's weights may be NumPy's arrays.
+        # a model's weights may be NumPy arrays
         return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
     return lambda *given: put_over(rule, kind, given[0], given[-1])
 
 
 def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
-    """Return a layer's output, with the gradient of a rule that reads no weights."""
     check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
     return over(rule)(x, out)
 
 
 def refuse_weights(rule: Any, kind: str) -> None:
-    """Refuse a rule that reads weights, for a layer that has none."""
+    """Raise if a rule reads weights, for a layer without any."""
     if is_layer_rule(rule):
         raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {kind} has not")
 
@@ -280,9 +275,7 @@ def inverse(order: Sequence[int]) -> list[int]:
 
 
 def linear(plan: Plan, operands: list[Tensor]) -> Any:
-    """Return a product's data and weight as a linear layer has them, and the ways between the
-    layouts of its result.
-    """
+    """Return the data and weight of a product as a linear layer, and maps between layouts."""
     (contracted, _) = plan.equation.params["dimension_numbers"]
     x, weight = operands[plan.at], operands[1 - plan.at]
     of_x, of_weight = list(contracted[plan.at]), list(contracted[1 - plan.at])
@@ -309,10 +302,10 @@ def linear(plan: Plan, operands: list[Tensor]) -> Any:
 
 
 def convolution(plan: Plan, operands: list[Tensor]) -> Any:
-    """Do the same for a convolution.
+    """Return the same for a convolution.
 
     Raises:
-        RuleValueError: it is of a form without a rule.
+        RuleValueError: no rule reads a convolution of this form.
     """
     params = plan.equation.params
     if any(n != 1 for n in params["lhs_dilation"]) or params["batch_group_count"] != 1:

@@ -1,8 +1,8 @@
-"""What each primitive of a jaxpr means that holds other jaxprs; see `jaxpr.py`.
+"""The meaning in ops of primitives that hold jaxprs: branches, loops, solves; see `jaxpr.py`.
 
-A branch by values computes all its ways and chooses among the results; a short loop over rows is
-unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, one that
-values end as a loop.
+A branch on a value computes all ways and chooses among the results. A short loop over rows is
+unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, and one
+that ends by values as a loop.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from multigrad.trace.xp import all as xp
 from ...walk import jaxprs_of, opened
 from .primitives import Operand, Scope, Unknown, integers, repeated
 
-MOST_UNROLLED = 64  # operations of a loop over rows, whose code is then short and fast everywhere
-# What records a jaxpr: (scope, jaxpr, constants, arguments).
+MOST_UNROLLED = 64  # operations of a loop over rows; unrolled code of that size is fast everywhere
+# Records a jaxpr: (scope, jaxpr, constants, arguments) -> results.
 Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
 
 
 def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
-    """Record a jaxpr that has its constants with it."""
+    """Record a jaxpr that holds its constants."""
     if closed.effects:
-        raise Unknown(f"an effect inside of a branch or a loop: {next(iter(closed.effects))}")
+        raise Unknown(f"an effect inside a branch or a loop: {next(iter(closed.effects))}")
     return run(scope, closed.jaxpr, closed.consts, arguments)
 
 
@@ -57,7 +57,7 @@ def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
 
 
 def guarded(operand: Operand, taken: Any) -> Operand:
-    """Return an operand whose cotangent is zero where its way is not taken, whatever it was."""
+    """Return an operand whose cotangent is zero if its way is not taken, even where it is NaN."""
     node = operand.value.node
     if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
         return operand
@@ -90,7 +90,7 @@ def check_size(turns: int, body: Any, what: str) -> None:
 
 
 def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """A loop over the first axis."""
+    """Record a loop over the first axis: as one op, or unrolled."""
     params = equation.params
     length, body = params["length"], params["jaxpr"]
     if not isinstance(length, int):
@@ -98,7 +98,7 @@ def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
     if length * count(body) > MOST_UNROLLED:
         try:
             return _by_rows(run, scope, equation, operands)
-        except (TypeError, Unknown) as error:  # a turn draws, say, or carries a key
+        except (TypeError, Unknown) as error:  # for example, a turn draws or carries a key
             if length * count(body) > MOST_OPERATIONS:
                 raise Unknown(str(error)) from error
     check_size(length, body, "loop")
@@ -128,7 +128,7 @@ def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
 
 
 def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """A loop over the first axis, recorded as one op.
+    """Record a loop over the first axis as one op.
 
     Raises:
         TypeError, Unknown: a turn asserts something or draws, or a dtype is not carried.
@@ -142,7 +142,7 @@ def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> 
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         own = [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=False)]
-        pairs = zip(rows, row_avals, strict=False)  # where there are none, a number is counted
+        pairs = zip(rows, row_avals, strict=False)  # without rows, a counter takes their place
         own += [Operand(value, tuple(aval.shape[1:])) for value, aval in pairs]
         results = run_closed(run, scope, params["jaxpr"], [*constants, *own])
         given = [variable.aval for variable in params["jaxpr"].jaxpr.outvars]
@@ -157,14 +157,12 @@ def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> 
             count = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
             rows = [scope.trace.value(count)]
         found = record_scan(scope.trace, initial, rows, turn, params["reverse"])
-    finally:  # what a turn computes is no example outside of it
+    finally:  # values of a turn do not exist outside it
         scope.examples = examples
     return [Operand(v, tuple(a.shape)) for v, a in zip(found, avals, strict=True)]
 
 
 def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
-    """Return a function that maps the index of an iteration to its operand."""
-
     def row(i: int) -> Operand:
         if operand.known is not None:
             return scope.lift(operand.known[i])
@@ -186,7 +184,7 @@ def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Opera
 
 
 def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """A loop, unrolled as long as it goes on by numbers that are known."""
+    """Record a loop, unrolled as long as its condition is a known number."""
     params = equation.params
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
     ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
@@ -213,10 +211,6 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
 def _by_values(
     run: Run, scope: Scope, equation: Any, given: Sequence[list[Operand]]
 ) -> list[Operand]:
-    """A loop that values end. Where `vmap` made one of several, each with its own condition, it
-    goes on while one of them does, and those that have ended keep what they carry, as in jax's
-    lowering (jax/_src/lax/control_flow/loops.py).
-    """
     for_test, for_body, carry = given
     params = equation.params
     mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
@@ -229,6 +223,8 @@ def _by_values(
     def operands(values: Sequence[Any]) -> list[Operand]:
         return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
 
+    # After `vmap` each example has a condition: the loop runs while one holds, and examples that
+    # have ended keep their carry, as in jax's lowering (jax/_src/lax/control_flow/loops.py).
     def each_goes_on(values: Sequence[Any]) -> Any:
         (found,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
         return as_carried(scope, found, params["cond_jaxpr"].out_avals[0])
@@ -252,14 +248,16 @@ def _by_values(
         return operands(record_loop(scope.trace, tensors(carry), goes_on, turn))
     except TypeError as error:
         raise Unknown(str(error)) from error
-    finally:  # what a turn computes is no example outside of it
+    finally:  # values of a turn do not exist outside it
         scope.examples = examples
 
 
 def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
-    """Return a tensor of the dtype and the shape of what a loop carries."""
+    """Return a tensor in the dtype and shape of a loop's carry."""
     shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
-    if operand.value.node.type.dtype == INT64:  # as an argument may be; integers made here are not
+    if (
+        operand.value.node.type.dtype == INT64
+    ):  # an argument may be int64; integers made here are not
         dtype = INT64
     if dtype not in (T, *DTYPES):
         raise Unknown(f"a loop that carries {dtype}")
@@ -273,12 +271,11 @@ def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
 def custom_linear_solve(
     run: Run, scope: Scope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
-    """What solves a linear equation, of whose steps none stops a gradient.
+    """Record the solver of a linear equation, with its stopped gradients removed.
 
-    Jax differentiates it as the equation that it solves. What solves one, differentiated step by
-    step, has that derivative too, to any order, unless it stops gradients, as jax's own does before
-    it factors a matrix: those stops are taken out. One that does not solve the equation is found by
-    the proof, which compares gradients.
+    jax differentiates the equation, not the solver. The derivative of the solver's steps is the
+    same, to any order, unless it stops gradients, as jax's own does before it factors a matrix. The
+    proof compares gradients, so it finds a solver that does not solve the equation.
     """
     lengths, jaxprs = equation.params["const_lengths"], equation.params["jaxprs"]
     start = lengths.matvec + lengths.vecmat
@@ -294,7 +291,7 @@ def custom_linear_solve(
 
 
 def without_stops(results: Sequence[Node], given: Sequence[Node]) -> list[Node]:
-    """Return results that stop no gradient between them and what is given."""
+    """Return results without the stopped gradients between them and the given nodes."""
     kept = set(walk(given))
     done: dict[Node, Node] = {}
     for node in walk(results):
@@ -310,7 +307,7 @@ def without_stops(results: Sequence[Node], given: Sequence[Node]) -> list[Node]:
 
 # --- platforms ------------------------------------------------------------------------------------
 def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """The way of all platforms, as a graph is for any; else the first one's."""
+    """Return the index of the branch for all platforms, as a graph has none; else the first one."""
     platforms = equation.params["platforms"]
     return [scope.lift(np.int32(platforms.index(None) if None in platforms else 0))]
 

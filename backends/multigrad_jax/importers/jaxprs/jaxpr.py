@@ -1,10 +1,10 @@
-"""The last resort for rules in `jax.numpy`: import the jaxpr of a function that substitution cannot
-see through.
+"""Import of a function's jaxpr, the last resort for rules in `jax.numpy` that substitution cannot
+read.
 
-It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries written in jax), at a
-price: the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open
-where the jaxpr is the same for float32 and float64. Functions called inside are inlined. A single
-call of a library written for jax, as Keras is, is imported so, too.
+It reaches whatever jax can trace (`jax.grad`, `jax.vmap`, classes, libraries on jax), at a price:
+the rank is frozen, and the shape too where jax cannot stay symbolic. The dtype stays open if the
+jaxprs for float32 and float64 are the same. Inner functions are inlined. A single call of a library
+on jax, such as Keras, is imported this way too.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ from .places import PLACES
 from .primitives import ELEMENTS, SHAPES, Handler, Operand, Scope, Step, Trial, Unknown, elementwise
 
 Tensor = Any
-# Primitives that hold another jaxpr which is to be computed as it is, and the parameter that holds
-# it.
+
 PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
-# Jax's own functions, element by element, that look at bits or have a derivative of their own.
+# jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
 
@@ -59,13 +58,13 @@ DECORATORS = jax.custom_gradient.__code__.co_filename
 def import_function(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Record what a function computes from symbolic values, by its jaxpr.
+    """Record the jaxpr of a function of symbolic values.
 
     Raises:
-        NeedsConcrete: it has one jaxpr per rank, dtype or shape.
+        NeedsConcrete: the jaxpr depends on a rank, dtype or shape that is open.
         TraceError: it uses a primitive that has no op, or jax cannot trace it.
     """
-    note({ModeOf("jax"): modes()["jax"]})  # numbers that jax makes are of 64 bits, or are not
+    note({ModeOf("jax"): modes()["jax"]})  # the width of numbers that jax makes depends on it
     try:
         return _import(function, trace, args, kwargs)
     except Unknown as error:
@@ -73,17 +72,11 @@ def import_function(
 
 
 def own_trace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a recorder of any function, by the jaxpr of its call."""
+    """Return a recorder of a function's calls by their jaxprs."""
     return OwnTrace(_record_call, function)
 
 
 def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by its jaxpr.
-
-    Raises:
-        NeedsConcrete: a shape or dtype is not known in this capture.
-        TypeError: jax cannot trace it, or it uses a primitive that has no op.
-    """
     call = TracedCall(function, jax.Array, args, kwargs)
     lifted = call.trace.memory.lifted
     before = len(lifted)
@@ -92,6 +85,7 @@ def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
             result = _import(call, call.trace, tuple(call.given), {})
     except Unknown as error:
         raise TypeError(str(error)) from error
+    # Arrays that the call made are new each time; only those given to it hold for another call.
     lifted[before:] = [x for x in lifted[before:] if any(x is each for each in call.given)]
     return result
 
@@ -99,7 +93,6 @@ def _record_call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 def _import(
     function: Callable[..., Any], trace: Trace, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """Record a function by its jaxpr, for every dtype where that is one and the same."""
     leaves, tree = jax.tree.flatten(
         (args, dict(kwargs)), is_leaf=lambda leaf: leaf is None or isinstance(leaf, Value)
     )
@@ -110,36 +103,35 @@ def _import(
         whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
         own_args, own_kwargs = jax.tree.unflatten(tree, whole)
         results, found = jax.tree.flatten(function(*own_args, **own_kwargs))
-        none = jax.dtypes.float0  # of the gradient of what is no float
+        none = jax.dtypes.float0  # the gradient of an integer
         return jax.tree.unflatten(
             found, [None if getattr(r, "dtype", None) == none else r for r in results]
         )
 
     fixed = trace.facts.get("dtype")
-    trace.facts.has_dtype(*FLOATS_OF_16_BITS)  # there is a jaxpr of their own
+    trace.facts.has_dtype(*FLOATS_OF_16_BITS)  # they have jaxprs of their own
     if fixed is not None:
         return _import_for(called, trace, values, Trial(fixed))
     try:
         wide, single = (
             _import_for(called, trace, values, Trial(dtype)) for dtype in ("float64", "float32")
         )
-    except Unknown as error:  # it, or what it was given, is of one dtype alone
+    except Unknown as error:  # the function, or an argument, has one dtype only
         if error.lacks:
             raise
         raise NeedsConcrete("dtype") from error
     if not _are_alike(wide, single):
         raise NeedsConcrete("dtype")
-    return wide  # its numbers are not rounded to float32
+    return wide  # its constants are not rounded to float32
 
 
 def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial) -> Any:
-    """Trace with the trial's dtype, with open lengths if that can be, and record the jaxpr."""
     shapes, names = _open_shapes(values)
     try:
         return _record(called, trace, values, shapes, names, trial=trial)
     except (MultigradError, NeedsConcrete):
         raise
-    except Exception as error:  # jax's own are of many kinds, those of open lengths of their own
+    except Exception as error:  # jax raises many kinds, others for open lengths
         facts = {fact for value in values for fact in trace.shapes.needed(value.node)}
         missing = sorted(facts - trace.facts.keys())
         if not missing or isinstance(error, jax.errors.ConcretizationTypeError):
@@ -148,9 +140,7 @@ def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], t
 
 
 def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, Any]]:
-    """Return a shape for each value, of lengths that stay open, and the symbolic length for each
-    name.
-    """
+    # by name; values known to have the same shape share their lengths
     lengths: dict[str, Any] = {}
     by_relation: dict[Any, tuple[Any, ...]] = {}
     shapes = []
@@ -182,7 +172,6 @@ def _record(
     lengths: Mapping[str, Any],
     trial: Trial,
 ) -> Any:
-    """Trace the function in jax and record its jaxpr."""
     with trial.context():
         given = [
             jax.ShapeDtypeStruct(
@@ -192,7 +181,7 @@ def _record(
         ]
         with reading():
             closed, result = _make_jaxpr(called, given)
-    # What the function reads from around it; what it makes is another array each time.
+    # Arrays that the function reads from outside; those that it makes differ at each call.
     trace.memory.lifted += [
         constant for constant in closed.consts if isinstance(constant, jax.Array)
     ]
@@ -212,12 +201,13 @@ def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, 
     """Trace a function, the same whatever is mapped around it.
 
     Raises:
-        Unknown: it reads how many shards there are, which would stand in the jaxpr as a number.
+        Unknown: it reads the number of shards, which would be a constant in the jaxpr.
     """
     make = jax.make_jaxpr(called, return_shape=True)
     names = manual_axes.mapped()
     if not names:
         return make(*given)
+    # under axes of two sizes: a jaxpr that differs has read the size
     first, second = (with_axes(lambda: make(*given), names, size) for size in (2, 3))
     if str(first[0]) != str(second[0]):
         raise Unknown(f"it reads the size of an axis that is mapped over, of {list(names)}")
@@ -234,8 +224,6 @@ def _dtype(value: V, trial: Trial) -> Any:
 def _run(
     scope: Scope, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Operand]
 ) -> list[Operand]:
-    """Record the equations of a jaxpr."""
-
     def literal(atom: Any) -> Operand:
         return scope.lift(np.asarray(atom.val, atom.aval.dtype))
 
@@ -249,21 +237,23 @@ def _run(
 
 
 def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """Record one equation."""
     name = equation.primitive.name
     inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
         plain, constants = opened(inner)
+        # only jax's custom functions are known by name: a user's may have the same one
         named = plain.debug_info.func_name if name == "custom_jvp_call" else ""
         meant = NAMED.get(named or equation.params.get("name", ""))
         if meant is not None and is_jaxs_own(plain):
             return _handled(meant, scope, equation, operands)
+        # functions of linear algebra whose own derivative is that of an op
         own = OWN.get(named) if is_jaxs_own(plain) else None
         fits = ONLY_OWN.get(named, factors_its_argument)
         if own is not None and factors_its_argument(plain) and fits(plain):
             values = _whole(scope, equation, operands)
             shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
             return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
+        # its primal is recorded, so that a derivative of the capture must raise
         lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
         if lost or (own is not None and named in ONLY_OWN):
             scope.trace.backward.lost_gradient = plain.debug_info.func_name
@@ -285,7 +275,6 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
 def _handled(
     handler: Handler, scope: Scope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
-    """Record one equation by what its primitive means."""
     avals = [variable.aval for variable in equation.invars]
     step = Step(
         scope=scope,
@@ -301,10 +290,9 @@ def _handled(
 
 
 def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
-    """Return the results of an equation of what is known that gives integers or bools, as loops
-    count and indices are made; None: it is another one.
-    """
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
+    # Integers and bools of known operands are computed now, as loops count by them and indices are
+    # made of them.
     if not operands or any(operand.known is None for operand in operands):
         return None
     if any(getattr(variable.aval.dtype, "kind", "") not in "iub" for variable in equation.outvars):
@@ -322,12 +310,11 @@ def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
 
 
 def factors_its_argument(jaxpr: Any) -> bool:
-    """Return whether a jaxpr of jax's own factors its one argument as it is; a function mapped over
-    another axis than the first moves that axis before.
-    """
+    """Return whether a jaxpr of jax's own factors its one argument unchanged."""
     if len(jaxpr.invars) != 1:
         return False
     for equation in jaxpr.eqns:
+        # a function mapped over a later axis moves that axis first
         if equation.invars[:1] != jaxpr.invars:
             continue
         if equation.primitive.name in ("lu", "svd"):
@@ -344,12 +331,10 @@ def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
 
 
 def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """Record a call of a custom function by its own gradient; where that is not captured, what it
-    computes, of which no derivative may be taken.
-    """
     called: Called = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
+    # without a captured gradient the primal is recorded, and a derivative of it raises
     own = None if is_recorded(called.function) else own_gradient(called.function)
     asked = questions.count()
     if own is not None:
@@ -367,16 +352,14 @@ def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]
 
 
 def is_jaxs_own(jaxpr: Any) -> bool:
-    """Return whether the function of a jaxpr is one of jax's, whose own gradient is its derivative.
-
-    What `jax.custom_gradient` decorates stands in its file too, but is anybody's.
-    """
+    """Return whether a jaxpr's function is jax's own, whose gradient is its derivative."""
     file = jaxpr.debug_info.func_filename or ""
+    # a user's function under `jax.custom_gradient` is reported in jax's file
     return file.startswith(JAXS_FOLDER) and file != DECORATORS
 
 
 def _are_alike(wide: Any, single: Any) -> bool:
-    """Return whether two results mean the same, the second's numbers rounded to float32."""
+    """Return whether two results are the same graph, the second's numbers rounded to float32."""
     leaves = zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True)
     pairs = [(a.node, b.node) for a, b in leaves]
     seen: set[tuple[Node, Node]] = set()
@@ -399,12 +382,10 @@ def _are_alike(wide: Any, single: Any) -> bool:
 
 
 def _paired_regions(a: Node, b: Node) -> list[tuple[Node, Node]] | None:
-    """Return the outputs of the regions of two nodes of one op, in pairs; None: their attributes
-    are others.
-    """
     pairs: list[tuple[Node, Node]] = []
     for (_, one), (_, other) in zip(a.attrs, b.attrs, strict=True):
         if not isinstance(one, Region):
+            # None: an attribute differs
             if one != other:
                 return None
             continue

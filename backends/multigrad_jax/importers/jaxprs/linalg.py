@@ -1,6 +1,4 @@
-"""What the primitives of linear algebra, convolutions and windows mean in a jaxpr; see
-`primitives.py`.
-"""
+"""The meaning in ops of primitives of linear algebra, convolutions and windows of a jaxpr."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ Tensor = Any
 
 
 def cholesky(step: Step) -> Operand:
-    """Of the lower triangle: what makes the matrix symmetric stands before it."""
+    # jax's reads the lower triangle; its jaxpr makes the matrix symmetric before
     return step.result(xp.cholesky(step.whole()))
 
 
@@ -43,7 +41,6 @@ def triangular_solve(step: Step) -> Operand:
 
 # --- factors --------------------------------------------------------------------------------------
 def lu(step: Step) -> list[Operand]:
-    """The packed factors, the pivots and the permutation."""
     x = step.whole()
     *batch, rows, columns = step.shapes[0]
     packed, pivots = xp.lu(x)
@@ -67,7 +64,6 @@ def beyond(what: str) -> Unknown:
 
 
 def svd(step: Step) -> list[Operand]:
-    """The singular values, u, and v transposed, of as many vectors."""
     *batch, rows, columns = step.shapes[0]
     u, s, vh = xp.svd(step.whole())
     count = min(rows, columns)
@@ -80,7 +76,6 @@ def svd(step: Step) -> list[Operand]:
 
 
 def eigh(step: Step) -> list[Operand]:
-    """The vectors and the values, of one triangle."""
     w, v = matrices.eigh(step.whole(), not step.params["lower"])
     return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
 
@@ -106,14 +101,12 @@ def slogdet(x: Any) -> tuple[Any, Any]:
 
 
 def pinv(x: Any) -> tuple[Any]:
-    """With jax's own cutoff."""
+    """Return the pseudo-inverse with jax's own cutoff."""
     return (matrices.pinv(x, None, 10.0),)
 
 
 def has_own_cutoff(jaxpr: Any) -> bool:
-    """Return whether the cutoff of a pseudo-inverse is jax's, ten eps a row, which it computes
-    first.
-    """
+    """Return whether a pseudo-inverse computes jax's own cutoff first, ten eps a row."""
     (x,) = jaxpr.invars
     equation = jaxpr.eqns[0]
     if equation.primitive.name in ("jit", "pjit"):
@@ -125,13 +118,13 @@ def has_own_cutoff(jaxpr: Any) -> bool:
     return bool(np.isclose(numbers[0] * numbers[1], wanted, 1e-6, 0))
 
 
-# The derivative of their steps is not known where a matrix is singular; that of the op is theirs.
+# The derivative of their steps fails for a singular matrix; the op has the derivative of jax's own.
 OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "_det": det,
     "_pinv": pinv,
     "_slogdet_lu": slogdet,
 }
-# Those of which nothing but the op has the derivative, and what must hold for it.
+# Functions whose derivative only the op has, and the condition for it.
 ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
 
 
@@ -145,10 +138,10 @@ def conv_general_dilated(step: Step) -> Operand:
     params, numbers = step.params, step.params["dimension_numbers"]
     x, kernels = step.whole(0), step.whole(1)
     wanted = params["preferred_element_type"]
-    if wanted is not None and wanted != step.dtypes[0]:  # the sums too are of this dtype
+    if wanted is not None and wanted != step.dtypes[0]:  # the sums have this dtype too
         x, kernels = (cast(each, step.scope.dtype_name(wanted)) for each in (x, kernels))
     x, groups = xp.permute_dims(x, numbers.lhs_spec), params["feature_group_count"]
-    if params["batch_group_count"] > 1:  # parts of the batch, each seen by kernels of its own
+    if params["batch_group_count"] > 1:  # parts of the batch, each with kernels of its own
         groups = params["batch_group_count"]
         channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
         parts = xp.reshape(x, integers((groups, -1, channels, *lengths)))
@@ -166,7 +159,6 @@ def conv_general_dilated(step: Step) -> Operand:
 
 
 def windows_of(step: Step) -> tuple[Any, ...]:
-    """Return sizes, strides, border and spacing."""
     params = step.params
     if set(params.get("base_dilation", ())) - {1}:
         raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
@@ -180,7 +172,7 @@ def reduce_window(step: Step, reduce: Callable[..., Tensor]) -> Operand:
 
 
 def select_and_scatter_add(step: Step) -> Operand:
-    """The gradient of a pooling, by its cotangent and what was pooled."""
+    """Record the gradient of a pooling, from its cotangent and the pooled tensor."""
     pool = convolutions.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
     x = step.whole_tensor(1)
     pooled = pool(x, *windows_of(step))

@@ -1,8 +1,8 @@
-"""What primitives of a jaxpr mean that find, take or put elements at places; see
-`primitives.py`.
+"""The meaning in ops of primitives that find, take or put elements at indices; see `primitives.py`.
 
-Gathers and scatters of any form are places in the tensor made flat, computed here from the start of
-each window. A window that lies outside is moved inside, filled or dropped, as its mode says.
+A gather or scatter of any form takes or puts elements of the flattened tensor, at places computed
+here from the start of each window. A window outside is moved inside, filled or dropped, by its
+mode.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Places = Any  # integers: an array that is known, or a value
 
 
 def number(step: Step, i: int) -> Places:
-    """Return an operand of integers: its array where that is known."""
+    """Return an operand of integers: its array if known."""
     operand = step.operands[i]
     return operand.known if operand.known is not None else step.whole(i)
 
 
 def limited(places: Places, most: int) -> Places:
-    """Return places moved to between 0 and the last one."""
+    """Return places clipped to [0, most]."""
     if isinstance(places, Value):
         return xp.minimum(xp.maximum(places, 0), most)
     return np.clip(places, 0, most)
 
 
 def plus(a: Places, b: Places) -> Places:
-    """Return a sum, as a value where one of them is, which NumPy would take for an object."""
+    """Return a sum; NumPy would take a symbolic value on the right for an object."""
     return b + a if isinstance(b, Value) else a + b
 
 
@@ -60,7 +60,7 @@ def extreme(function: Callable[..., Any]) -> Handler:
 
 
 def sort(step: Step) -> list[Operand]:
-    """Arrays in the order of the first of them."""
+    """Record a sort of arrays by the first of them."""
     axis = step.params["dimension"]
     if len(step.operands) == 1:
         return [step.result(xp.sort(step.whole(), axis))]
@@ -69,6 +69,7 @@ def sort(step: Step) -> list[Operand]:
     places = xp.argsort(step.whole(), axis)
     results = [transposes.take_along(step.whole(), places, axis=axis)]
     for i, operand in enumerate(step.operands[1:], start=1):
+        # argsort is a sort with an iota operand
         if _counts(operand, step.shapes[i], axis):
             results.append(cast(places, INT32))
         else:
@@ -77,7 +78,6 @@ def sort(step: Step) -> list[Operand]:
 
 
 def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
-    """Return whether an operand holds the places along an axis."""
     if operand.known is None or operand.known.dtype.kind not in "iu":
         return False
     places = np.broadcast_to(along(shape[axis], axis, len(shape)), shape)
@@ -94,11 +94,11 @@ def top_k(step: Step) -> list[Operand]:
 
 # --- places in what is made flat ------------------------------------------------------------------
 class Windows(NamedTuple):
-    """Where windows lie: the places in the flat tensor, and which of them lie inside.
+    """The places of windows in the flattened tensor, and which of them are inside.
 
     Attributes:
         flat: in the shape of the result of a gather, of the updates of a scatter.
-        inside: of a shape that broadcasts to it; None: all of them.
+        inside: of a shape that broadcasts to it; None if all are.
     """
 
     flat: Places
@@ -129,18 +129,18 @@ def windows(
     batches: Sequence[tuple[int, int]],
     moves: bool,
 ) -> Windows:
-    """Return the places of windows.
+    """Return the places of windows in the flattened tensor.
 
     Args:
-        indices: the starts, along the last axis those of one window.
+        indices: the starts; the last axis has those of one window.
         shape: that of the tensor.
-        sizes: those of a window, 1 where an axis is inserted or a batch.
+        sizes: those of a window, 1 along an inserted or batch axis.
         result: the shape of the places.
-        offsets: the axes of the result along which windows lie.
+        offsets: the axes of the result along which windows extend.
         inserted: the axes of the tensor that windows lack.
-        start_map: the axes of the tensor that the starts are along.
-        batches: pairs of axes of the tensor and of the indices that go together.
-        moves: whether one that lies outside is moved inside.
+        start_map: the axes of the tensor that the starts index.
+        batches: matching axes of the tensor and the indices.
+        moves: whether a window outside is moved inside.
     """
     lengths, rank, strides = integers(shape), len(result), strides_of(shape)
     free = [axis for axis in range(rank) if axis not in offsets]
@@ -177,7 +177,7 @@ def _broadcast(places: Places, shape: Shape) -> Places:
 
 
 def take_flat(x: Value, places: Places) -> Value:
-    """Return the elements at places of a tensor made flat, in the shape of the places."""
+    """Return the elements of a flattened tensor, in the shape of the places."""
     return transposes.take_at(xp.reshape(x, -1), places, axis=0)
 
 
@@ -205,7 +205,9 @@ def gather(step: Step) -> Operand:
     taken = take_flat(x, _broadcast(found.flat, step.shape))
     if found.inside is None:
         return step.result(taken)
-    if mode is GatherScatterMode.PROMISE_IN_BOUNDS:  # the nearest one, which gets no gradient
+    if (
+        mode is GatherScatterMode.PROMISE_IN_BOUNDS
+    ):  # jax reads the nearest one, which gets no gradient
         return step.result(xp.where(found.inside, taken, xp.stop_gradient(taken)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:
@@ -217,11 +219,11 @@ def gather(step: Step) -> Operand:
 
 
 def _row(step: Step, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
-    """Return one row or column, as `x[0]` picks it where lengths are open; None: it is not that."""
     known = step.operands[1].known
     if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
         return None
     (axis,) = numbers.start_index_map
+    # only a whole row or column is picked here, as `x[0]` in code with open lengths
     others = [n for i, n in enumerate(sizes) if i != axis]
     if step.shapes[1] != (1,) or known is None or int(known.reshape(())) < 0:
         return None
@@ -235,7 +237,7 @@ def _row(step: Step, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
 
 
 def dynamic_slice(step: Step) -> Operand:
-    """A part that starts anywhere; moved inside where it would reach outside."""
+    """Record a slice at any start; one that would end outside is moved inside, as in jax."""
     x, sizes = step.whole_tensor(0), integers(step.params["slice_sizes"])
     for axis, (length, size) in enumerate(zip(step.shapes[0], sizes, strict=True)):
         if size == length:
@@ -251,7 +253,7 @@ def dynamic_slice(step: Step) -> Operand:
 
 # --- putting --------------------------------------------------------------------------------------
 def dynamic_update_slice(step: Step) -> Operand:
-    """A tensor with a part of it replaced."""
+    """Record a tensor with a slice replaced."""
     lengths, sizes = integers(step.shapes[0]), integers(step.shapes[1])
     strides, rank = strides_of(lengths), len(lengths)
     flat: Any = np.zeros((1,) * rank, np.int64)
@@ -271,7 +273,7 @@ def _flat_list(places: Places) -> Places:
 
 
 def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
-    """Return the handler of what puts updates at places."""
+    """Return the handler of a scatter."""
 
     def handle(step: Step) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
@@ -298,7 +300,7 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         size = math.prod(lengths)
         x = xp.reshape(step.whole_tensor(0), -1)
         flat = found.flat
-        if found.inside is not None:  # what is dropped goes to a place behind all others
+        if found.inside is not None:  # dropped updates go to an extra last place
             x = xp.concatenate([x, xp.zeros_like(xp.getitem(x, (slice(0, 1),)))], 0)
             flat = (
                 np.where(found.inside, flat, size)
@@ -324,7 +326,7 @@ def add(x: Value, places: Places, updates: Value) -> Value:
 
 
 def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value], Value]:
-    """Return a scatter that applies `function(old, update)` at known, distinct places."""
+    """Return a scatter of `function(old, update)` at known, distinct places."""
 
     def combine(x: Value, places: Places, updates: Value) -> Value:
         if isinstance(places, Value) or len(set(places.tolist())) != places.size:
@@ -336,7 +338,7 @@ def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value],
 
 
 def pad(step: Step) -> Operand:
-    """A border of one value, also inside and also of negative width."""
+    """Record a pad, also between elements and of negative width."""
     fill, config = step.operands[1], step.params["padding_config"]
     node = fill.value.node
     plain = all(low >= 0 and high >= 0 and not inner for low, high, inner in config)

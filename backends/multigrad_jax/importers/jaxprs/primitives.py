@@ -1,8 +1,7 @@
-"""What the primitives of a jaxpr mean in ops, those of shapes and axes and those that compute
-element by element; see `jaxpr.py`.
+"""The meaning in ops of elementwise primitives and those of shapes and axes; see `jaxpr.py`.
 
-In a jaxpr every broadcast is written out. Ours broadcast by themselves, so that an operand keeps
-the shape in which it was computed, ones where it is to be repeated, until something needs it whole.
+In a jaxpr every broadcast is an equation, while our ops broadcast implicitly. So an operand keeps
+the shape in which it was computed, with ones along repeated axes, until an op needs it whole.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from ...dialect.families import ALIASES
 Tensor = Any
 Shape = tuple[Any, ...]
 Params = Mapping[str, Any]
-# The dtype of a tensor of a number's kind.
+# The dtype of a tensor that is made of a number of this kind.
 WEAK = {"float": T, "int": INT32, "bool": BOOL}
 REDUCED = (ops.SUM, ops.MEAN, ops.MAX, ops.MIN, ops.PROD, ops.ANY, ops.ALL)
 
 
 class Unknown(Exception):
-    """A jaxpr cannot be imported; says why.
+    """A jaxpr cannot be imported, for this reason.
 
     Attributes:
-        lacks: the same, where a primitive has no op, which the user's line does not tell.
+        lacks: the reason, if a primitive has no op, which the user's line does not show.
     """
 
     def __init__(self, reason: str, *, lacks: str = "") -> None:
@@ -52,10 +51,10 @@ class Unknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The dtype that stands for the input's while jax traces.
+    """The dtype that stands for the input's open dtype while jax traces.
 
     Attributes:
-        is_wide: whether its user has 64 bits on, so that integers of 64 bits are what they are.
+        is_wide: whether the user has switched 64 bits on, so that int64 is not narrowed.
     """
 
     dtype: str
@@ -67,8 +66,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A recorded value and its shape: that of the jaxpr's variable, with ones where it is to be
-    repeated, or (); `known`: its numbers where they are constants.
+    """A recorded value, and the shape of its jaxpr variable, with ones along repeated axes, or ().
+
+    `known` holds its numbers if they are constants.
     """
 
     value: Any
@@ -77,7 +77,7 @@ class Operand:
 
 
 class Scope:
-    """One import: the capture it is part of, what stands for the jaxpr's dtypes and lengths."""
+    """One import: its capture, and the meaning of the jaxpr's dtypes and lengths."""
 
     def __init__(self, trace: Trace, trial: Trial, lengths: Mapping[str, Any]) -> None:
         self.trace = trace
@@ -86,33 +86,32 @@ class Scope:
         self.examples: dict[Shape, Value] = {}
 
     def remember(self, operand: Operand) -> None:
-        """Keep a tensor as the example of its shape."""
+        """Keep a tensor as an example of its shape, which others can be broadcast to."""
         if operand.shape and operand.value.node.type.kind == "tensor":
             self.examples.setdefault(operand.shape, operand.value)
 
     def lift(self, array: Any) -> Operand:
-        """Return a constant of the jaxpr."""
         array = np.asarray(array)
-        if array.dtype == jax.dtypes.float0:  # zeros of no bytes, which no result is made of
+        if array.dtype == jax.dtypes.float0:  # zeros of no bytes, which no result depends on
             array = np.zeros(array.shape, bool)
         if array.ndim == 0:
             return Operand(self.trace.value(constant(array.item())), (), array)
         value = self.trace.value(lift_array(self.trace, array))
-        if array.dtype.kind in "iu":  # no weak ones: a jaxpr says each cast
+        if array.dtype.kind in "iu":  # never weak: a jaxpr has each cast as an equation
             fits = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
             own = self.dtype_name(array.dtype)
             value = cast(value, own if own in SMALL else INT32 if fits else INT64)
         return Operand(value, array.shape, array)
 
     def noted(self, operand: Operand) -> Operand:
-        """Return an operand that says its number, where it is one."""
+        """Return an operand with its number noted, if it is a constant."""
         node = operand.value.node
         if operand.known is not None or operand.shape or node.op is not ops.CONST:
             return operand
         return replace(operand, known=np.asarray(node.attr("value")))
 
     def whole(self, operand: Operand, shape: Shape) -> Value:
-        """Return an operand repeated to its shape."""
+        """Return an operand repeated to a shape."""
         if operand.shape == shape and (shape or operand.value.node.type.kind == "tensor"):
             return operand.value
         like = self.examples.get(shape)
@@ -128,19 +127,18 @@ class Scope:
         return xp.broadcast_to(operand.value, tuple(shape))
 
     def whole_tensor(self, operand: Operand, shape: Shape) -> Value:
-        """Return the same, a number too as a tensor."""
+        """Return an operand repeated to a shape, a number as a tensor too."""
         value = self.whole(operand, shape)
         if value.node.type.kind == "tensor":
             return value
         return xp.reshape(self.filled(value, (1,)), integers(shape))
 
     def filled(self, number: Value, shape: Shape) -> Value:
-        """Return a tensor that holds one number."""
         ones = self.trace.value(lift_array(self.trace, np.ones(shape)))
         return xp.full_like(ones, number, WEAK[number.node.type.dtype])
 
     def given_back(self, operand: Operand, struct: Any) -> Value:
-        """Return a result whole; integers that were made of numbers have the jaxpr's dtype."""
+        """Return a whole result, with integers cast to the jaxpr's dtype."""
         value = self.whole(operand, tuple(struct.shape))
         dtype, own = self.dtype_name(struct.dtype), value.node.type
         if own.kind == "tensor" and own.dtype in (T, *FLOATS) and dtype in WHOLE:
@@ -149,11 +147,11 @@ class Scope:
         return cast(value, dtype) if is_other else value
 
     def length(self, dimension: Any) -> Any:
-        """Return a length of the jaxpr: a number, or computed from the lengths that stay open."""
+        """Return a length of the jaxpr: a number, or a value computed from open lengths."""
         if isinstance(dimension, int | np.integer):
             return int(dimension)
         try:
-            with pardoned():  # jax looks for ones among the factors, and goes on without
+            with pardoned():  # jax compares factors with 1, and goes on if it cannot
                 return dimension._evaluate(dict(self.lengths))
         except Exception as error:
             raise Unknown(f"the length {dimension}") from error
@@ -166,9 +164,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One equation: its operands, the shapes and dtypes that the jaxpr gives them, the shape of its
-    first result, parameters.
-    """
+    """One equation: its operands, their shapes and dtypes, its first result's shape, its params."""
 
     scope: Scope
     operands: list[Operand]
@@ -182,11 +178,10 @@ class Step:
         return self.scope.whole(self.operands[i], self.shapes[i])
 
     def whole_tensor(self, i: int = 0) -> Value:
-        """Return the same, a number too as a tensor."""
+        """Return an operand in the jaxpr's shape, a number as a tensor too."""
         return self.scope.whole_tensor(self.operands[i], self.shapes[i])
 
     def result(self, value: Any) -> Operand:
-        """Return a value that has the jaxpr's shape."""
         return Operand(value, self.shape)
 
 
@@ -217,7 +212,7 @@ def along(function: Callable[..., Any]) -> Handler:
 
 
 def moved(function: Callable[..., Any], name: str) -> Handler:
-    """Return the handler of what takes one of the params, which is of integers."""
+    """Return the handler of a function that takes one param, of integers."""
 
     def handle(step: Step) -> Operand:
         return step.result(function(step.whole(), integers(step.params[name])))
@@ -226,8 +221,6 @@ def moved(function: Callable[..., Any], name: str) -> Handler:
 
 
 def joined(function: Callable[..., Any], name: str) -> Handler:
-    """Return the handler of what joins its operands along an axis."""
-
     def handle(step: Step) -> Operand:
         parts = [step.whole(i) for i in range(len(step.operands))]
         return step.result(function(parts, step.params[name]))
@@ -237,7 +230,7 @@ def joined(function: Callable[..., Any], name: str) -> Handler:
 
 # --- shapes ---------------------------------------------------------------------------------------
 def broadcast_in_dim(step: Step) -> Operand:
-    """Put the operand's axes in their places, ones in the others; repeated where that matters."""
+    """Move the operand's axes, with ones along new axes, repeated later where it matters."""
     operand, places = step.operands[0], step.params["broadcast_dimensions"]
     if not operand.shape:
         return operand
@@ -247,6 +240,7 @@ def broadcast_in_dim(step: Step) -> Operand:
     for axis in added:
         shape.insert(axis, 1)
     node = operand.value.node
+    # a reduction whose axes are added again is one with keepdims
     if node.op in REDUCED and node.attr("axis") == added and not node.attr("keepdims"):
         attrs = {**dict(node.attrs), "keepdims": True}
         x = step.scope.trace.value(node.operands[0])
@@ -262,6 +256,7 @@ def reshape(step: Step) -> Operand:
     x, order = step.whole(), step.params["dimensions"]
     if order is not None:
         x = xp.permute_dims(x, integers(order))
+    # an open length is known by another tensor of that shape; one alone can be -1
     like = step.scope.examples.get(step.shape)
     open_ones = [i for i, n in enumerate(lengths) if not isinstance(n, int)]
     if like is not None and open_ones:
@@ -309,7 +304,6 @@ def iota(step: Step) -> Operand:
 
 
 def dot_general(step: Step) -> Operand:
-    """A product, as einsum names it."""
     (left_sum, right_sum), (left_batch, right_batch) = step.params["dimension_numbers"]
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     left = [next(letters) for _ in step.shapes[0]]
@@ -335,12 +329,11 @@ def integers(given: Any) -> tuple[int, ...]:
 
 
 def several(step: Step) -> list[Operand]:
-    """What gives its operands back."""
     return list(step.operands)
 
 
 def empty(step: Step) -> Operand:
-    """Elements that nobody reads."""
+    """Return zeros for elements that no equation reads."""
     return step.scope.lift(np.zeros(integers(step.shape)))
 
 
@@ -362,7 +355,7 @@ SHAPES: dict[str, Handler] = {
 
 # --- element by element ---------------------------------------------------------------------------
 def repeated(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape of an elementwise result: 1 where all operands have it."""
+    """Return the shape of an elementwise result: 1 where all operands have 1."""
     full = [shape for shape in shapes if shape]
     if not full:
         return ()
@@ -385,7 +378,6 @@ def integer_pow(step: Step) -> Operand:
 
 
 def rounded(x: Tensor, method: Any) -> Tensor:
-    """Halves go away from zero, unless they are to go to the even number."""
     if method == jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         return xp.round(x)
     whole = xp.trunc(x)
@@ -393,10 +385,10 @@ def rounded(x: Tensor, method: Any) -> Tensor:
 
 
 def polygamma(step: Step) -> Operand:
-    """At its poles XLA gives NaN, where the order is even."""
     order, x = step.operands
     if order.known is None:
         raise Unknown("polygamma of an order that is a tensor")
+    # at its poles XLA gives NaN for an even order
     return Operand(composites.polygamma(float(order.known), x.value, math.nan), x.shape)
 
 
@@ -416,7 +408,7 @@ def dim_as_value(step: Step) -> Operand:
 
 
 def less_in_order(a: Tensor, b: Tensor) -> Tensor:
-    """a < b where -0 is less than 0 and a NaN, by its sign, less or more than every number."""
+    """Return a < b in a total order: -0 before 0, NaN by its sign before or after all numbers."""
     less = xp.less(a, b)
     if all(x.node.type.dtype in ("int", *INTEGERS) for x in (a, b)):
         return less
@@ -441,7 +433,7 @@ def at_most_in_order(a: Tensor, b: Tensor) -> Tensor:
 
 def select_n(which: Tensor, *cases: Tensor) -> Tensor:
     are_scalars = all(case.node.type.kind == "scalar" for case in cases)
-    if are_scalars and which.node.type.kind == "tensor":  # their kind says which dtype
+    if are_scalars and which.node.type.kind == "tensor":  # the kind of number decides the dtype
         cases = (xp.full_like(which, cases[0], WEAK[cases[0].node.type.dtype]), *cases[1:])
     if which.node.type.dtype == BOOL:
         return xp.where(which, cases[1], cases[0]) if len(cases) == 2 else cases[0]
@@ -452,14 +444,13 @@ def select_n(which: Tensor, *cases: Tensor) -> Tensor:
 
 
 def reduce_precision(step: Step) -> Operand:
-    """A number in the format that it has."""
     given = jnp.finfo(step.dtypes[0])
     if (step.params["exponent_bits"], step.params["mantissa_bits"]) != (given.nexp, given.nmant):
         raise Unknown("reduce_precision to another format")
     return step.operands[0]
 
 
-# These are what the functions of `jax.lax` of their names mean in a rule.
+# Primitives that mean the same as the functions of `jax.lax` of their names.
 FUNCTIONS = """
     abs acos acosh add asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt ceil clamp cos cosh
     digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt is_finite le lgamma log log1p
