@@ -44,7 +44,7 @@ Tensor = Any
 # --- constants -----------------------------------------------------------------------------------
 
 
-Trace = Any  # of record.py
+Trace = Any  # of trace.py, which imports this module
 
 
 def lift_array(trace: Trace, operand: Any) -> Node:

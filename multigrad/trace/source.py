@@ -11,15 +11,14 @@ from __future__ import annotations
 import sys
 from dataclasses import field
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..graph.ir.graph import Location, Node
 from ..graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ..graph.support.class_bases import dataclass
 from .coercion import NeedsConcrete
 
-if TYPE_CHECKING:
-    from .trace import Trace
+Trace = Any  # of trace.py, which imports this module
 
 # --- whose dtypes operators have ------------------------------------------------------------------
 # The first state of a function is that of `whose_types` in `capture/code/dialect_detection.py`.
