@@ -346,22 +346,20 @@ def function(
             function that calls one, what it holds is read at each call. On its tensors' own
             framework it runs as it is, and gradients reach them; elsewhere they are constants.
         backward: `backward(grad_out, *args)` returns one gradient per argument (a bare one for one
-            argument, None where there is none); `grad_out` is nested like the outputs. Without it
-            the Function has its true derivative.
+            argument, None for none); `grad_out` is nested like the outputs. None: its derivative.
         residuals: `residuals(outputs, *args)` says what is kept for backward, which is then called
             as `backward(grad_out, kept)`. Or a word, with the same numbers: "auto", "input",
             "mask", "packed", "recompute" or "time"; see `Function.keeping`.
         accumulate: how the cotangents of an argument become one where the forward gives it to
             several functions with gradients of their own: "sum"; "max", element by element, NaN
-            passed on; or "overwrite", where that of the call made last in the forward is taken and
-            the others are dropped, NaN too. For all arguments, or by name: `{"scale": "max"}`, for
-            what a backward passes on that is no derivative, as the scales and histories of largest
-            values of fp8. For a forward without a `backward`, which gives one cotangent anyway. It
-            is part of the captured graph, so the same on every framework. Of several calls of the
-            Function the cotangents become one so where a capture holds the calls: another
-            `xg.function`, `xg.vjp` on NumPy. Elsewhere frameworks add up what calls give, so a
-            second call with the same tensor, through which the same derivative may pass, is
-            refused. What cannot be seen (calls in torch.compile, one compiled function called
+            passed on; or "overwrite", that of the call made last in the forward, the others, NaN
+            too, dropped. For all arguments, or by name: `{"scale": "max"}`, for what a backward
+            passes on that is no derivative, as the scales and histories of largest values of fp8.
+            For a forward without a `backward`, which gives one cotangent anyway. It is part of the
+            graph, so the same on every framework. Several calls of the Function count where a
+            capture holds them: another `xg.function`, `xg.vjp` on NumPy. Elsewhere frameworks add
+            up, so a second call with the same tensor, through which the same derivative may pass,
+            is refused. What cannot be seen (calls in torch.compile, one compiled function called
             twice, a loop of the framework's own) is added up: make the calls in one function.
         capture: how they become graphs; None: the defaults of `xg.Capture()`.
         native: this option of `Capture`, given directly.
@@ -382,45 +380,62 @@ def function(
     way = None
     if isinstance(residuals, str):
         way, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
-    for role in (backward, residuals):
-        if role is not None and not callable(role):
-            raise TypeError(f"expected a function, got {type(role).__name__} {role!r:.40}")
+    _check_callable(backward, residuals)
     options = settled(capture, native, dialect, prove, may_roll=backward is None)
-    native, library = options.native, options.library
     modes = read_modes(name_of(forward), signature_of(forward), accumulate)
     if modes:
-        refuse_modes(forward, backward, native)
-        native = False  # as it is, its framework would add up
+        refuse_modes(forward, backward, options.native)
+        options = replace(options, native=False)  # as it is, its framework would add up
     if backward is None and residuals is None and holds_state(forward):
-        if way is not None:
-            raise RuleTypeError(
-                f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
-                "own framework: residuals= is for functions and classes"
-            )
-        if options.copies or options.rolls:
-            raise RuleTypeError(
-                f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its "
-                f"own framework: {'copies' if options.copies else 'rolls'}=True is for functions"
-                f"{' and classes' if options.copies else ''}"
-            )
-        return OfObject(forward, native, library, options.prove)
+        return _of_object(forward, options, way)
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
     if type(forward).__module__.startswith(OWN) and not isinstance(forward, Function):
         forward = calling(forward)
-    recipe = PairRecipe(
+    recipe = _pair_recipe(forward, backward, residuals, options, modes)
+    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made.choose(fused=read_fused(fused), residuals=way or "auto")
+    return made
+
+
+def _check_callable(*functions: Any) -> None:
+    for each in functions:
+        if each is not None and not callable(each):
+            raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
+
+
+def _pair_recipe(
+    forward: Any, backward: Any, residuals: Any, options: Capture, modes: Modes
+) -> PairRecipe:
+    return PairRecipe(
         forward,
         backward,
         residuals,
         name=name_of(forward),
-        native=native,
-        library=library,
+        native=options.native,
+        library=options.library,
         copies=options.copies,
         rolls=options.rolls,
         modes=modes,
     )
-    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.choose(fused=read_fused(fused), residuals=way or "auto")
-    return made
+
+
+def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:
+    """Return the Function of code that reads the tensors of an object, which has no options for
+    captured graphs.
+    """
+    option, subjects = "", "functions and classes"
+    if way is not None:
+        option = "residuals="
+    elif options.copies:
+        option = "copies=True"
+    elif options.rolls:
+        option, subjects = "rolls=True", "functions"
+    if option:
+        raise RuleTypeError(
+            f"{name_of(forward)!r} reads the tensors of an object, which runs itself on its own "
+            f"framework: {option} is for {subjects}"
+        )
+    return OfObject(forward, options.native, options.library, options.prove)
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:

@@ -94,26 +94,11 @@ def export(
         OSError: the file cannot be written.
     """
     path = Path(path)
-    if path.suffix not in WRITERS:
-        known = " and ".join(WRITERS)
-        raise FormatError(
-            f"no exporter here writes {path.name!r}: gradients are exported to files in {known}; "
-            "a rule or a Function for multigrad itself is saved by xg.save"
-        )
-    for file in (path, *([] if standalone is None else [Path(standalone)])):
-        if not file.parent.is_dir():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.parent))
+    _check_paths(path, standalone)
     backend = load_backend(WRITERS[path.suffix])
     given = optree.tree_map(lambda leaf: _as_own(backend, leaf), inputs, none_is_leaf=True)
     if isinstance(dynamic_shapes, tuple | list):
-        if len(dynamic_shapes) > len(inputs):
-            raise RuleTypeError(
-                f"dynamic_shapes= has {len(dynamic_shapes)} entries for {len(inputs)} inputs; "
-                "expected one for each, as in ({0: 'batch'}, None)"
-            )
-        _check_lengths(inputs, dynamic_shapes)
-        missing = len(inputs) - len(dynamic_shapes)
-        dynamic_shapes = (*dynamic_shapes, *(None,) * missing)
+        dynamic_shapes = _for_each_input(inputs, dynamic_shapes)
     if path.suffix in backend.exports.functions:
         if standalone is not None:
             raise RuleTypeError(
@@ -131,6 +116,30 @@ def export(
         graphs = {operator.name: operator.graphs for operator in operators}
         write_whole(standalone, eject_operators(graphs, backend))
     return program
+
+
+def _check_paths(path: Path, standalone: StrPath | None) -> None:
+    """Check that a format is known by the suffix, and that the folders exist."""
+    if path.suffix not in WRITERS:
+        known = " and ".join(WRITERS)
+        raise FormatError(
+            f"no exporter here writes {path.name!r}: gradients are exported to files in {known}; "
+            "a rule or a Function for multigrad itself is saved by xg.save"
+        )
+    for file in (path, *([] if standalone is None else [Path(standalone)])):
+        if not file.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.parent))
+
+
+def _for_each_input(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the open axes of each input, None for those that are not mentioned."""
+    if len(shapes) > len(inputs):
+        raise RuleTypeError(
+            f"dynamic_shapes= has {len(shapes)} entries for {len(inputs)} inputs; expected one for "
+            "each, as in ({0: 'batch'}, None)"
+        )
+    _check_lengths(inputs, shapes)
+    return (*shapes, *(None,) * (len(inputs) - len(shapes)))
 
 
 def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:

@@ -104,22 +104,27 @@ def register(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
                 f"compose(xg.get({name!r}), ...)"
             )
-        with lock:
-            if is_of_library(rule):
-                # An import that was interrupted begins again, with some of its rules there.
-                before, LIBRARY[name] = LIBRARY.get(name), rule
-                if RULES.get(name) not in (None, before):  # a user's
-                    return rule
-            elif name in RULES and not override and not gives_way(name):
-                raise RuleError(
-                    f"a rule named {name!r} is registered already; pass override=True to replace "
-                    "it, or choose another name"
-                )
-            with renaming(name):
-                RULES[name] = rule
+        _add(name, rule, override)
         return rule
 
     return decorate
+
+
+def _add(name: str, rule: Rule, override: bool) -> None:
+    """Add a rule under a name; one of the library leaves a user's of that name in place."""
+    with lock:
+        if is_of_library(rule):
+            # An import that was interrupted begins again, with some of its rules there.
+            before, LIBRARY[name] = LIBRARY.get(name), rule
+            if RULES.get(name) not in (None, before):  # a user's
+                return
+        elif name in RULES and not override and not gives_way(name):
+            raise RuleError(
+                f"a rule named {name!r} is registered already; pass override=True to replace it, "
+                "or choose another name"
+            )
+        with renaming(name):
+            RULES[name] = rule
 
 
 def _with_ranges(rule: Rule, ranges: Any) -> Rule:

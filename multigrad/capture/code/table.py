@@ -291,22 +291,17 @@ def record_call(
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
-    handler = _find_handler(dialect, function, name)
+    known = find_dialect(dialect)
+    row = handler = _find_handler(dialect, function, name)
     route = "protocol" if trace is None else "substitution"
     pair = _find_pair((args, kwargs)) if Pair.is_made else None
     if trace is None:
-        symbol: Any = next(symbols_in((args, kwargs)), None) if pair is None else pair
-        if symbol is None:
-            raise TraceError("no symbolic value among the arguments")
-        found: Trace = symbol.trace
-        trace = found
+        trace = _trace_of(next(symbols_in((args, kwargs)), None) if pair is None else pair)
     trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
     shown = shown or f"{dialect}'s {name}"
     if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
-        raise trace.error(
-            f"calls {shown}: a rule is the backward pass"
-            f"{trace.words.advise('write the derivative out')}"
-        )
+        advice = trace.words.advise("write the derivative out")
+        raise trace.error(f"calls {shown}: a rule is the backward pass{advice}")
     if (
         trace.kind != "rule"
         and BUFFERS not in trace.facts
@@ -320,10 +315,9 @@ def record_call(
         raise trace.error(f"calls {shown}, which is not captured{advice}")
     target, kwargs = _find_target(name, args, kwargs)
     if target is not None and not isinstance(target, Value):
-        raise trace.error(
-            f"lets {shown} write into a {type(target).__name__} that the rule did not get or make. "
-            "Use the function's result"
-        )
+        kind = type(target).__name__
+        problem = f"write into a {kind} that the rule did not get or make"
+        raise trace.error(f"lets {shown} {problem}. Use the function's result")
     if trace.overriding is not None:
         changed = trace.overriding.call(trace, dialect, function, args, kwargs)
         if changed is not None:
@@ -333,9 +327,7 @@ def record_call(
         if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
             meet_numpy(trace)
         elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
-            args, kwargs = _with_numbers((args, kwargs))
-            return function(*args, **kwargs)
-    known, row = find_dialect(dialect), handler
+            return _on_numbers(function, args, kwargs)
     if known is not None and known.habits.lists_are_tensors:
         handler = functools.partial(_with_lists_as_tensors, handler)
     # Not `trace.reading_as`, whose microseconds count where each call comes by.
@@ -347,19 +339,14 @@ def record_call(
             result = trace.types.confirmed(function, args, kwargs, handler, shown)
         return result if target is None else target.update(result)  # type: ignore[attr-defined]
     except TypeError as error:
-        other, problem = None, f" in a way not captured: {error}"
         if isinstance(row, OwnTrace):
             advice = trace.words.advise(*trace.words.write)
-            problem = f", which is not captured{advice} ({error})"
-        elif known is not None and known.other_way is not None:
+            raise trace.error(f"calls {shown}, which is not captured{advice} ({error})") from error
+        if known is not None and known.other_way is not None and target is None:
             other = known.other_way(function)
-        asked = questions.count()
-        if other is not None and target is None:
-            try:
-                return other(*args, **kwargs)
-            except (TypeError, TraceError):  # of the two refusals, the row's
-                questions.forget(asked)
-        raise trace.error(f"calls {shown}{problem}") from error
+            if other is not None and (found := _try_other_way(other, args, kwargs)):
+                return found[0]
+        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
     except BackendNotFound as error:
         listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
         if listed is None:
@@ -368,6 +355,27 @@ def record_call(
         raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
     finally:
         trace.reading = before
+
+
+def _try_other_way(
+    other: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any] | None:
+    """Return the result of a call in another way than its row; None if that does not take it
+    either, for of the two refusals the row's is raised.
+    """
+    asked = questions.count()
+    try:
+        return (other(*args, **kwargs),)
+    except (TypeError, TraceError):
+        questions.forget(asked)
+        return None
+
+
+def _trace_of(symbol: Any) -> Trace:
+    if symbol is None:
+        raise TraceError("no symbolic value among the arguments")
+    trace: Trace = symbol.trace
+    return trace
 
 
 def _find_pair(tree: Any) -> Pair | None:
@@ -388,6 +396,11 @@ def symbols_in(tree: Any) -> Iterator[Value]:
     elif isinstance(tree, list | tuple | dict):
         for item in tree.values() if isinstance(tree, dict) else tree:
             yield from symbols_in(item)
+
+
+def _on_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = _with_numbers((args, kwargs))
+    return function(*args, **kwargs)
 
 
 def _with_numbers(tree: Any) -> Any:

@@ -153,18 +153,11 @@ class LibraryTypes:
         is_plain = are_plain(args, kwargs)
         if not is_plain and calls_back(args, kwargs):
             return record(*args, **kwargs)
-        if (
-            function is operator.floordiv and self.trace.reading.owner in OF_CODE
-        ):  # of integers by zero
-            dialect = find_dialect(self.trace.reading.dialect)
-            record = record if dialect is None else dialect.methods.get("__floordiv__", record)
+        if function is operator.floordiv and self.trace.reading.owner in OF_CODE:
+            record = self._by_floor(record)
         name = getattr(function, "__name__", "") or ""
         if is_not_asked(name):
-            before, self.given, self._is_inside = self.given, (), True
-            try:
-                return record(*args, **kwargs)
-            finally:
-                self.given, self._is_inside = before, False
+            return self._record_unasked(record, args, kwargs)
         answer = self._answer(function, args, kwargs)
         if not is_plain and (wide := self._computes_in(name, args, kwargs)):
             args, kwargs = with_leaves((args, dict(kwargs)), lambda x: self._in_dtype(x, wide))
@@ -181,9 +174,7 @@ class LibraryTypes:
             if fixed is None:
                 self._note_composed(function, result, args, kwargs)
             elif is_narrow and self._computes_wide(function, result, (args, kwargs)):
-                listed = tuple(map(self._as_stacked, args))
-                given = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
-                result = with_leaves(record(*given[0], **given[1]), self._narrowed)
+                result = self._record_in_float32(record, args, kwargs)
             if answer is not None and type(result) is Extremes:
                 if len(answer) > 1:
                     result = self._with_places(result, answer[1][0])
@@ -201,6 +192,27 @@ class LibraryTypes:
             if is_weak and isinstance(x, Value):
                 self.weak.add(x.node)
         return result
+
+    def _by_floor(self, record: Callable[..., Any]) -> Callable[..., Any]:
+        """Return how a library divides integers, also by zero."""
+        dialect = find_dialect(self.trace.reading.dialect)
+        return record if dialect is None else dialect.methods.get("__floordiv__", record)
+
+    def _record_unasked(
+        self, record: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        before, self.given, self._is_inside = self.given, (), True
+        try:
+            return record(*args, **kwargs)
+        finally:
+            self.given, self._is_inside = before, False
+
+    def _record_in_float32(
+        self, record: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        listed = tuple(map(self._as_stacked, args))
+        args, kwargs = with_leaves((listed, kwargs), lambda x: self._in_float32(x))
+        return with_leaves(record(*args, **kwargs), self._narrowed)
 
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the dtype that a call names to compute in, "" for none."""

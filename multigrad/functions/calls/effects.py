@@ -23,6 +23,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, walk
 from ...graph.ir.types import BOOL, dtype_name
 from ...graph.support.trees import optree
+from ...lowering.lower import PASSING
 from ...trace.derived.calls import passing_to, replay
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
@@ -306,3 +307,26 @@ def changes_containers(before: Arguments, after: Arguments) -> bool:
     """
     (own, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
     return tree != new or any(a is not b for a, b in zip(own, now, strict=True))
+
+
+# --- outputs in the memory of arguments -----------------------------------------------------------
+def find_aliases(
+    values: Sequence[Value], arguments: Sequence[Any]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the positions of outputs that are views of an argument for certain, and of those that
+    are in no argument's memory, as `x.clone()`: what is equal to an argument is told by it.
+    """
+
+    def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
+        return value.is_certain and value.node.op is not ops.STOP_GRADIENT
+
+    viewed, copied = [], []
+    for i, value in enumerate(values):
+        shown = [value]
+        while (base := shown[-1].base) is not None:
+            shown.append(base)
+        if not any(shown[-1] is each for each in arguments):
+            copied += [i] if shown[-1].node.op not in PASSING else []
+        elif len(shown) > 1 and all(map(is_view, shown[:-1])):
+            viewed.append(i)
+    return tuple(viewed), tuple(copied)

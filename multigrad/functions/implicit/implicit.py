@@ -132,21 +132,15 @@ def implicit(
             zero there; in its backward: the iterations did not converge, or the matrix is singular.
             In compiled code (`jax.jit`, `vmap`, `tf.function`, `torch.compile`) the gradient is NaN
             then. Where there is NaN or infinity in params, x or u, NaN is passed on.
-        TraceError: in backward: the residual cannot be captured, or reads a tensor from around it
-            that asks for a gradient.
+        TraceError: in backward: residual is not captured, or reads an outer tensor with a gradient.
     """
     for each in (residual, solver):
         refuse_class(each)
         refuse_rule(each)
     check_options(solve, tol, maxiter, accept)
-    library = settled(None, None, dialect).library
-    recipe = ImplicitRecipe(
-        Written(residual, library),
-        solver,
-        how=Linear(solve, tol, maxiter),
-        accept=accept,
-        name=name_of(solver),
-    )
+    equation = Written(residual, settled(None, None, dialect).library)
+    how = Linear(solve, tol, maxiter)
+    recipe = ImplicitRecipe(equation, solver, how=how, accept=accept, name=name_of(solver))
     return Implicit(recipe, solver, prove=False)
 
 

@@ -34,9 +34,9 @@ from ...graph.ir.graph import Graph, Node, every_node
 from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
 from ...graph.passes.residuals import drop_marks, given_by_forward, marks
 from ...graph.passes.simplify import simplify, without_stops
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import FunctionGraph, numbered
-from ...lowering.lower import PASSING
 from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
@@ -52,6 +52,7 @@ from ..calls.effects import (
     Update,
     changes_containers,
     describe,
+    find_aliases,
     find_notes,
     find_updates,
     has_containers,
@@ -148,6 +149,44 @@ class AppliesItself(NotCaptured):
     """It applies itself to arguments like those for which it is being captured."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A forward that has run on symbols.
+
+    Attributes:
+        leaves: the symbols of the arguments, and the values of the static ones.
+        rebuilt: the arguments and keywords made of them.
+        named: the leaves by their names.
+        recorded: what the recipe returned.
+        flat: its outputs, of the nesting `outputs`.
+        updates: what it wrote into the arguments.
+        dirty: the arguments that the author says are written into.
+    """
+
+    leaves: list[Any]
+    rebuilt: tuple[tuple[Any, ...], dict[str, Any]]
+    named: dict[str, Any]
+    recorded: Recorded
+    flat: list[Any]
+    outputs: Any
+    updates: tuple[Update, ...]
+    dirty: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Results:
+    """The outputs of a run: `fixed` by position, the symbols of the others, and their tensors."""
+
+    fixed: dict[int, Any]
+    symbols: list[Value]
+    values: list[Value]
+    undifferentiable: tuple[int, ...]
+
+
+def _asked(option: Any) -> Any:
+    return option() if callable(option) else option
+
+
 class _Recording:
     """One run of a recipe on symbolic values; `first`: that of the same before."""
 
@@ -186,6 +225,38 @@ class _Recording:
         return variant
 
     def run(self) -> Variant:
+        """Run the recipe's forward and backward, and return the graphs of both."""
+        run = self.run_forward()
+        notes = self.attempt(lambda: find_notes(self.trace, run.named, run.flat))
+        results = self.find_results(run)
+        cotangents = numbered("grad_out", len(results.values))
+        gradients, wrt = self.gradients(run, results, cotangents)
+        if has_containers(*run.rebuilt) and changes_containers(
+            self.layout.rebuild(run.leaves), run.rebuilt
+        ):
+            problem = "changes a list or dict that it is given, which a graph does not"
+            raise NotCaptured(self.trace.error(problem))
+        graphs = self.pair(run, results, cotangents, gradients, wrt)
+        trace = self.trace
+        facts = dict(sorted({**self.facts, **trace.facts.told}.items()))  # as they are gathered
+        weak, assumed = trace.types.weak, trace.limits.assumed
+        return Variant(
+            graphs,
+            self.layout,
+            run.outputs,
+            results.fixed,
+            facts,
+            omissions=dict(trace.limits.omissions),
+            weak=tuple(i for i, each in enumerate(results.values) if each.node in weak),
+            assumed=tuple(each for each in assumed if is_told(each.node, self.layout)),
+            notes=notes,
+            updates=run.updates,
+            combines=trace.backward.combines,
+            reach=None if "dtype" in facts else trace.types.reach,
+        )
+
+    def run_forward(self) -> _Run:
+        """Run the recipe on symbols of its arguments, and check what it writes into them."""
         trace, layout = self.trace, self.layout
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
         trace.facts.is_fresh = True
@@ -206,93 +277,76 @@ class _Recording:
         else:
             self.check_updates(updates)
         self.check_dtypes(flat)
-        notes = self.attempt(lambda: find_notes(trace, named, flat))
-        fixed = {i: each for i, each in enumerate(flat) if not isinstance(each, Value)}
+        return _Run(leaves, rebuilt, named, recorded, flat, outputs, updates, dirty)
+
+    def find_results(self, run: _Run) -> _Results:
+        """Split the outputs into tensors, and values that are the same at every call."""
+        fixed = {i: each for i, each in enumerate(run.flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
+        # Which outputs they are their objects tell: equal values are one node.
+        symbols = [each for each in run.flat if isinstance(each, Value)]
         values = [
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
-            for each in flat
-            if isinstance(each, Value)
+            for each in symbols
         ]
-        if recorded.rolls and not trace.backward.combines:
-            values = roll(trace, values)
+        if run.recorded.rolls and not self.trace.backward.combines:
+            values = roll(self.trace, values)
         if not values:
-            raise NotCaptured(trace.error("returns nothing that it computed from its tensors"))
-        # Which outputs they are their objects tell: equal values are one node.
-        symbols = [each for each in flat if isinstance(each, Value)]
+            raise NotCaptured(self.trace.error("returns nothing that it computed from its tensors"))
+        constant = run.recorded.undifferentiable
         undifferentiable = tuple(
             i
             for i, each in enumerate(symbols)
-            if is_float(each.node.type) and any(each is own for own in recorded.undifferentiable)
+            if is_float(each.node.type) and any(each is own for own in constant)
         )
-        viewed, copied = find_aliases(symbols, leaves)
-        tensors = tuple(leaf.name for leaf in layout.tensors)
+        return _Results(fixed, symbols, values, undifferentiable)
+
+    def pair(
+        self,
+        run: _Run,
+        results: _Results,
+        cotangents: tuple[str, ...],
+        gradients: tuple[Node, ...],
+        wrt: tuple[str, ...],
+    ) -> FunctionGraph:
+        """Return the graphs of forward and backward."""
+        trace, layout, recorded = self.trace, self.layout, run.recorded
+        viewed, copied = find_aliases(results.symbols, run.leaves)
+        pushed, is_pushed_first = self.pushed(run, results)
         own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
-        cotangents = numbered("grad_out", len(values))
-        forward_nodes = tuple(each.node for each in values)
-        gradients, wrt = self.gradients(
-            recorded,
-            outputs,
-            flat,
-            values,
-            cotangents=cotangents,
-            undifferentiable=undifferentiable,
-            leaves=[leaf for leaf in leaves if not any(leaf is each for each in dirty)],
-        )
-        if has_containers(*rebuilt) and changes_containers(layout.rebuild(leaves), rebuilt):
-            problem = "changes a list or dict that it is given, which a graph does not"
-            raise NotCaptured(trace.error(problem))
-        pushed, is_pushed_first = self.pushed(recorded, flat, values, undifferentiable)
-        key = () if trace.key is None else (trace.key,)
-        forward = drop_marks(Graph(trace.name, (*own, *key), forward_nodes, trace.source.locations))
-        heads = self.heads(cotangents)
-        backward = Graph(trace.name, (*heads, *own, *key), gradients, trace.source.locations)
-        second_order = recorded.second_order
-        second_order = bool(second_order() if callable(second_order) else second_order)
+        inputs = (*own, *(() if trace.key is None else (trace.key,)))
+        nodes, locations = tuple(each.node for each in results.values), trace.source.locations
+        forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
+        backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
+        second_order = bool(_asked(recorded.second_order))
         if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
         lend(trace)
         if calls := ", ".join(trace.types.unconfirmed):
             self.recipe.leave_open(f"no library says what dtype these give: {calls}")
-        first_order = recorded.first_order
+        is_once = trace.backward.lost_gradient or trace.backward.is_once
         graphs = FunctionGraph(
             trace.name,
             replace(simplify(forward), origin=describe_routes(trace)),
             simplify(backward),
-            first_order=bool(first_order() if callable(first_order) else first_order),
-            inputs=tensors,
+            first_order=bool(_asked(recorded.first_order)),
+            inputs=tuple(leaf.name for leaf in layout.tensors),
             cotangents=cotangents,
             wrt=wrt,
             keeps_output=recorded.keeps_output or bool(marks(backward)),
-            undifferentiable=undifferentiable,
+            undifferentiable=results.undifferentiable,
             viewed=viewed,
             copied=copied,
-            second_order=second_order
-            and not (trace.backward.lost_gradient or trace.backward.is_once),
+            second_order=second_order and not is_once,
             refused=self.recipe.refused(layout),
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()
         if self.is_imported and second_order and graphs.is_once and not self.recipe.copies:
             trace.omit(ORDERS)
-        assumed = tuple(each for each in trace.limits.assumed if is_told(each.node, layout))
-        facts = dict(sorted({**self.facts, **trace.facts.told}.items()))  # as they are gathered
-        return Variant(
-            graphs,
-            layout,
-            outputs,
-            fixed,
-            facts,
-            omissions=dict(trace.limits.omissions),
-            weak=tuple(i for i, each in enumerate(values) if each.node in trace.types.weak),
-            assumed=assumed,
-            notes=notes,
-            updates=updates,
-            combines=trace.backward.combines,
-            reach=None if "dtype" in facts else self.trace.types.reach,
-        )
+        return graphs
 
     def check_updates(self, updates: Sequence[Update]) -> None:
         """Refuse arguments that the user's own code updates in place."""
@@ -383,19 +437,14 @@ class _Recording:
         return tuple(self.inputs[name] for name in cotangents if name in self.inputs)
 
     def gradients(
-        self,
-        recorded: Recorded,
-        outputs: Any,
-        flat: list[Any],
-        values: list[Value],
-        cotangents: tuple[str, ...],
-        undifferentiable: tuple[int, ...],
-        leaves: list[Any],
+        self, run: _Run, results: _Results, cotangents: tuple[str, ...]
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        """Return the nodes of the gradients, and the inputs whose they are."""
+        """Return the nodes of the gradients, and the names of their inputs."""
+        recorded, values, flat = run.recorded, results.values, run.flat
+        leaves = [leaf for leaf in run.leaves if not any(leaf is each for each in run.dirty)]
         given: list[Any] = []
         for i, (value, name) in enumerate(zip(values, cotangents, strict=True)):
-            if is_float(value.node.type) and i not in undifferentiable:
+            if is_float(value.node.type) and i not in results.undifferentiable:
                 cotangent = self.trace.input(name, value.node.type)
                 self.inputs[name] = cotangent.node
                 given.append(cotangent)
@@ -412,13 +461,12 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        symbols = [each for each in flat if isinstance(each, Value)]
-        kept, own = symbols if recorded.keeps_output else (), recorded.pull
+        kept, own = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(given: list[Any]) -> dict[str, Node]:
             rest, asked = iter(given), questions.count()
             filled = [next(rest) if isinstance(each, Value) else None for each in flat]
-            upstream = optree.tree_unflatten(outputs, filled)
+            upstream = optree.tree_unflatten(run.outputs, filled)
             try:
                 with (
                     written_in(self.trace, self.trace.source.latest.libraries),
@@ -450,29 +498,23 @@ class _Recording:
                 if value is not None:
                     value.node = node
 
-    def pushed(
-        self,
-        recorded: Recorded,
-        flat: list[Any],
-        values: list[Value],
-        undifferentiable: tuple[int, ...],
-    ) -> tuple[Graph | None, bool]:
+    def pushed(self, run: _Run, results: _Results) -> tuple[Graph | None, bool]:
         """Return the graph of the author's tangent rule, and whether backward is its transpose."""
-        rule = None if recorded.push is None else recorded.push()
+        rule = None if run.recorded.push is None else run.recorded.push()
         if rule is None:
             return None, False
-        places = [i for i, each in enumerate(flat) if isinstance(each, Value)]
+        places = [i for i, each in enumerate(run.flat) if isinstance(each, Value)]
         carried = [
             (place, value)
-            for i, (place, value) in enumerate(zip(places, values, strict=True))
-            if is_float(value.node.type) and i not in undifferentiable
+            for i, (place, value) in enumerate(zip(places, results.values, strict=True))
+            if is_float(value.node.type) and i not in results.undifferentiable
         ]
         key = () if self.trace.key is None else (self.trace.key,)
         leaves = (*self.layout.tensors, *self.layout.numbers)
         inputs = (*(self.inputs[leaf.name] for leaf in leaves), *key)
         tensors = [leaf.name for leaf in self.layout.tensors]
         graph = tangent_graph(
-            self.trace, rule, inputs, tensors=tensors, outputs=flat, carried=carried
+            self.trace, rule, inputs, tensors=tensors, outputs=run.flat, carried=carried
         )
         return graph, graph is not None and rule.is_first
 
@@ -553,26 +595,3 @@ class CodeRecipe(Recipe):
         """Return why nothing was proven of it, said where all is to be."""
         code = next((getattr(f, "__code__", None) for f in self.functions()), None)
         return leave_open(Subject(self.subject, code, OWN), reason)
-
-
-# --- which outputs lie in the memory of arguments -------------------------------------------------
-def find_aliases(
-    values: Sequence[Value], arguments: Sequence[Any]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of outputs that are views of an argument for certain, and of those that
-    are in no argument's memory, as `x.clone()`: what is equal to an argument is told by it.
-    """
-
-    def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
-        return value.is_certain and value.node.op is not ops.STOP_GRADIENT
-
-    viewed, copied = [], []
-    for i, value in enumerate(values):
-        shown = [value]
-        while (base := shown[-1].base) is not None:
-            shown.append(base)
-        if not any(shown[-1] is each for each in arguments):
-            copied += [i] if shown[-1].node.op not in PASSING else []
-        elif len(shown) > 1 and all(map(is_view, shown[:-1])):
-            viewed.append(i)
-    return tuple(viewed), tuple(copied)

@@ -175,7 +175,7 @@ def heatmap(
     Channels are summed: relevance is a share, and an image's pixel has that of all its channels.
     Each map has its own scale, from -m to m with m its largest absolute value, so that 0 has the
     color in the middle; or from 0 to m, where it is not signed. One that is 0 everywhere has m = 1.
-    Under a map its image is drawn in gray, from its lowest to its highest number.
+    An image is drawn below its map in gray, from its lowest to its highest number.
 
     Args:
         relevance: (H, W), or one of (C, H, W), (N, C, H, W), of any framework: what a gradient of
@@ -214,26 +214,20 @@ def heatmap(
         raise RuleValueError(f"{len(names)} titles for {len(heat)} maps")
     if limit is not None and not 0 < limit < math.inf:
         raise RuleValueError(f"limit is a number above 0, got {limit!r}")
-    is_batch = np.ndim(relevance) == 4
     if ax is not None and len(heat) != 1:
         raise RuleValueError(f"ax is the axes of one map, and relevance has {len(heat)}")
     places = [ax] if ax is not None else make_grid(len(heat), columns, heat.shape[1:])
     is_signed = bool((heat < 0).any()) if signed is None else signed
+    cmap = cmap or (SIGNED if is_signed else UNSIGNED)
     opaque = (1.0 if pictures is None else 0.6) if alpha is None else alpha
     for i, place in enumerate(places):
         if pictures is not None:
             place.imshow(pictures[i], cmap="gray")
         top = limit or float(np.abs(heat[i]).max()) or 1.0
-        place.imshow(
-            heat[i],
-            cmap=cmap or (SIGNED if is_signed else UNSIGNED),
-            vmin=-top if is_signed else 0.0,
-            vmax=top,
-            alpha=opaque,
-        )
+        place.imshow(heat[i], cmap=cmap, vmin=-top if is_signed else 0.0, vmax=top, alpha=opaque)
         place.set(xticks=[], yticks=[])
         place.set_title(names[i], fontsize="medium")
-    return np.array(places, object) if is_batch else places[0]
+    return np.array(places, object) if np.ndim(relevance) == 4 else places[0]
 
 
 SHAPES = {

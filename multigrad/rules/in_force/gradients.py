@@ -110,22 +110,11 @@ def apply_to_gradients(
             twice.
         BackendNotFound: a leaf is not a tensor of an installed framework.
     """
-    import optree
-
     if others:
         raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
-    if tasks and (over is not None or axis_name is not None):
-        raise RuleError(
-            "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
-            "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
-        )
-    if tasks and in_place:
-        raise RuleError(
-            "apply_to_gradients with tasks=True makes one gradient of several, so none of them has "
-            "a place for it: leave in_place out"
-        )
     applied: Any
     if tasks:
+        _check_tasks(over, axis_name, in_place)
         applied = combine(grads, rule, params, key)
     else:
         if isinstance(rule, str) and rule in TASK_RULES and rule not in registry.rules():
@@ -134,13 +123,34 @@ def apply_to_gradients(
                 f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
             )
         in_force = _application(rule_over(rule, over, axis_name), params, key)
-        tree: Any = grads  # optree's annotations know one type of leaf
-        leaves, nesting = optree.tree_flatten(tree, none_is_leaf=True)
-        results = _apply_to_all(in_force, leaves, rule is None, in_place)
-        applied = optree.tree_unflatten(nesting, results)
+        applied = _apply_to_tree(in_force, grads, rule is None, in_place)
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
     return applied
+
+
+def _check_tasks(over: Over | None, axis_name: Axes | None, in_place: bool) -> None:
+    """Refuse options that gradients of several losses have no use for."""
+    if over is not None or axis_name is not None:
+        raise RuleError(
+            "apply_to_gradients with tasks=True takes whole gradients, and was given over= or "
+            "axis_name=: gather the parts first, or add them up (xg.xp.all_gather, all_sum)"
+        )
+    if in_place:
+        raise RuleError(
+            "apply_to_gradients with tasks=True makes one gradient of several, so none of them has "
+            "a place for it: leave in_place out"
+        )
+
+
+def _apply_to_tree(
+    in_force: RuleInForce | None, grads: Any, is_from_use: bool, in_place: bool
+) -> Any:
+    import optree
+
+    leaves, nesting = optree.tree_flatten(grads, none_is_leaf=True)
+    results = _apply_to_all(in_force, leaves, is_from_use, in_place)
+    return optree.tree_unflatten(nesting, results)
 
 
 def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleInForce | None:

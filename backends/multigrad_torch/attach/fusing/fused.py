@@ -8,7 +8,7 @@ have kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -361,35 +361,17 @@ def slots_of(kernels: Kernels) -> dict[str, Slot]:
     return found
 
 
-def as_function(native: Any, kernels: Kernels) -> type[Function]:
-    """Return the class that runs the kernels."""
-    emitted, eager, slots = kernels.emitted, native.eager, kernels.slots
+def _restorer(native: Any, kernels: Kernels) -> Callable[[Any, list[Tensor]], Restored]:
+    """Return a function that adds to a ctx what the plain forward would have saved."""
+    emitted, slots = kernels.emitted, kernels.slots
     assert emitted.origin.graphs is not None
-    packs = [node.op is PACK for node in emitted.origin.graphs[1].outputs]
-    as_bits = {
-        name for name, is_packed in zip(emitted.residuals.computed, packs, strict=True) if is_packed
-    }
-    # What forward has: the inputs, and what it writes.
-    names = [*emitted.names.inputs, *kernels.names]
-    passed = passed_on(emitted)
-    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
-    outputs = itemgetter(*of_outputs)
-    of_saved = list(map(names.index, kernels.saved))
+    nodes = emitted.origin.graphs[1].outputs
+    computed = zip(emitted.residuals.computed, nodes, strict=True)
+    as_bits = {name for name, node in computed if node.op is PACK}
     bits = [i for i, name in enumerate(kernels.saved) if slots[name].layout is None]
     unpacked = [i for i in bits if kernels.saved[i] not in as_bits]
-    constant = [
-        i
-        for i in emitted.derivative.undifferentiable
-        if emitted.origin.output_types[i].dtype != BOOL
-    ]
-    constant = [of_outputs[i] for i in constant]
-    # Of what backward returns: gradients, or None, which stands last.
-    count = len(emitted.names.inputs)
-    slopes = {name: i for i, name in enumerate(emitted.names.wrt)}
-    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.names.inputs], -1)
 
     def restore(ctx: Any, saved: list[Tensor]) -> Restored:
-        """Return a ctx that holds what the plain forward would have saved."""
         call = ctx.call
         restored = Restored(ctx, saved)
 
@@ -408,6 +390,31 @@ def as_function(native: Any, kernels: Kernels) -> type[Function]:
         for name, value in zip(params, values, strict=True):
             setattr(restored, name, value)
         return restored
+
+    return restore
+
+
+def as_function(native: Any, kernels: Kernels) -> type[Function]:
+    """Return the class that runs the kernels."""
+    emitted, eager = kernels.emitted, native.eager
+    # What forward has: the inputs, and what it writes.
+    names = [*emitted.names.inputs, *kernels.names]
+    passed = passed_on(emitted)
+    of_outputs = [names.index(passed.get(i, name)) for i, name in enumerate(emitted.names.outputs)]
+    outputs = itemgetter(*of_outputs)
+    of_saved = list(map(names.index, kernels.saved))
+    constant = [
+        i
+        for i in emitted.derivative.undifferentiable
+        if emitted.origin.output_types[i].dtype != BOOL
+    ]
+    constant = [of_outputs[i] for i in constant]
+    # Of what backward returns: gradients, or None, which stands last.
+    count = len(emitted.names.inputs)
+    slopes = {name: i for i, name in enumerate(emitted.names.wrt)}
+    returned = itemgetter(*[slopes.get(name, -1) for name in emitted.names.inputs], -1)
+
+    restore = _restorer(native, kernels)
 
     class Run(Function):
         @staticmethod
