@@ -1,8 +1,7 @@
-"""TensorFlow's code in a file of its own: the function around `tf.custom_gradient`, with what
-stands against the two places where TensorFlow forgets a custom gradient.
+"""TensorFlow's part of an ejected file: the function around `tf.custom_gradient`, keys and draws.
 
-Uniforms are drawn by ops everywhere. Normals are not: NumPy's, which are drawn in eager code, and
-those of ops differ in their last bits.
+The guards against TensorFlow's two ways to drop a custom gradient go with it. Uniforms are always
+drawn by ops. Normals are drawn by NumPy in eager code, whose last bits differ from those of ops.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def draw_key() -> Tensor:
 
 
 def read_key(key: Any) -> Tensor:
-    """The two words of a key: of an int as `jax.random.key(n)` has them, or as they are given."""
+    """Return the two words of a key: an int as in `jax.random.key(n)`, or two words."""
     if isinstance(key, int):
         key = (0, key & core.WORD_MASK)
     words = tf.cast(key, tf.uint32) if tf.is_tensor(key) else tf.constant(key, tf.uint32)
@@ -44,7 +43,7 @@ def read_key(key: Any) -> Tensor:
 
 
 def fold_in(key: Tensor, n: int) -> Tensor:
-    """The n-th key of a key."""
+    """Return the n-th key derived from a key."""
     return tf.stack(random.encrypt(key, tf.constant(0, tf.uint32), tf.constant(n, tf.uint32)))
 
 

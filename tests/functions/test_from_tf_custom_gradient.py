@@ -314,7 +314,7 @@ def test_what_is_not_decorated_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(TypeError, match=r"'plain', a function.*xg\.custom_gradient"):
         from_tf_custom_gradient(plain)
-    with pytest.raises(TypeError, match=r"inside of tf\.function"):
+    with pytest.raises(TypeError, match=r"inside tf\.function"):
         from_tf_custom_gradient(tf.function(plain))
     with pytest.raises(TypeError, match=r"decorated with tf\.custom_gradient, got 3"):
         from_tf_custom_gradient(3)

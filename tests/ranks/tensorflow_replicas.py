@@ -419,7 +419,7 @@ def an_elementwise_rule_adds_no_collective_and_a_norm_adds_one_of_a_scalar() -> 
 def what_replicas_cannot_do_is_an_error_that_says_what_to_call() -> None:
     x = tf.ones([4, 2])
     clip = gradient_of(xg.activation("Tanh", "clip_norm", over="global"))
-    assert "inside of strategy.run(...)" in message_of(lambda: clip(x), xg.GradientError)
+    assert "inside strategy.run(...)" in message_of(lambda: clip(x), xg.GradientError)
     with STRATEGY.scope():
         said = message_of(lambda: clip(x), xg.GradientError)
     assert f"the cross-replica context of {type(STRATEGY).__name__}" in said, said

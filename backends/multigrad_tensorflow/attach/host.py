@@ -1,8 +1,8 @@
-"""What runs in another framework, inside of TensorFlow: a custom gradient around it.
+"""A custom gradient around code that runs in another framework, and the exchange of memory with it.
 
-Eager code lends its memory at once and keeps the guest's pullback. A graph calls back by
-`tf.py_function`, on threads of TensorFlow's that see no ContextVar, so all that is needed is closed
-over; XLA has no such callback.
+Eager code lends its memory directly and keeps the guest's pullback. A graph calls back by
+`tf.py_function` on threads of TensorFlow that see no ContextVar, so the callback closes over all
+that it needs; XLA has no such callback.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from multigrad.backend import Guest, Kind, SharedBuffer, make_zeros
 from .render import custom_gradient, localize, run_forward
 from .vjp import forbid_derivative
 
-ALIGNMENT = 64  # of memory that TensorFlow takes; it aborts the process at any other
+ALIGNMENT = 64  # of borrowed memory; TensorFlow aborts the process at any other
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Return the values of a tensor; bfloat16 keeps its dtype (ml_dtypes)."""
     return np.asarray(x.numpy())
 
 
@@ -40,9 +39,7 @@ def from_numpy(x: np.ndarray[Any, Any]) -> Any:
 
 
 def constant(x: np.ndarray[Any, Any], tensors: Sequence[Any]) -> Any:
-    """Return a NumPy array as TensorFlow's operators take it beside tensors: in their float dtype,
-    where it is of floats.
-    """
+    """Return a NumPy array for TensorFlow's operators, floats in the other tensors' dtype."""
     dtype = next((each.dtype for each in tensors if each.dtype.is_floating), None)
     return tf.convert_to_tensor(x, dtype if x.dtype.kind == "f" else None)
 
@@ -52,28 +49,22 @@ def is_traced(x: Any) -> bool:
 
 
 def read_number(x: Any) -> Any:
-    """Return the value of a variable as a tensor: a loop's gradient (2.21) can read no variable
-    that its body has not.
-    """
+    # a loop's gradient (2.21) can only read a variable that its body reads too
     return tf.convert_to_tensor(x)
 
 
 def write_number(x: Any, number: float) -> bool:
-    """Write a number into a variable of one device, in eager code, without what `assign` does for
-    all others: it makes a tensor, casts it and reads the variable.
-    """
+    # `assign` makes a tensor, casts it and reads the variable: one op is enough on one device
     if type(x) is not ResourceVariable or not tf.executing_eagerly():
         return False
-    # As an array: TensorFlow takes an equal number that it has converted before, 0.0 for -0.0.
+    # As an array: TensorFlow reuses an equal number that it has converted before, 0.0 for -0.0.
     value = tf.convert_to_tensor(np.asarray(number, x.dtype.as_numpy_dtype))
     tf.raw_ops.AssignVariableOp(resource=x.handle, value=value)
     return True
 
 
 def keep(x: Any, whole: bool) -> Callable[[], str] | None:
-    """Return a function that restores a variable to its present value and describes the change, ""
-    if none; None for a tensor, which is immutable, and for anything not to be copied.
-    """
+    """Return a function that restores a variable and describes its change; None for others."""
     if type(x) is not ResourceVariable or not whole:
         return None
     with tf.init_scope():
@@ -84,7 +75,7 @@ def keep(x: Any, whole: bool) -> Callable[[], str] | None:
             if x.numpy().tobytes() == before.tobytes():
                 return ""
             x.assign(before)
-        return "writes into a variable from outside of it"
+        return "writes into a variable from outside it"
 
     return put_back
 
@@ -94,21 +85,19 @@ def dtype(name: str) -> Any:
 
 
 def weak(value: Any, dtype: Any) -> Any:
-    """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers by itself.
-
-    But for -0.0, in whose place it takes an equal number that it has converted before (2.21).
-    """
+    """Return a scalar of the tensor's dtype; TensorFlow converts Python numbers itself."""
     if isinstance(value, bool):
         return float(value)
     if not isinstance(value, int | float):
         return tf.cast(value, dtype)
+    # for -0.0 TensorFlow (2.21) reuses an equal number that it has converted before
     if value or math.copysign(1.0, value) > 0:
         return value
     return tf.constant(np.array(value, tf.as_dtype(dtype).as_numpy_dtype))
 
 
 def lend(x: Any) -> SharedBuffer:
-    """Return an eager tensor for other frameworks to read, in place where it lies on the CPU."""
+    """Return an eager tensor for other frameworks to read, without a copy if it is on the CPU."""
     if "CPU" not in x.device:
         with tf.device("CPU:0"):
             x = tf.identity(x)
@@ -116,15 +105,13 @@ def lend(x: Any) -> SharedBuffer:
 
 
 def as_array(x: Any) -> np.ndarray[Any, Any]:
-    """Return an eager tensor's memory, or a copy of a dtype that NumPy has no DLPack for, and of
-    all in TensorFlow 2.16, whose tensors have no `__dlpack__`.
-    """
+    # NumPy has no DLPack for bfloat16, and TensorFlow 2.16 no `__dlpack__`
     is_copied = x.dtype == tf.bfloat16 or not hasattr(x, "__dlpack__")
     return np.asarray(x.numpy()) if is_copied else np.from_dlpack(x)
 
 
 def borrow(lent: SharedBuffer, own: bool = False) -> Any:
-    """Return an eager tensor of a buffer lent by another framework, copied if `own` is set."""
+    """Return an eager tensor of a lent buffer, copied if `own` is set."""
     if own:
         return tf.convert_to_tensor(np.array(lent.array()))
     if lent.exporter is not None:
@@ -135,7 +122,7 @@ def borrow(lent: SharedBuffer, own: bool = False) -> Any:
 
 
 class DLTensor(ctypes.Structure):
-    """The beginning of what a DLPack capsule points to (dlpack.h, version 0)."""
+    """The first fields of the struct behind a DLPack capsule (dlpack.h, version 0)."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -155,7 +142,7 @@ _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 def address(capsule: Any) -> int:
-    """Return the address of a capsule's memory, 0 for none."""
+    """Return the address of a capsule's memory, 0 if it has none."""
     tensor = DLTensor.from_address(_get_pointer(capsule, b"dltensor"))
     return (tensor.data or 0) + tensor.byte_offset
 
@@ -165,10 +152,10 @@ Call: TypeAlias = Callable[[Sequence[SharedBuffer]], list[SharedBuffer]]
 
 
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Apply what runs in another framework; its gradient flows back in TensorFlow's autodiff.
+    """Apply code of another framework whose gradient flows back in TensorFlow's autodiff.
 
     Raises:
-        UnsupportedOp: it is being compiled by XLA.
+        UnsupportedOp: XLA compiles it.
         GradientError: a ForwardAccumulator asks for a tangent.
     """
     tensors = tuple(map(localize, tensors))
@@ -179,6 +166,7 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
     @custom_gradient
     def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
+        # asked again here: an accumulator may start within the custom gradient
         if pack_tangents(inputs).tangents:
             raise guest.refusal("has no forward mode")
         if tf.executing_eagerly():
@@ -212,7 +200,7 @@ def pull_eagerly(
 def pull_staged(
     guest: Guest, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]
 ) -> Callable[..., Any]:
-    """Return the backward of a graph: it begins from the inputs again."""
+    """Return the backward of a graph, which runs the guest's forward again."""
 
     def backward(*cotangents: Any) -> list[Tensor | None]:
         given = receive(guest, cotangents, outputs)
@@ -250,7 +238,7 @@ def receive(
 
 
 def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
-    """Return forward as an op of the graph that is being built."""
+    """Return the forward as an op of the graph being built."""
 
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         if guest.like is not None:
@@ -266,13 +254,14 @@ def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
 def call_back(
     function: Call, tensors: tuple[Tensor, ...], types: Sequence[tuple[Any, Any]], owns: bool
 ) -> tuple[Tensor, ...]:
-    """Stage a call of a function of what is lent."""
+    """Add a callback to a function of lent buffers to the graph."""
 
     def call(*given: Tensor) -> list[Tensor]:
         return [borrow(y, owns) for y in function([lend(x) for x in given])]
 
     outputs = tf.py_function(call, tensors, [dtype for _, dtype in types])
     for output, (shape, _) in zip(outputs, types, strict=True):
+        # py_function forgets shapes
         output.set_shape(shape)
     return tuple(outputs)
 
@@ -287,9 +276,8 @@ def kind_of(guest: Guest, x: Tensor) -> Kind:
 
 
 def refuse_xla(guest: Guest) -> None:
-    """Raise where a function that is being traced is one for XLA, before XLA says so in its own
-    words.
-    """
+    """Raise if the function being traced is for XLA, before XLA fails with an error of its own."""
+    # nothing but the object on the stack says for which compiler a graph is traced
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         owner: Any = frame.f_locals.get("self")

@@ -1,9 +1,9 @@
-"""From a lowering to `tf.custom_gradient`.
+"""The source of `tf.custom_gradient` functions from an emitted lowering, and how they are called.
 
 The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords
-in graphs. TensorFlow forgets a custom gradient in two places, where the forward's own derivative
-would be taken in silence: `ForwardAccumulator` in eager code, and a tape around
-`tf.vectorized_map`. `custom_gradient` and `run_forward` stand against both.
+in graphs. TensorFlow drops a custom gradient in two places, where it would silently differentiate
+the forward: `ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`.
+`custom_gradient` and `run_forward` guard both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Tensor: TypeAlias = Any
 
 
 def render_file(emitted: Emitted) -> str:
-    """Return the same for a file without multigrad, where a key comes as people have it."""
+    """Return the source for a file without multigrad, in which keys are read as users give them."""
     name = emitted.names.identifier
     own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
     return render(emitted, "    else:\n        key = read_key(key)\n") + own
@@ -78,8 +78,7 @@ def render(emitted: Emitted, read_key: str = "") -> str:
         if each in (*emitted.residuals.names, *emitted.keep.reads)
     ]
     if emitted.derivative.keeps_output and held:
-        # Backward takes what it keeps of an output from the result, whose derivative is this very
-        # function's.
+        # Backward reads kept outputs from the result: their derivative must be this function's own.
         again = emitted.keep.reads.intersection(emitted.names.outputs)
         own = ", ".join((*held, *(emitted.residuals.computed if again else ())))
         body = f"        nonlocal {own}\n{body}"
@@ -100,7 +99,6 @@ def {name}({inputs}{emitted.signature}):
 
 
 def _run(emitted: Emitted) -> str:
-    """Return the call that runs forward."""
     inputs = ", ".join(emitted.names.inputs)
     params = "".join(f"{each}, " for each in emitted.forward_params)
     given = f", params=({params.strip()})" if params else ""
@@ -110,47 +108,44 @@ def _run(emitted: Emitted) -> str:
 
 
 def _keep(emitted: Emitted, spaces: int) -> str:
-    """Return the lines that compute what is kept."""
     pairs = zip(emitted.residuals.computed, emitted.keep.results, strict=True)
     lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
     return emitted.keep.indented(spaces) + lines
 
 
 def _stopped(result: str, emitted: Emitted) -> str:
-    """Return the expression of the result, in which what carries no gradient is stopped."""
     types = emitted.origin.output_types
     stopped = tuple(i for i in emitted.derivative.undifferentiable if is_float(types[i]))
     return f"stop({result}, {stopped})" if stopped else result
 
 
 def localize(tin: Tensor) -> Tensor:
-    """Read a variable, and bring a tensor into the graph of its branch, else TensorFlow (2.21)
-    fails.
-    """
+    # a variable is read first
     if not isinstance(tin, tf.Tensor):
         tin = tf.convert_to_tensor(tin)
     if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
         return tin
+    # a tensor of an outer graph is brought into the branch's, or TensorFlow (2.21) fails
     return tf.identity(tin)
 
 
 def hold(number: Any) -> Any:
-    """Read a variable: backward takes what stood there at forward, whatever is assigned since."""
+    # backward must see the forward's value, whatever is assigned since
     return tf.convert_to_tensor(number) if isinstance(number, tf.Variable) else number
 
 
 def stop(outputs: Any, positions: Sequence[int]) -> Any:
-    """Let no gradient pass through some of the outputs."""
+    """Return outputs of which some stop the gradient."""
     if not isinstance(outputs, tuple):
         return tf.stop_gradient(outputs)
     return tuple(tf.stop_gradient(y) if i in positions else y for i, y in enumerate(outputs))
 
 
 def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.custom_gradient(function)`, which a ForwardAccumulator asks as well.
+    """Return `tf.custom_gradient(function)` that a ForwardAccumulator uses too.
 
-    What an accumulator knows the tangent of already it takes from there: so the outputs have none,
-    while what backward keeps has its own.
+    An accumulator uses tangents that it already knows, so the outputs must have none, while the
+    residuals keep theirs.
     """
 
     def call(*inputs: Tensor) -> Any:
@@ -161,20 +156,21 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# Decorated once: to decorate a function anew takes 25 us a call, of 170.
+# Decorated once: to decorate each function takes 25 us a call, of 170.
 PENDING = threading.local()
 
 
 @tf.custom_gradient
 def call_pending(*inputs: Tensor) -> Any:
-    """Call the function that is waiting on this thread."""
+    """Call the function that waits on this thread."""
     function = PENDING.function
+    # at once, as the function may call another one
     del PENDING.function
     return function(*inputs)
 
 
 def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function and its gradient whose outputs have no tangents."""
+    """Return a function and its gradient, with outputs without tangents."""
 
     def stopped(*inputs: Tensor) -> Any:
         outputs, backward = function(*inputs)
@@ -184,7 +180,7 @@ def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()) -> Any:
-    """Run forward so that its own derivative is never taken for that of the rule.
+    """Run the forward so that its own derivative is never taken instead of the rule's.
 
     Raises:
         GradientError: a ForwardAccumulator asks for a tangent in a graph.
@@ -193,7 +189,7 @@ def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[A
         if pack_tangents(inputs).tangents:
             raise GradientError(
                 "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where "
-                "it is inside of a tf.function: put it around the tf.function, or use a "
+                "it is inside a tf.function: put it around the tf.function, or use a "
                 "GradientTape"
             )
         if is_vectorized():
@@ -204,7 +200,7 @@ def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[A
 def run_forward_in_reverse_mode(
     forward: Callable[..., Any], *inputs_and_name: Any, params: Sequence[Any] = ()
 ) -> Any:
-    """Run forward under a rule that has no forward mode."""
+    """Run the forward of a rule without forward mode."""
     *inputs, name = inputs_and_name
     if pack_tangents(inputs).tangents:
         raise GradientError(
@@ -215,7 +211,7 @@ def run_forward_in_reverse_mode(
 
 
 def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
-    """Return the outputs, with a path along which a gradient of them would go, and be refused."""
+    """Return the outputs with an extra path for gradients, which raises when one is taken."""
     if "PreventGradient" not in pfor._pfor_converter_registry:
         pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
     floats = [x for x in inputs if x.dtype.is_floating]
@@ -226,6 +222,7 @@ def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
         for x in floats:
             refused = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
             never = tf.zeros_like(output) + tf.cast(refused, output.dtype)
+            # the values are unchanged, but autodiff visits both branches
             output = tf.where(tf.ones_like(output, tf.bool), output, never)
         return output
 
@@ -244,12 +241,12 @@ def is_vectorized() -> bool:
 
 VECTORIZED = (
     "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
-    "not be the rule's. Take the gradient inside of the mapped function, or use tf.map_fn"
+    "not be the rule's. Take the gradient inside the mapped function, or use tf.map_fn"
 )
 
 
 def convert_prevent_gradient(converted: Any) -> Any:
-    """Vectorize the op that refuses a gradient."""
+    """Return the vectorized form of the op that refuses a gradient."""
     stacked = converted.inputs[0]
     message = converted.op.get_attr("message").decode()
     output = tf.raw_ops.PreventGradient(input=stacked.t, message=message)
@@ -267,7 +264,6 @@ NAMESPACE = {
 
 
 def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
-    """Return the function."""
     native = namespace[emitted.names.identifier]
     native.__doc__ = f"{emitted.origin.name}, as emitted by multigrad."
     # AutoGraph has nothing to convert in straight-line code, and cannot find its source.
@@ -275,20 +271,17 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
 
 
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return how the hot path calls the function: without the wrapper, whose work AutoGraph alone
-    needs.
-    """
+    """Return the function as the hot path calls it, without the wrapper for AutoGraph."""
     return native.__wrapped__
 
 
 def attach_function(
     run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str
 ) -> tuple[Tensor, ...]:
-    """Apply a whole function that runs as it is: it gives its outputs, and what maps their
-    cotangents to gradients.
+    """Apply the user's own forward and backward to tensors.
 
-    A variable that it reads besides its arguments gets the gradient that its own gradient function
-    delivers, or none.
+    A variable that the function reads, besides its arguments, gets the gradient that its own
+    gradient function delivers, or none.
     """
     marked: tuple[int, ...] = ()
 
@@ -297,6 +290,8 @@ def attach_function(
         pull: Any = None
 
         def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
+            # `run_forward` takes a function of the outputs only, so the pullback leaves by a
+            # variable
             nonlocal pull, marked
             outputs, pull, marked = run(*inputs)
             return outputs
@@ -320,12 +315,12 @@ def attach_function(
 def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     """Run a function eagerly and return its result.
 
-    While a graph is built it runs on a separate thread, because `tf.init_scope` would also stop
-    tapes that begin inside it. It does so too within a strategy, which that thread does not see:
-    the other replicas have nothing to prove and would be waited for. And it does so where tapes are
-    stopped on this thread, as in the forward of `tf.recompute_grad`.
+    While a graph is built it runs on its own thread, because `tf.init_scope` would also stop tapes
+    that begin inside it. So it does within a strategy, which that thread does not see: the other
+    replicas have nothing to prove and would be waited for. And so it does where tapes are stopped
+    on this thread, as in the forward of `tf.recompute_grad`.
     """
-    ALONE.set(True)  # the context is a copy, of the proof's own
+    ALONE.set(True)  # never reset: the context is a copy for this proof
     if (
         tf.executing_eagerly()
         and not tf.distribute.has_strategy()
@@ -338,7 +333,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     def work() -> None:
         try:
             results.append(run())
-        except BaseException as failure:  # noqa: BLE001 (it is raised where it was asked for)
+        except BaseException as failure:  # noqa: BLE001 (raised again in the caller's thread)
             failures.append(failure)
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)

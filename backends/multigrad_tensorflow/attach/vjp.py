@@ -1,6 +1,4 @@
-"""`xg.vjp` on TensorFlow, and the other ways in which it runs a custom gradient: forward mode,
-recomputation, a rule on many gradients.
-"""
+"""`xg.vjp` on TensorFlow, and other modes: forward mode, recomputation, vectorized maps."""
 
 from __future__ import annotations
 
@@ -25,11 +23,10 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
-    """Return the outputs of a function of tensors, and the pullback, which maps cotangents to one
-    gradient per input.
-    """
+    """Return the outputs of a function of tensors, and its pullback to one gradient per input."""
     own = [tf.identity(x) for x in inputs]
     wrt = [i for i, x in enumerate(own) if x.dtype.is_floating]
+    # the pullback may be called several times
     with tf.GradientTape(persistent=True) as tape:
         for i in wrt:
             tape.watch(own[i])
@@ -58,9 +55,7 @@ def vjp(
 
 
 def refuse_gradient(message: str) -> Callable[[Any], Any]:
-    """Return the identity on a number, which refuses a tensor that asks for a gradient; in a graph
-    each may.
-    """
+    """Return the identity on a number, which raises for a tensor that asks for a gradient."""
 
     def refuse(number: Any) -> Any:
         if not isinstance(number, tf.Tensor | tf.Variable):
@@ -73,7 +68,7 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
 
 
 def is_asked(x: Any) -> bool:
-    """Return whether a tape or an accumulator follows a tensor, or may follow it later."""
+    """Return whether a tape or accumulator follows a tensor; in a graph one may do so later."""
     if not tf.executing_eagerly():
         return True
     x = tf.convert_to_tensor(x)
@@ -81,9 +76,7 @@ def is_asked(x: Any) -> bool:
 
 
 def forbid_derivative(message: str) -> Callable[..., Tensor]:
-    """Return the identity on its first argument, which raises where a derivative of it is taken, by
-    any of its arguments.
-    """
+    """Return the identity on its first argument, which raises where a derivative is taken."""
 
     @tf.custom_gradient
     def once(x: Tensor, *others: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -96,21 +89,22 @@ def forbid_derivative(message: str) -> Callable[..., Tensor]:
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool]:
-    """Return whether the tape of a call still records, or its graph is still being made."""
+    """Return a check whether a call's tape still records, or its graph is still being built."""
     copy = tf.identity(tensor)
     if isinstance(copy, tf.__internal__.EagerTensor):
         return lambda: record.should_record_backprop([copy])
+    # the check may outlive the graph, and must not keep it
     graph = weakref.ref(copy.graph)
     return lambda: graph() is tf.compat.v1.get_default_graph()
 
 
-# --- many gradients at once, outside of autodiff --------------------------------------------------
+# --- many gradients at once, outside autodiff -----------------------------------------------------
 
 
 def many(
     graph: Graph, emit: Callable[[Graph], Callable[..., Any]], in_place: bool
 ) -> Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor] | None] | None:
-    """Return a rule on gradients as one function; see `Autodiff.many`."""
+    """Return a rule that acts on many gradients in one function; see `Autodiff.many`."""
     rule = emit(graph)
 
     @tf.function(autograph=False)
@@ -131,7 +125,7 @@ def many(
 # --- the other ways in which a custom gradient runs -----------------------------------------------
 
 
-# Why there is none of the others.
+# The modes that TensorFlow lacks, with the reason.
 LACKS = {
     "autocast": "TensorFlow has no autocast: layers of Keras choose their dtypes",
     "kept": "a backward is a closure, which holds what it reads",
@@ -161,7 +155,7 @@ def jvp(
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """As `vjp` does, under `tf.recompute_grad`, of which tensors alone come."""
+    """Return the same as `vjp`, with the function under `tf.recompute_grad`."""
 
     def recomputed(own: Sequence[Tensor]) -> list[Any]:
         return run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor)
@@ -170,15 +164,13 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callabl
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
-    """As `vjp` does, of examples, which lie along the first axis of each tensor; the gradients are
-    taken of each, as `tf.vectorized_map` keeps no custom gradient that is differentiated from
-    outside.
-    """
+    """Return the same as `vjp`, with the function mapped over the first axis of each tensor."""
 
     def over_examples(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given: tf.vectorized_map(lambda each: function(*each), list(given))
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor]:
+        # gradients are taken within the map: tf.vectorized_map drops custom gradients taken outside
         seeds = [u for u in cotangents if u is not None]
 
         def pull(*given: Tensor) -> list[Tensor]:

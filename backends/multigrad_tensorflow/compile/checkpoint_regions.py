@@ -1,9 +1,9 @@
-"""Regions under `tf.recompute_grad`: they run forward again within backward, perhaps outside of
-their `use`.
+"""Regions under `tf.recompute_grad`, which run forward again within backward, perhaps outside their
+`use`.
 
-A region is noted at its first forward, and then runs again under the rules of that. TensorFlow
-gives no hook, so the region is found on the stack; its keyword arguments are a dictionary of its
-own, by which both runs know each other.
+A region is noted at its first forward, and runs again under the rules of that run. TensorFlow has
+no hook, so the region is found on the stack. Its dictionary of keyword arguments is the same object
+in both runs, and identifies it.
 """
 
 from __future__ import annotations
@@ -37,23 +37,21 @@ MOST_REGIONS = 4096
 
 @dataclass(slots=True)
 class Region:
-    """One call of a recomputed function: the active rules of its first forward and of the current
-    run.
-    """
+    """One call of a recomputed function, with the active rules of its first run."""
 
-    # Its keyword arguments; held, so that no other dictionary takes their place.
+    # Its keyword arguments; held, so that no other dictionary gets the same id.
     key: dict[str, Any]
     active: ActiveRules
-    noted: Noted  # what stood in the first run besides
-    tape: Any = None  # a weak reference to the tape of the run that goes on
-    # The tensors that follow numbers that move, of the graph of the first run, by serial.
+    noted: Noted  # numbers and names of the first run
+    tape: Any = None  # a weak reference to the current run's tape
+    # The first run's tensors of changing numbers, by serial.
     following: dict[int, Tensor] = field(default_factory=dict)
-    recalled: dict[Any, Any] = field(default_factory=dict)  # what layers had in the first run
-    drawn: list[Any] = field(default_factory=list)  # the keys of calls, in the first run
-    repeated: int = 0  # of these, in the run that goes on
+    recalled: dict[Any, Any] = field(default_factory=dict)  # what layers read in the first run
+    drawn: list[Any] = field(default_factory=list)  # the keys drawn in the first run
+    repeated: int = 0  # the number of them used in the current run
 
     def run_again(self, tape: Any) -> ActiveRules:
-        """Return the active rules for a run, whose draws begin again with the first."""
+        """Return the active rules for a run; a new tape starts the keys again."""
         if self.tape is None or self.tape() is not tape:
             self.tape, self.repeated = weakref.ref(tape), 0
         return self.active
@@ -66,8 +64,8 @@ class Region:
 
 
 REGIONS: OrderedDict[int, Region] = OrderedDict()
-# The tape of the run in which the innermost `use` was entered: that `use` wins over the region's
-# active rules.
+# The tape of the run in which the innermost `use` was entered; it takes precedence over the
+# region's rules.
 INSIDE: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_tf_inside", default=None)
 
 
@@ -85,6 +83,7 @@ def find_code(code: CodeType, name: str) -> CodeType:
 
 
 _code = inspect.unwrap(tf.recompute_grad).__code__
+# by its code a frame of either run is known on the stack
 FIRST, AGAIN = find_code(_code, "inner"), find_code(_code, "inner_recompute_grad")
 
 
@@ -94,10 +93,10 @@ def may_be_recomputed() -> bool:
 
 
 def rules_of_region() -> ActiveRules | None:
-    """Note the regions around this call that run first; return the active rules of the one that
-    runs again.
+    """Note the regions around this call in their first run; return the rules of the one that runs
+    again.
 
-    None: no region runs again, or a `use` within it is in force.
+    None if no region runs again, or a `use` within it is in force.
 
     Raises:
         GradientError: it was not noted.
@@ -113,8 +112,8 @@ def rules_of_region() -> ActiveRules | None:
 
 
 def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
-    """Return the keys of the regions around this call that run first, and the one that runs again,
-    with its tape.
+    """Return the keys of the regions in their first run, and the region that runs again with its
+    tape.
 
     Raises:
         GradientError: that was not noted.
@@ -142,10 +141,10 @@ def find_again() -> Region | None:
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:
-    """Return the key of a call: where a region runs again, that of its first run."""
+    """Return the key of a call; in a region that runs again, the key of its first run."""
     if not may_be_recomputed():
         return draw()
-    rules_of_region()  # notes those that run first
+    rules_of_region()  # notes regions in their first run
     first, again, tape = find_regions()
     key = draw() if again is None else again.draw_again(tape, draw)
     for region in first:
@@ -154,10 +153,10 @@ def on_draw(draw: Callable[[], Any]) -> Any:
 
 
 def follow_in_region(moving: Moving, make: Callable[[], Tensor]) -> Tensor:
-    """Return a tensor that follows a number; where a region runs again, that of its first run."""
+    """Return a tensor of a changing number; in a region that runs again, that of its first run."""
     if not may_be_recomputed():
         return make()
-    rules_of_region()  # notes those that run first
+    rules_of_region()  # notes regions in their first run
     first, again, _ = find_regions()
     tensor = None if again is None else again.following.get(moving.serial)
     tensor = make() if tensor is None else tensor
@@ -167,7 +166,7 @@ def follow_in_region(moving: Moving, make: Callable[[], Tensor]) -> Tensor:
 
 
 def recall(key: Any, value: Any) -> Any:
-    """Return a value; where a region runs again, that of its first run."""
+    """Return a value; in a region that runs again, the value of its first run."""
     if not may_be_recomputed():
         return value
     rules_of_region()
@@ -180,7 +179,7 @@ def recall(key: Any, value: Any) -> Any:
 
 
 def number_in_region(moving: Moving) -> float:
-    """Return the number's current value; in a region that runs again, that of its first run."""
+    """Return a number's current value; in a region that runs again, that of its first run."""
     if not may_be_recomputed():
         return moving.value
     rules_of_region()
@@ -189,16 +188,15 @@ def number_in_region(moving: Moving) -> float:
 
 
 def note(key: dict[str, Any], active: ActiveRules, noted: Noted) -> None:
-    """Tie a region to the active rules of its first forward, and to what stands there besides."""
+    """Note a region in its first run, with its rules, numbers and names."""
     REGIONS[id(key)] = Region(key, active, noted)
+    # a region whose backward never runs is not reported: the oldest leaves
     if len(REGIONS) > MOST_REGIONS:
         REGIONS.popitem(last=False)
 
 
 def enter_use() -> Callable[[], None]:
-    """Note the regions around a `use`, and that it is inside of the one that runs again; return how
-    it is left.
-    """
+    """Note the regions around a `use`, and the tape of one that runs again; return how to leave."""
     if not may_be_recomputed():
         return lambda: None
     rules_of_region()
@@ -210,7 +208,7 @@ def enter_use() -> Callable[[], None]:
 
 @contextmanager
 def in_force(active: ActiveRules) -> Iterator[None]:
-    """Put noted rules in force, with what stood then."""
+    """Put a region's rules in force, with the numbers and names of its first run."""
     again = find_regions()[1]
     with ExitStack() as stack:
         if again is not None:
@@ -221,9 +219,7 @@ def in_force(active: ActiveRules) -> Iterator[None]:
 
 
 def on_call() -> AbstractContextManager[Any]:
-    """Return a context that puts the active rules of the first run in force where a region around
-    this call runs again.
-    """
+    """Return a context with the first run's rules if a region runs again, else an empty one."""
     if not may_be_recomputed():
         return nullcontext()
     active = rules_of_region()
@@ -233,7 +229,7 @@ def on_call() -> AbstractContextManager[Any]:
 
 
 def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
-    """Apply an activation in what may be a recomputed region."""
+    """Apply an activation where a region may be around it."""
     with on_call():
         activation = activation.of_then()
         if values:

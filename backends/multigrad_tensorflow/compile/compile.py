@@ -1,8 +1,8 @@
-"""tf.function: a call-time guard in every traced graph, and `xg.jit`.
+"""A check in every traced graph of `tf.function`, and `xg.jit`.
 
-A tf.function's cache cannot be keyed from outside, so each graph that depends on the rule in force
-outside of it, or on what a name means, captures a check: at every call it compares these with what
-its trace read, and raises.
+A tf.function's cache cannot be keyed from outside. So each graph that depends on the rule in force
+around it, or on the meaning of a name, captures a check: at every call it compares these with those
+of its trace, and raises.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
 GUARD = "multigrad_rule_in_force"
-# They trace functions of their own into files in which a captured check would be an input.
+# Exporters trace functions of their own into files, in which a captured check would be an input.
 EXPORTERS = ("keras.src.export.litert", "keras.src.export.onnx", "tensorflow.lite.python")
 
-# AutoGraph would convert what it is called from a tf.function, the capture of rules included.
+# AutoGraph would convert our code when a tf.function calls it, the capture of rules included.
 OURS = ("multigrad", "multigrad_tensorflow")
 autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CONVERSION_RULES)
 
 
 def on_enter(token: str) -> Callable[[], None]:
-    """Note in which graph a `use` was entered: inside its own graph it is part of the trace."""
+    """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
     leave_use = enter_use()
@@ -65,8 +65,7 @@ def on_enter(token: str) -> Callable[[], None]:
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
-    """Capture the check in the function being traced, and in those around it, as far as the rule
-    comes from outside.
+    """Capture a check in the functions being traced, as far as the rule comes from outside them.
 
     Raises:
         StaleTraceError: the rule was put in force before TensorFlow was imported.
@@ -88,9 +87,7 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
 
 
 def on_depend(holder: Any) -> None:
-    """Capture the check that what a layer holds still acts, or a name still means the same,
-    whatever rule is in force.
-    """
+    """Capture a check that a name or a layer's rule stays the same, whatever rule is in force."""
     if not tf.executing_eagerly() and not save_context.in_save_context():
         for _, check in find_checks():
             if check is not None:
@@ -102,12 +99,14 @@ def is_tracing() -> bool:
 
 
 def follow(moving: Moving) -> Tensor | None:
-    """Return a tensor of the graph being made that has the number at each call; None in eager code,
-    and in a graph that is written to a file, which holds the number that it has then.
+    """Return a tensor of the graph being built that has the number's value at each call.
+
+    None in eager code, and in a graph for a file, which holds the present value.
     """
     if tf.executing_eagerly() or save_context.in_save_context() or is_exporting():
         return None
     graph = tf.compat.v1.get_default_graph()
+    # branches and loop bodies cannot capture by themselves
     while isinstance(graph, ControlFlowFuncGraph):
         graph = graph.outer_graph
     if not isinstance(graph, FuncGraph):
@@ -126,13 +125,13 @@ def follow(moving: Moving) -> Tensor | None:
 
 
 def number_of(moving: Moving) -> Tensor:
-    """Return the number at a call, where that is made in another graph a tensor of that."""
+    """Return the number's value at a call; a call in another graph gets a tensor of that graph."""
     tensor = follow(moving)
     return tf.constant(number_in_region(moving), tf.float64) if tensor is None else tensor
 
 
 def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
-    """Return the active rules around graphs that are being traced one inside of the other."""
+    """Return the active rules around nested graphs that are being traced."""
     for _, where, before in entries:
         if any(where is graph for graph in graphs):
             return before
@@ -140,16 +139,14 @@ def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
 
 
 def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
-    """Yield the functions being traced, inner ones first, with their check; None: its function has
-    one for it.
-    """
+    """Yield the graphs being traced, inner ones first, each with its check if it has one."""
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, FuncGraph):
-        # Branches and loop bodies are called by their function only, and XLA knows no captures of
-        # theirs.
+        # Branches and loop bodies are called only by their function, and XLA knows none of their
+        # captures.
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
-        elif is_backward(graph):  # a call to it gives no value to a capture: gradients were None
+        elif is_backward(graph):  # a call gives captures no value: gradients would be None
             if find_again() is None:
                 refuse_backward(graph, "a rule or a name")
             yield graph, None  # the graph of the first run has the check
@@ -166,22 +163,21 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
 
 
 def is_backward(graph: Any) -> bool:
-    """Return whether a graph is that of the gradients of a function, taken outside of it."""
+    """Return whether a graph holds the gradients of a function, taken outside it."""
     return graph.name.startswith("__backward_")
 
 
 def refuse_backward(graph: Any, what: str) -> None:
-    """Refuse to read what may change in the graph of a function's gradients."""
     if is_backward(graph):
         raise TraceError(
             f"a gradient function reads {what} while the gradients of a tf.function are traced "
-            "outside of it, where TensorFlow (2.21) can follow no change: take the gradient inside "
-            "of the tf.function"
+            "outside it, where TensorFlow (2.21) can follow no change: take the gradient inside "
+            "the tf.function"
         )
 
 
 def is_exporting() -> bool:
-    """Return whether the outermost graph is traced to be written, and never called."""
+    """Return whether the outermost graph is traced for a file, and never called."""
     active = sys._getframe(1)
     while active is not None:
         if active.f_globals.get("__name__", "").startswith(EXPORTERS):
@@ -192,43 +188,39 @@ def is_exporting() -> bool:
 
 @functools.cache
 def make_nothing() -> Tensor:
-    """Return a tensor without elements, the value of the captured check."""
     with tf.init_scope():
         return tf.zeros([0], tf.int32)
 
 
 class FrameSpec(tf.TensorSpec):
-    """The type of a captured value; TensorFlow casts to it at each call, and that is when it
-    checks.
+    """The type of a captured value, whose cast is the check: TensorFlow casts at each call.
 
-    A call from another graph that is being traced casts too: a function may have been traced under
-    another rule.
+    A call from another graph being traced casts too: a function may have been traced under another
+    rule.
     """
 
     def __init__(self, name: str) -> None:
-        # Of integers, which a function on DTensors takes from anywhere.
+        # int32, which a function on DTensors accepts from any device
         super().__init__([0], tf.int32)
-        # The rule in force outside of the graph, by scope; a scope that nothing in it depends on is
-        # left out.
+        # The rule in force around the graph, by scope; only scopes that it depends on.
         self.words: dict[str, str] = {}
         self.function = name
-        # What layers held in the graph, and what names meant; each says when another has taken its
-        # place.
+        # What layers and names meant in the trace; each knows when it is superseded.
         self.traced: set[Any] = set()
 
     def most_specific_common_supertype(self, others: Any) -> Any:
-        """Return this spec where all were made under one rule: `reduce_retracing` asks."""
+        """Return this spec if all were made under one rule, for `reduce_retracing`."""
         return self if all(other.meaning() == self.meaning() for other in others) else None
 
     def meaning(self) -> Any:
         return self.words, {each for each in self.traced if isinstance(each, Lookup)}
 
     def cast(self, value: Any, casting_context: Any) -> Any:
-        """Return the value.
+        """Return the value, after the check.
 
         Raises:
             StaleTraceError: another rule is in force than when the function was traced.
-            TraceError: it is called in a graph that is written to a file that can hold no check.
+            TraceError: it is called in a graph for a file that cannot hold a check.
         """
         active = CURRENT.get()
         for scope, word in self.words.items():
@@ -254,9 +246,7 @@ class FrameSpec(tf.TensorSpec):
         return super().cast(value, casting_context)  # pyright: ignore[reportAttributeAccessIssue]
 
     def to_tensors(self, value: Tensor) -> list[Tensor]:
-        """Return the value, which TensorFlow has just cast; by default it would be cast, so
-        checked, once more.
-        """
+        # already cast: by default TensorFlow would cast again, and so check twice
         return [value]
 
 
@@ -265,7 +255,7 @@ def describe(token: str) -> str:
 
 
 def explain(holder: Any) -> str:
-    """Return why a trace is stale in which something acts that another has taken the place of."""
+    """Return why a trace is stale, given what was superseded."""
     if isinstance(holder, NumberRead):
         return (
             f"holds {holder.number!r} for {holder.moving.where()}, where it stands at "
@@ -289,7 +279,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        on_read(None)  # in a graph around this one, what is hidden here is constant
+        on_read(None)  # in a graph around this one the hidden arguments are constants
         on_read(None, None, "params")
         return keyed(*args, **kwargs)
 
@@ -304,13 +294,13 @@ class _Compiled(compilers.Run):
     ) -> None:
         options = dict(options)
         converted = fn
-        if options.pop("autograph", True):  # it sees the user's function, and nothing of ours
+        if options.pop("autograph", True):  # AutoGraph sees the user's function, and not ours
             status = ag_ctx.ControlStatusCtx(
                 ag_ctx.Status.ENABLED, ConversionOptions(recursive=True)
             )
             converted = tf.__internal__.autograph.tf_convert(fn, status)
         super().__init__(converted, rules, moving, word)
-        self.applied = (0, 0)  # by the last trace
+        self.applied = (0, 0)  # set by each trace
         if options.get("input_signature") is not None:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
@@ -337,16 +327,15 @@ class _Compiled(compilers.Run):
             result, applied = self.run(hidden, args, kwargs)
         if applied is None:
             return result, (0, 0)
-        # In a graph around this one the number is not known, but there the last trace is this
-        # call's.
+        # In an outer graph the number is symbolic, but there the last trace is this call's.
         first, second = applied.numpy().tolist() if tf.executing_eagerly() else self.applied
         return result, (first, second)
 
 
 def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
-    """Flatten the hidden state into a list: each rule's numbers, then the key and the count."""
     tensors = []
     for rule in hidden:
+        # in this order `_from_tensors` takes them back
         tensors += map(_as_number, rule.values)
         if rule.key is not None:
             tensors += [random.key_words(rule.key), tf.cast(rule.count, tf.uint32)]
@@ -354,16 +343,13 @@ def _as_tensors(hidden: tuple[Any, Any]) -> list[Tensor]:
 
 
 def _as_number(value: Any) -> Tensor:
-    """Return a number as a tensor, which `tf.constant` makes faster than a conversion; a tensor as
-    it is.
-    """
     if isinstance(value, float):
+        # faster than a conversion
         return tf.constant(value, tf.float64)
     return tf.convert_to_tensor(value)
 
 
 def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    """Rebuild the hidden state with the tensors of a trace in the same places."""
     found = []
     for rule in hidden:
         values = tuple(tensors.pop(0) for _ in rule.values)
@@ -384,14 +370,14 @@ def _in_force(active: ActiveRules) -> Iterator[None]:
 
 
 def forget_traces(variables: Iterable[Any]) -> None:
-    """Let each `tf.function` that was traced with one of these variables forget its traces.
+    """Clear the traces of each `tf.function` that reads one of these variables.
 
-    Nothing in a graph tells of rules to come, so that what was traced before them is looked for: by
-    the variables that it reads.
+    A graph cannot know of rules to come, so older traces are found by the variables that they read.
     """
     names = {each._unique_id for each in variables if isinstance(each, tf.Variable)}
     if not names:
         return
+    # no registry knows all functions
     for each in gc.get_objects():
         if type(each) is not Function:
             continue
@@ -403,5 +389,4 @@ def forget_traces(variables: Iterable[Any]) -> None:
 
 
 def reads(graph: Any, names: set[str]) -> bool:
-    """Return whether a graph reads one of some variables."""
     return any(getattr(each, "_unique_id", None) in names for each in graph.variables)

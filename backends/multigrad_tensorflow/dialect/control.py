@@ -1,7 +1,7 @@
-"""TensorFlow's dialect, loops and branches that are functions; see `table.py`.
+"""TensorFlow's loops and branches that take functions, in ops; see `table.py`.
 
-A loop goes on as TensorFlow runs one eagerly: by Python's own, on numbers that are known; what
-values end is a loop of the graph.
+A loop runs in Python while its condition is a known number, as TensorFlow does eagerly; one that
+ends by values becomes a loop of the graph.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def while_loop(
     maximum_iterations: Any = None,
     same_structure: bool = True,
 ) -> Any:
-    """The loop unrolled, or recorded where values end it.
+    """Return the results of a loop, unrolled, or recorded if values end it.
 
     Raises:
-        TypeError: it lets no gradient through, or a turn changes what it carries.
+        TypeError: it stops gradients, or a turn changes the structure that it carries.
     """
     if not back_prop:
         raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
@@ -47,11 +47,13 @@ def while_loop(
         nonlocal was_packed
         found = body(*values)
         if len(values) == 1 and not isinstance(found, list | tuple):
+            # TensorFlow unpacks a single variable unless asked to keep the structure
             was_packed = not same_structure
             found = (found,)
         tf.nest.assert_same_structure([*values], [*found])
         return found
 
+    # the counters of a loop are eager tensors, even while a graph is built around
     with tf.init_scope():
         result = control.turns(loop_vars, cond, step, most)
     return result[0] if was_packed else result
@@ -62,6 +64,7 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
     if not is_tensor(pred):
         return true_fn() if pred else false_fn()
     check_without_axes(pred)
+    # both ways are recorded, and a choice
     taken = xp.not_equal(pred, 0)
     return control.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
 
@@ -69,14 +72,14 @@ def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
 def old_cond(
     pred: Any, true_fn: Handler, false_fn: Handler, strict: bool, fn1: Any, fn2: Any
 ) -> Any:
-    """That of `tf.compat.v1`, which takes a single result out of its list."""
     result = cond(pred, true_fn or fn1, false_fn or fn2)
+    # `tf.compat.v1` takes a single result out of its list
     is_single = isinstance(result, list | tuple) and len(result) == 1 and not strict
     return result[0] if is_single else result
 
 
 def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
-    """All ways and a choice, where no fact decides; the last one of an index that has none."""
+    """Record all ways and a choice by an index; an index out of range takes the last way."""
     functions = branch_fns
     if not isinstance(branch_fns, Mapping) and not callable(branch_fns[0]):
         functions = dict(branch_fns)
@@ -96,9 +99,9 @@ def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
 
 # --- over the first axis --------------------------------------------------------------------------
 def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
-    """What is carried after each row; without a beginning, the first row is it."""
     if initializer is not None:
         return _carried(fn, initializer, elems, reverse)[1]
+    # without an initial value the first row is it
     first, others = _first(elems, reverse)
     given = _carried(fn, first, others, reverse)[1]
     return tf.nest.map_structure(
@@ -109,14 +112,12 @@ def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False
 
 
 def fold(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
-    """What is carried after the last row."""
     if initializer is None:
         initializer, elems = _first(elems, reverse)
     return _carried(fn, initializer, elems, reverse)[0]
 
 
 def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
-    """The same from the last row to the first."""
     return fold(fn, elems, initializer, reverse=True)
 
 
@@ -129,7 +130,6 @@ def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[
 
 
 def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
-    """Return the row that comes first, and the others."""
     at, others = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
     parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (at, others)]
     return parts[0], parts[1]
@@ -144,9 +144,9 @@ def check_without_axes(value: Value) -> None:
         raise TypeError("a branch by a tensor with axes; use tf.where(condition, x, y)")
 
 
-# That of `tf.compat.v1` gives a single variable back as it is.
+# The loop of `tf.compat.v1` returns a single variable unpacked.
 OLD_LOOP = "while_loop: compat.v1.while_loop(return_same_structure=same_structure)"
-# Types that a result is told to have, which it has here anyway.
+# The options name dtypes that the results have here anyway.
 MAPS = "map_rows: map_fn(dtype=, fn_output_signature=)"
 NAMED = TENSORFLOW.called({__name__: f"{OLD_LOOP}; scan; fold: foldl; foldr", scans: MAPS})
 ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(

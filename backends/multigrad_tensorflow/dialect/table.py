@@ -1,7 +1,7 @@
-"""TensorFlow's dialect: which function of `tf` means which op.
+"""The table of TensorFlow functions that have a meaning in ops.
 
 TensorFlow has no protocol for symbolic values, so a rule gets stand-ins for its modules and
-functions; what these do not reach comes through TensorFlow's own dispatcher, in `traced.py`.
+functions; other calls come through TensorFlow's own dispatcher, in `traced.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TAKES_SHAPES = frozenset(arrays.TAKES_SHAPES + shapes.TAKES_SHAPES)
 
 
 def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
-    """Return a handler that gets a shape as numbers, which fixes it, unless it takes shapes."""
+    """Return a handler that gets shapes as numbers, unless it accepts open shapes."""
     if takes_shapes:
         return handler
 
@@ -65,11 +65,10 @@ def get_shape(x: Tensor) -> Any:
 
 
 def set_shape(x: Tensor, shape: Any) -> None:
-    """It tells TensorFlow's graph what it cannot know; a rule works on every shape."""
+    """Do nothing: a rule works for every shape."""
 
 
 def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
-    """`tf.function` and its like in a rule: the Python function itself."""
     return undecorated if func is None else func
 
 
@@ -85,7 +84,7 @@ HANDLERS: dict[Any, Handler] = {
     tf.as_dtype: identity,
     tf.gradients: tape.gradients,
 }
-# TensorFlow Probability takes the private module's, of which tf.nest's are some.
+# The private module's functions: TensorFlow Probability uses more than tf.nest has.
 STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
 ALIASES: dict[Any, Handler] = {
     **{
@@ -107,7 +106,7 @@ SEEDED = (
     "but the draws of a rule follow the key of xg.use(..., key=...). "
     "Use tf.random.normal(tf.shape(grad_out))"
 )
-CHECKS = "which looks at the values of a tensor. Check them outside of the rule"
+CHECKS = "which looks at the values of a tensor. Check them outside the rule"
 ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
 REFUSED: dict[Any, str] = {
     tf.case: BRANCHES,
@@ -136,7 +135,7 @@ UNANSWERED = {
 }
 
 PAIRED = type(tf.custom_gradient(identity))
-# Ops whose kernels hold numbers and series in float32, in float64 too.
+# Ops whose float64 kernels use constants or series in float32.
 SINGLE = 2.0**-23
 SINGLE_INSIDE = (
     "celu", "digamma", "elu", "erf", "erfc", "gelu", "hard_sigmoid", "hard_silu", "i0e", "i1e",
@@ -149,13 +148,11 @@ def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
 
 
 def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
-    """Run calls at once, outside of graphs and tapes.
-
-    A convolution and a Fourier transform are only recorded: where ranks or lengths do not fit,
-    their kernels end the process (2.21); so is what has no row, and may have an effect.
-    """
+    """Run calls now, outside graphs and tapes."""
     names = [getattr(call.function, "__name__", "") for call in calls]
     others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
+    # Only recorded in a graph: kernels of convolutions and Fourier transforms end the process where
+    # ranks or lengths do not fit (2.21), and a function without a handler may have an effect.
     if others or any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
             return run_each(calls, tiny)
@@ -167,7 +164,7 @@ def read(x: Any) -> tuple[str, bool] | None:
     return (x.dtype.name, False) if isinstance(x, tf.Tensor | tf.Variable) else None
 
 
-# Which dtype TensorFlow gives a call: the call itself, on tensors of one element.
+# The dtype of a call is found by the call itself, on tensors of one element.
 TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)
 
 
@@ -190,7 +187,7 @@ DIALECT = Dialect(
     "/device:CPU:0",
     classes=(EagerTensor, SymbolicTensor),
     methods={"get_shape": get_shape, "set_shape": set_shape},
-    # These also act where no symbol is among the arguments: a shape, a dtype, a function.
+    # These act without symbolic arguments too: on a shape, a dtype, a function.
     hidden={
         tf.zeros: ALIASES[tf.zeros],
         tf.ones: ALIASES[tf.ones],

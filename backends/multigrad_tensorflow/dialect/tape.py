@@ -1,6 +1,4 @@
-"""TensorFlow's dialect, gradients that code takes itself (`tf.GradientTape`, `tf.gradients`), and
-what replicas tell each other (`tf.distribute.get_replica_context`); see `table.py`.
-"""
+"""Gradients that captured code takes itself, and its replica context of `tf.distribute`."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ ELSEWHERE = ". Pass it as an argument of the function"
 
 @contextmanager
 def watching() -> Iterator[Callable[[], str]]:
-    """Give what says which trainable variables code has read."""
+    """Yield a function that lists the trainable variables that code has read."""
     with VariableWatcher() as watcher:
         yield lambda: ", ".join(
             f"the tf.Variable {each.name!r}" for each in watcher.watched_variables()
@@ -37,12 +35,13 @@ def watching() -> Iterator[Callable[[], str]]:
 
 
 class Tape:
-    """Stands in for `tf.GradientTape`: while it records, a watched symbol goes by another name, on
-    which all that is computed from it meanwhile depends.
-    """
+    """A stand-in for `tf.GradientTape`."""
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        self._watched: list[tuple[Value, Node, Node]] = []  # with its node before, and meanwhile
+        # while it records, all that is computed from a watched symbol depends on another node
+        self._watched: list[
+            tuple[Value, Node, Node]
+        ] = []  # with its node before and while recording
         self._records = False
 
     def __enter__(self) -> Self:
@@ -91,7 +90,7 @@ class Tape:
     def _found(
         self, outputs: list[Value], sources: list[Any], heads: list[Any]
     ) -> list[Value | None]:
-        """Return the gradients of what was watched, or computed from it; None of all else."""
+        # only watched values, and those computed from them, have gradients; others get None
         nodes = {id(value): meanwhile for value, _, meanwhile in self._watched}
         meanwhile = set(nodes.values())
         targets: list[Any] = []
@@ -108,7 +107,7 @@ class Tape:
             return [None] * len(targets)
         trace = recorded[0].trace
         outputs = [trace.value(nodes[id(y)]) if id(y) in nodes else y for y in outputs]
-        with setting(trace, types=None):  # derivatives are of our ops
+        with setting(trace, types=None):  # derivatives are taken of our ops
             gradients = iter(take_gradients(outputs, heads, recorded))
         return [None if target is None else next(gradients) for target in targets]
 
@@ -133,14 +132,14 @@ class Tape:
 
 
 def heads_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
-    """Return the cotangents of some outputs; None stands for ones."""
+    """Return the cotangents of some outputs; None counts as ones."""
     if cotangents is None:
         return [None] * len(outputs)
     return optree.tree_leaves(cotangents, none_is_leaf=True)
 
 
 def connected(sources: list[Any], found: list[Value | None], unconnected: Any) -> list[Any]:
-    """Return gradients with what stands for that of a source which nothing depends on."""
+    """Return gradients, with zeros for unconnected sources if the caller asks for them."""
     if tf.UnconnectedGradients(unconnected) is NONE:
         return list(found)
     return [
@@ -158,7 +157,6 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = NONE,
 ) -> Any:
-    """Of whatever the outputs were computed from, in compiled code."""
     outputs, sources = optree.tree_leaves(ys), optree.tree_leaves(xs)
     symbols = all(isinstance(each, Value) for each in (*sources, *outputs))
     if stop_gradients is not None or not symbols:
@@ -171,7 +169,7 @@ def gradients(
     return connected(sources, found, unconnected_gradients)
 
 
-# --- what replicas tell each other ----------------------------------------------------------------
+# --- exchange between replicas --------------------------------------------------------------------
 SUM = tf.distribute.ReduceOp.SUM
 ADVICE = (
     "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
@@ -180,7 +178,7 @@ ADVICE = (
 
 
 class ReplicaContext:
-    """Stands in for the replica context, whose `all_reduce` is given symbols."""
+    """A stand-in for the replica context, whose `all_reduce` takes symbols."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -228,6 +226,4 @@ STRATEGIES = (
     tf.distribute.has_strategy,
     tf.distribute.in_cross_replica_context,
 )
-REFUSED = dict.fromkeys(
-    STRATEGIES, f"whose answer is another one outside of the strategy. {ADVICE}"
-)
+REFUSED = dict.fromkeys(STRATEGIES, f"whose answer is another one outside the strategy. {ADVICE}")

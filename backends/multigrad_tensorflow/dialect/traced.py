@@ -1,6 +1,4 @@
-"""Functions of TensorFlow that no row knows: TensorFlow traces the call itself, for its shapes and
-dtypes, into a graph, whose operations are recorded one by one.
-"""
+"""The fallback for functions without a handler: the operations of the graph TensorFlow traces."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Trace, Value, cast
 
 Find = Callable[[str], Callable[..., Any] | None]
-# Attributes that say no more than the inputs do, and of a custom gradient.
+# Attributes that repeat the inputs' dtypes, and the mark of a custom gradient.
 OF_TYPES = ("type", "list(type)")
 NAMED_TYPES = ("DstT", "output_type")
 OWN_GRADIENT = "_gradient_op_type"
@@ -28,10 +26,10 @@ DRAWS = ("StatelessM", "StatelessP", "StatelessR", "StatelessT", "StatelessS")
 
 
 def find_traced(function: Any, find: Find) -> Callable[..., Any] | None:
-    """Return a handler for a function of TensorFlow, by its graph; None for any other function.
+    """Return a handler for a function of TensorFlow, by its graph; None for other functions.
 
     Args:
-        find: gives what records an operation by its type, None for one that has no row.
+        find: returns the handler of an operation by its type, or None.
     """
     home = getattr(function, "__module__", None) or ""
     is_own = isinstance(function, FunctionType) and home.startswith("tensorflow.")
@@ -43,8 +41,8 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
 
     Raises:
         NeedsConcrete: a shape or dtype is not known in this capture.
-        TypeError: TensorFlow cannot trace it, one of the operations has no row, or it gives what is
-            no tensor.
+        TypeError: TensorFlow cannot trace it, an operation has no handler, or a result is no
+            tensor.
     """
     call = TracedCall(function, tf.Tensor, args, kwargs)
     specs = [described(x, call.trace) for x in call.given]
@@ -68,8 +66,9 @@ def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
 
 
 def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
-    """Return a tensor of a graph; of known numbers, as a shape may follow from them."""
+    """Return a graph's tensor for an argument."""
     shape, dtype = described_as
+    # with known numbers, as shapes may follow from them
     is_known = isinstance(x, EagerTensor)
     return tf.constant(x.numpy(), dtype) if is_known else tf.compat.v1.placeholder(dtype, shape)
 
@@ -78,7 +77,7 @@ class Run:
     """Records the operations of a graph.
 
     Attributes:
-        values: by a tensor's name in the graph: a symbol, or what is known of it.
+        values: by a tensor's name in the graph: a symbol or a known tensor.
     """
 
     def __init__(self, graph: Any, trace: Trace, find: Find) -> None:
@@ -86,10 +85,10 @@ class Run:
         self._graph, self._trace, self._find = graph, trace, find
 
     def results(self, inputs: Any, given: Sequence[Any], outputs: Any) -> list[Any]:
-        """Return the outputs of given inputs, None of None.
+        """Return the outputs for given inputs, and None for None.
 
         Raises:
-            TypeError: something has no row, reads or changes a state, or draws.
+            TypeError: an operation has no handler, draws, or reads or changes a state.
         """
         self.values.update(zip((x.name for x in inputs), given, strict=True))
         every = self._graph.get_operations()
@@ -100,6 +99,7 @@ class Run:
         for op in every:
             if op.outputs and op.outputs[0].name in self.values:
                 continue
+            # an assertion that holds has no effect
             if op.type == "Assert" and self._is_true(op.inputs[0]):
                 continue
             if op.op_def.is_stateful or op.type.startswith(DRAWS) or "PyFunc" in op.type:
@@ -113,9 +113,9 @@ class Run:
         return not isinstance(known, Value) and bool(known)
 
     def _compute(self, op: tf.Operation) -> None:
-        """Record one operation; of what is known alone, compute it."""
         if any(not x.shape.is_fully_defined() for x in op.outputs):
             raise TypeError(f"it computes {op.type}, whose shape follows from values")
+        # known results, as of shapes, are constants of the capture
         static = [tf.get_static_value(x) for x in op.outputs]
         given = [self.values[x.name] for x in op.inputs]
         if all(x is not None for x in static):
@@ -129,7 +129,7 @@ class Run:
             if handler is None or OWN_GRADIENT in op.node_def.attr:
                 why = "a gradient of its own" if handler else "no row"
                 raise TypeError(f"it computes {op.type}, which has {why}")
-            given = [  # a tensor without axes as the number that it is
+            given = [  # a tensor without axes is a number
                 x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
                 for x in given
             ]
@@ -139,7 +139,6 @@ class Run:
         self.values.update(zip((x.name for x in op.outputs), found, strict=False))
 
     def _inlined(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
-        """Return the results of a nested function, or of the branch that is already chosen."""
         attribute = "f"
         if op.type == "StatelessIf":
             taken, *given = given
@@ -150,10 +149,10 @@ class Run:
         return Run(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
 
     def _typed(self, op: tf.Operation, found: Sequence[Any]) -> list[Any]:
-        """Return results in the dtypes that the graph says.
+        """Return results in the graph's dtypes.
 
         Raises:
-            TypeError: they are of other dtypes or shapes.
+            TypeError: their dtypes or shapes differ.
         """
         results = []
         for value, tensor in zip(found, op.outputs, strict=False):
@@ -169,7 +168,6 @@ class Run:
 
 
 def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
-    """Return the results of an operation on known tensors."""
     told: list[Any] = []
     for each in op.op_def.attr:
         value = op.get_attr(each.name)
@@ -179,7 +177,7 @@ def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
 
 
 def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
-    """Return operations and all that they follow from."""
+    """Return operations and all those that they depend on."""
     found, stack = set(ops), list(ops)
     while stack:
         before = {x.op for x in stack.pop().inputs} - found
@@ -189,7 +187,7 @@ def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
 
 
 def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
-    """Return the inputs of an operation, those of one list together."""
+    """Return the inputs of an operation, with those of one list grouped."""
     found: list[Any] = []
     rest = iter(given)
     for each in op.op_def.input_arg:
@@ -203,7 +201,7 @@ def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
 
 
 def attributes(op: tf.Operation) -> dict[str, Any]:
-    """Return the attributes of an operation that are not the defaults."""
+    """Return the attributes of an operation that differ from the defaults."""
     counts = {each.number_attr for each in op.op_def.input_arg}
     found = {}
     for each in op.op_def.attr:
@@ -216,12 +214,11 @@ def attributes(op: tf.Operation) -> dict[str, Any]:
     return found
 
 
-# --- what no stand-in sees: calls of functions that an object of a library holds ------------------
-# TensorFlow's own dispatcher is a fallback: it asks us after its function has refused the arguments
-# with a TypeError or ValueError, as it does for a symbolic value. A function that calls others may
-# be asked about from the inside out.
-
-# Functions of TensorFlow call these on their arguments, before what they are about.
+# --- calls that no stand-in sees: an object of a library holds the function ----------------------
+# TensorFlow's own dispatcher is a fallback: it calls us after its function has refused the
+# arguments with a TypeError or ValueError, as for a symbolic value. If a function calls others, the
+# inner ones come first.
+# Functions of TensorFlow call these on their arguments first, so that they must not be handled.
 ASKED_INSIDE = (tf.rank, tf.shape, tf.size)
 
 
@@ -229,8 +226,7 @@ class Dispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
     """Records a captured function that was called with symbolic values.
 
     Attributes:
-        public: by each function that a public one of the table wraps, and by itself, the public
-            one.
+        public: the table's public function, by each function that it wraps and by itself.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
@@ -242,7 +238,7 @@ class Dispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
         }
 
     def handle(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result, or that the next to be asked should handle it."""
+        """Return the result, or NOT_SUPPORTED for the next dispatcher."""
         function = self.public.get(op)
         if function is None or not any(map(is_symbolic, (*args, *kwargs.values()))):
             return self.NOT_SUPPORTED

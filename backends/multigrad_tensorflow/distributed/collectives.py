@@ -1,7 +1,7 @@
-"""TensorFlow's rows of the ops over shards: the replicas of a `tf.distribute` strategy.
+"""TensorFlow's kernels of the ops over shards: the replicas of a `tf.distribute` strategy.
 
-Replicas have numbers and no axes. They meet by `ReplicaContext.all_reduce`, which every strategy
-has, in eager code and in graphs; it knows sums and means alone. A DTensor is one whole array.
+Replicas have numbers and no axes. They exchange by `ReplicaContext.all_reduce`, which every
+strategy has, in eager code and in graphs, for sums and means only. A DTensor is one whole array.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..kernels.random import is_dtensor
 Tensor: TypeAlias = Any
 Names: TypeAlias = tuple[str, ...] | None
 FEW_BITS = (tf.float16, tf.bfloat16)
-# Set where code runs for a proof: on one replica, whose others would be waited for.
+# Set while a proof runs: only one replica runs it, so an exchange would wait for ever.
 ALONE: ContextVar[bool] = ContextVar("alone", default=False)
 
 
 def replicas(names: Names, of: Tensor) -> Any:
-    """Return the replica context; None: there is one shard.
+    """Return the replica context; None for a single shard.
 
     Raises:
         GradientError: this code runs in no replica.
-        RuleValueError: an axis is named, which replicas have not.
+        RuleValueError: an axis is named, which replicas do not have.
     """
     if names is not None:
         raise RuleValueError(
@@ -48,12 +48,12 @@ def replicas(names: Names, of: Tensor) -> Any:
         raise GradientError(
             "a reduction over all shards is taken in each replica, and this code runs across them, "
             f"in the cross-replica context of {name} (its scope(), a merge_call, an update): call "
-            "it inside of the function that strategy.run(...) runs"
+            "it inside the function that strategy.run(...) runs"
         )
     if not tf.distribute.has_strategy():
         raise GradientError(
             "a reduction over all shards needs replicas, and this code runs in none: call it "
-            "inside of strategy.run(...) of a tf.distribute strategy, or leave over= away. A "
+            "inside strategy.run(...) of a tf.distribute strategy, or leave over= away. A "
             "DTensor in a tf.function is one whole array: leave over= away there too"
         )
     return context
@@ -86,7 +86,7 @@ def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
     context = replicas(names, of)
 
     def own_part(x: Tensor) -> Tensor:
-        # The ones that a tape begins with are on no device, which workers refuse.
+        # a tape's initial ones are on no device, which workers refuse
         total = context.all_reduce("SUM", tf.identity(x))
         return own_of(context, cut(context, total, axis))
 
@@ -123,59 +123,50 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
 
 
 def parts_of(context: Any, stack: Tensor) -> list[Tensor]:
-    """Return the rows of a stack that has one for each replica."""
     return tf.unstack(stack, context.num_replicas_in_sync)
 
 
 def own_of(context: Any, rows: Any) -> Tensor:
-    """Return this replica's row of several."""
+    # a mask, as a replica's number is symbolic in a graph
     is_own = owned(context, len(rows[0].shape))
     return tf.reduce_sum(tf.where(is_own, rows, tf.zeros([], rows[0].dtype)), 0)
 
 
 def cut(context: Any, x: Tensor, axis: int) -> Tensor:
-    """Return as many parts of an axis as there are replicas, stacked; TensorFlow raises where they
-    would not be of one length.
-    """
     return tf.stack(tf.split(x, context.num_replicas_in_sync, axis))
 
 
 def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
-    """Reduce x over the replicas; 16-bit floats are sent as float32, so that they are rounded once,
-    and because not all collectives take bfloat16.
-    """
     x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x, of.dtype)
+    # sent as float32: rounded once, and not all collectives take bfloat16
     if x.dtype in FEW_BITS:
         return tf.cast(reduce(tf.cast(x, tf.float32)), x.dtype)
     return reduce(x)
 
 
 def gather(context: Any, x: Tensor) -> Tensor:
-    """Stack the replicas' tensors: sum stacks that each hold one replica's own row.
-
-    Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
-    """
+    """Stack the replicas' tensors, as a sum of stacks with one row each."""
+    # Not `all_gather` (TensorFlow 2.21), which traces a function at each eager call: 100 ms.
     is_own = owned(context, len(x.shape))
     return context.all_reduce("SUM", tf.where(is_own, x, tf.zeros([], x.dtype)))
 
 
 def owned(context: Any, rank: int) -> Tensor:
-    """Return which row of a stack is this replica's own, with as many axes of length 1 behind."""
     numbers = tf.reshape(tf.range(context.num_replicas_in_sync), [-1] + [1] * rank)
     return numbers == context.replica_id_in_sync_group
 
 
 def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
-    """A Python int in eager code; in a graph a float64, which meets numbers of both kinds."""
     context = replicas(names, x)
     if context is None:
         return dim(x, axis=axis)
     length = context.all_reduce("SUM", tf.cast(tf.shape(x)[axis], tf.float64))
+    # in a graph a float64, which meets numbers of both kinds
     return int(length) if tf.executing_eagerly() else length
 
 
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    """Place a key by what the replicas before this one have, which may be less than it has."""
+    """Place a key by the number of elements of the replicas before this one."""
     contexts = {axis: replicas(n or None, like) for axis, n in enumerate(split) if n is not None}
     starts: list[Any] = [0] * len(like.shape)
     whole = [tf.shape(like, tf.int64)[i] if n is None else n for i, n in enumerate(like.shape)]
@@ -186,24 +177,23 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
 
 
 def place_of(context: Any, length: Any) -> tuple[Any, Any]:
-    """Return how many elements of an axis the replicas before this one have, and all of them; ints
-    in eager code. Replicas that are not known to have as many tell each other.
-    """
+    """Return the elements along an axis before this replica, and in all; ints if eager."""
     number = context.replica_id_in_sync_group
     if not tf.executing_eagerly() and isinstance(length, int) and is_alike(context, length):
         return tf.cast(number, tf.int64) * length, context.num_replicas_in_sync * length
+    # replicas may have different lengths: they exchange them
     lengths = gather(context, tf.cast(length, tf.int64))
     start, whole = tf.reduce_sum(lengths[:number]), tf.reduce_sum(lengths)
     return (int(start), int(whole)) if tf.executing_eagerly() else (start, whole)
 
 
 def is_alike(context: Any, length: int) -> bool:
-    """Return whether all replicas have this length, as can be asked while tracing; in a function of
-    its own within a replica it cannot, and lengths that are known there are taken to be alike.
-    """
+    """Return whether all replicas have this length."""
     try:
         return context.merge_call(are_alike, args=(length,))
-    except RuntimeError:  # traced within
+    except (
+        RuntimeError
+    ):  # a function traced within a replica cannot ask: known lengths count as alike
         return True
 
 
@@ -214,7 +204,6 @@ def are_alike(strategy: Any, lengths: Any) -> bool:
 
 
 def to_shard(x: Tensor) -> Tensor:
-    """Return x, which a replica has alone."""
     if is_dtensor(x):
         layout = tf.experimental.dtensor.fetch_layout(x)
         raise UnsupportedOp(

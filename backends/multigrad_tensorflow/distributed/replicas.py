@@ -1,11 +1,10 @@
-"""`tf.distribute` runs replicas on threads of its own: what is in force around them is in force in
-them.
+"""Replicas of `tf.distribute` that see the rules in force around them, and exchange debug checks.
 
-A thread starts with an empty context, and TensorFlow hands on only the state that it knows of. So
-each replica runs in a copy of the context around it, whichever strategy starts the threads, and
-calls that draw are counted in each from where they parted. Replicas take turns, from one
-`merge_call` to the next, and never race. TensorFlow has no public way in: its function that starts
-the threads, and the one that a `merge_call` comes by, are replaced.
+A replica runs on a thread, which starts with an empty context, and TensorFlow copies only the state
+that it knows. So each replica runs in a copy of the context around it, whichever strategy starts
+the threads, and draws are counted in each from where they parted. Replicas take turns, from one
+`merge_call` to the next, and never race. TensorFlow has no public hook: its functions that start
+the threads and that enter a `merge_call` are replaced.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
 
 @functools.wraps(start_replicas)
 def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function once per replica, each in a copy of the context of this call."""
+    """Call a function once per replica, each in a copy of this call's context."""
     around = copy_context()
     branches = part(len(strategy.extended.worker_devices))
 
@@ -50,9 +49,7 @@ def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwar
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merged:
-    """What a `merge_call` has drawn: the active rules around it in the first replica, and the calls
-    that drew.
-    """
+    """The draws of a `merge_call`: the first replica's active rules, and the count of draws."""
 
     active: ActiveRules
     branch: Branch
@@ -60,9 +57,7 @@ class Merged:
 
 @functools.wraps(pause_to_merge)
 def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function across replicas in a copy of the first one's context, as TensorFlow does with
-    its name scope; each replica counts on behind what it has drawn.
-    """
+    """Call a function across replicas in a copy of the first one's context."""
     around, active = copy_context(), CURRENT.get()
     (branch,) = part(1)
 
@@ -71,6 +66,7 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
         return around.run(fn, *args, **kwargs), Merged(active, branch)
 
     result, merged = pause_to_merge(context, merge, args, kwargs)
+    # each replica counts on after the draws of the merged call
     own = dict(zip(counters(merged.active), counters(active), strict=True))
     for counter, number in merged.branch.numbers.items():
         (own.get(counter) or counter).advance(number)
@@ -78,7 +74,7 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 
 
 def counters(active: ActiveRules) -> Iterator[Counter | None]:
-    """Yield the counters of the active rules; replicas that enter a `use` have their own each."""
+    """Yield the counters of the active rules; replicas that enter a `use` have one each."""
     for in_force in (active.activations, active.params):
         yield None if in_force is None else in_force.counter
 
@@ -87,21 +83,20 @@ mirrored_run._call_for_each_replica = call_for_each_replica
 mirrored_run._MirroredReplicaContext._merge_call = merge_call
 
 
-# --- what the debug check MULTIGRAD_CHECK_RANKS compares by ---------------------------------------
+# --- the exchange of the debug check MULTIGRAD_CHECK_RANKS ----------------------------------------
 # The workers of a strategy and their coordination service, and the replicas within one process.
-KEYS = "multigrad/"  # how ours begin
-# TensorFlow (2.21) waits without an end by default; after so long it takes a worker for dead.
+KEYS = "multigrad/"  # the prefix of our keys
+# TensorFlow (2.21) waits for ever by default; after this time a worker counts as dead.
 SECONDS = 100.0
-LOOK = 100  # milliseconds, of which a look at a worker's key takes one or two
-# By strategy: what its replicas in this process have said.
+LOOK = 100  # milliseconds; a look at a worker's key takes one or two
+# By strategy: the messages of its replicas in this process.
 _said: weakref.WeakKeyDictionary[Any, dict[str, str]] = weakref.WeakKeyDictionary()
 
 
 def group() -> Group | None:
-    """Return the workers of the cluster, or the replicas in this process where it is alone; None:
-    there is one, or a thread asks that is neither the main one nor a replica's.
-    """
+    """Return the workers of the cluster, or the replicas of one process, if several."""
     replica = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    # other threads have no order that all workers share
     if replica is None and threading.current_thread() is not threading.main_thread():
         return None
     workers = find_workers()
@@ -116,15 +111,12 @@ def group() -> Group | None:
 
 
 def number_of(replica: Any) -> int:
-    """Return which replica this is, which in a graph is a constant."""
     number = replica.replica_id_in_sync_group
     return number if isinstance(number, int) else int(tf.get_static_value(number))
 
 
 def find_workers() -> tuple[Any, int, int] | None:
-    """Return the context of a cluster with several workers, which worker this is, and how many
-    there are.
-    """
+    """Return a cluster's context, this worker's rank and the number of workers, if several."""
     active = context.context()
     server = active._collective_ops_server_def
     if active.coordination_service is None or active._context_handle is None or server is None:
@@ -135,7 +127,6 @@ def find_workers() -> tuple[Any, int, int] | None:
 
 @functools.lru_cache(16)
 def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
-    """Return the workers that share a coordination service."""
     put, look, drop = store_of(active)
     return Group(
         rank=rank, size=size, put=put, look=look, drop=drop, timeout=lambda: SECONDS, lane=lane
@@ -144,8 +135,6 @@ def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
 
 @functools.lru_cache(1)
 def store_of(active: Any) -> Any:
-    """Return the three ways to the keys of a cluster."""
-
     def put(key: str, text: str) -> None:
         active.set_config_key_value(KEYS + key, text)
 

@@ -1,7 +1,7 @@
-"""`tf.custom_gradient` functions, unchanged, as recipes of a Function for every framework.
+"""Import of `tf.custom_gradient` functions, unchanged, as recipes for every framework.
 
-TensorFlow hands the gradient function one cotangent for each tensor of the outputs, and takes a
-flat list of gradients. A function that reads a `tf.Variable` runs as it is, on TensorFlow: its
+TensorFlow gives the gradient function one cotangent for each tensor of the outputs, and takes a
+flat list of gradients. A function that reads a `tf.Variable` runs unchanged on TensorFlow: its
 gradient function gets `variables`.
 """
 
@@ -38,7 +38,7 @@ VARIABLES = "variables"
 
 
 def make_nothing() -> Any:
-    """Decorated once, to know the class of what the decorator makes."""
+    """Do nothing; decorated once to get the class that the decorator returns."""
 
 
 DECORATED = type(tf.custom_gradient(make_nothing))
@@ -47,7 +47,7 @@ PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
 @dataclass(slots=True)
 class Recording:
-    """One run on symbolic values: of which function, on which arguments."""
+    """One run of a function on symbolic values."""
 
     function: Callable[..., Any]
     given: Any
@@ -60,7 +60,7 @@ RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVa
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorflowRecipe(CodeRecipe):
-    """A function that returns its outputs and, in TensorFlow's form, their gradient function."""
+    """A function that returns its outputs and a gradient function in TensorFlow's form."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
     function: Callable[..., Any]
@@ -79,16 +79,15 @@ class TensorflowRecipe(CodeRecipe):
         return (self.function,)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decorated function, where it runs as it is on its own framework."""
+        """Call the decorated function, if it runs unchanged on TensorFlow."""
         return self.original(*args, **kwargs)
 
     def bound_to(self, instance: Any) -> TensorflowRecipe:
-        """Return the recipe of this as a method of an object, which is no argument of it."""
+        """Return the recipe of a method bound to an object."""
         return import_function(self.original.__get__(instance, type(instance)))
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        # Its functions are prepared here, and what they refer to: perhaps the decorated function
-        # itself.
+        # Functions are captured here that may call the decorated function itself.
         recording = Recording(self.function, (args, kwargs))
         given: Any = args
         if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
@@ -103,7 +102,7 @@ class TensorflowRecipe(CodeRecipe):
             RECORDING.reset(reset)
         outputs, grad = split_result(self.name, result)
 
-        def pull(upstream: Any) -> Any:  # which may apply it again
+        def pull(upstream: Any) -> Any:  # the gradient function may call the function again
             reset = RECORDING.set((*RECORDING.get(), recording))
             try:
                 return grad(*spread(outputs, upstream))
@@ -135,16 +134,16 @@ class TensorflowRecipe(CodeRecipe):
 
 
 def import_function(f: Any) -> TensorflowRecipe:
-    """Return the recipe of a decorated function, or of a decorated method of an object.
+    """Return the recipe of a decorated function, or of a decorated bound method.
 
     Raises:
-        TypeError: it is none, or `tf.recompute_grad` has made it.
+        TypeError: it is not decorated, or `tf.recompute_grad` has made it.
     """
     if not isinstance(f, DECORATED):
         given = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
         advice = ""
         if hasattr(f, "python_function"):
-            advice = "; give the function inside of tf.function"
+            advice = "; give the function inside tf.function"
         elif callable(f):
             advice = (
                 "; a function that returns (outputs, grad) without the decorator is for "
@@ -157,7 +156,7 @@ def import_function(f: Any) -> TensorflowRecipe:
     if getattr(function, "__code__", None) is FIRST:
         raise TypeError(
             f"{name_of(f)!r} is made by tf.recompute_grad, which has the true derivative and only "
-            "saves memory; give the function inside of it, f.__wrapped__, to xg.function"
+            "saves memory; give the function inside it, f.__wrapped__, to xg.function"
         )
     if getattr(function, "__code__", None) is PASS_THROUGH:
         function = pass_through(f.__wrapped__)
@@ -166,7 +165,7 @@ def import_function(f: Any) -> TensorflowRecipe:
 
 @dataclass(frozen=True, slots=True)
 class OfItself:
-    """Stands in for a decorated function inside of itself."""
+    """A stand-in for a decorated function within itself."""
 
     function: Any
     recording: Recording
@@ -183,23 +182,22 @@ class OfItself:
 
 
 def with_own_gradient(f: Any) -> Function | OfItself | None:
-    """Return the stand-in for a decorated function during another's capture, None without one."""
+    """Return the stand-in for a decorated function during another's capture, if it needs one."""
     for recording in reversed(RECORDING.get()):
         if is_same(f._f, recording.function):
             return OfItself(f, recording)
     try:
         return find_imported(f)
-    except TypeError:  # of tf.recompute_grad, whose gradient is the true one
+    except TypeError:  # tf.recompute_grad, whose gradient is the derivative
         return None
 
 
 def is_same(a: Any, b: Any, depth: int = 4) -> bool:
-    """Return whether two values are one, or functions made anew of the same code and values, as by
-    a decorator that decorates at every call.
-    """
+    """Return whether two values are one, or functions of equal code and closures."""
     a, b = getattr(a, "__func__", a), getattr(b, "__func__", b)
     if a is b or type(a) is not type(b) or not depth:
         return a is b
+    # a decorator within a function makes a new one at every call
     if isinstance(a, FunctionType):
         cells = [[cell.cell_contents for cell in f.__closure__ or ()] for f in (a, b)]
         return a.__code__ is b.__code__ and is_same(cells[0], cells[1], depth - 1)
@@ -217,7 +215,7 @@ def find_imported(f: Any) -> Function:
 
 
 def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a decorated function; on symbolic values, as a Function with its own gradient."""
+    """Call a decorated function; with symbolic values, as a Function with its own gradient."""
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     own = with_own_gradient(self)
@@ -254,9 +252,7 @@ def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
 
 
 def spread(outputs: Any, upstream: Any) -> list[Any]:
-    """Return one cotangent for each leaf of the outputs, as TensorFlow hands them over; zero for
-    what is no tensor.
-    """
+    """Return one cotangent per leaf of the outputs, zero for one that is no tensor."""
     pairs = zip(
         optree.tree_leaves(outputs, none_is_leaf=True),
         optree.tree_leaves(upstream, none_is_leaf=True),

@@ -1,1 +1,1 @@
-"""TensorFlow's rows: for each op of the table the function of TensorFlow that computes it."""
+"""TensorFlow's kernels: for each op the function of TensorFlow that computes it."""

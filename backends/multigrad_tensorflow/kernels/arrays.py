@@ -1,8 +1,8 @@
-"""TensorFlow's rows of the families of arrays and convolutions: op to callable.
+"""TensorFlow's kernels of the ops on arrays, and of convolutions.
 
-Its CPU kernels of convolutions have channels last, no dilation beside strides, no groups in 3
-dimensions, and few of the gradients: so these are convolutions, too, of cotangents with zeros
-between their elements.
+Its CPU kernels of convolutions need channels last, have no dilation together with strides, no
+groups in 3 dimensions, and few gradients. So gradients are convolutions too, of cotangents with
+zeros between their elements.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations:
 
 
 def spread(x: Tensor, axis: int, step: int) -> Tensor:
-    """Put step - 1 zeros between the elements along an axis."""
+    """Return x with step - 1 zeros between the elements along an axis."""
     if step == 1:
         return x
     length = length_of(x, axis)
@@ -82,7 +82,7 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
 
 
 def channels_last(x: Tensor, kernels: bool = False) -> Tensor:
-    """Channels at the end; kernels to (*sizes, channels, out channels)."""
+    """Return x with channels last; kernels as (*sizes, channels, out channels)."""
     axes = range(2, x.shape.rank)
     return tf.transpose(x, [*axes, 1, 0] if kernels else [0, *axes, 1])
 
@@ -94,9 +94,11 @@ def channels_first(x: Tensor) -> Tensor:
 
 def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -> Tensor:
     if max(strides) > 1 and max(dilations) > 1:
+        # strides by dropping results: no CPU kernel has them with dilations
         every = tuple(slice(None, None, step) for step in strides)
         return product(x, w, (1,) * len(strides), dilations, groups)[(slice(None), *every)]
     if groups > 1 and len(strides) == 3:
+        # no 3-D CPU kernel has groups
         pairs = zip(tf.split(x, groups, -1), tf.split(w, groups, -1), strict=True)
         return tf.concat([product(a, b, strides, dilations, 1) for a, b in pairs], -1)
     return tf.nn.convolution(x, w, list(strides), "VALID", dilations=list(dilations))
@@ -105,14 +107,16 @@ def product(x: Tensor, w: Tensor, strides: Ints, dilations: Ints, groups: int) -
 def conv_left(
     cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
-    """What each element of x met: the kernels flipped over the cotangent, spread by the strides."""
+    """Return the gradient by x: a convolution of the spread cotangent with flipped kernels."""
     given, n = accumulated(cotangent), len(strides)
     for i in range(n):
         given = spread(given, 2 + i, strides[i])
         reach = dilations[i] * (length_of(w, 2 + i) - 1)
+        # elements beyond the last window, which no output saw
         rest = length_of(like, 2 + i) - length_of(given, 2 + i) - reach
         given = bordered(given, 2 + i, reach, reach + rest)
     sizes, inner = [length_of(w, 2 + i) for i in range(n)], length_of(w, 1)
+    # in and out channels change places within each group
     split = tf.reshape(accumulated(w), [groups, -1, inner, *sizes])
     split = tf.reverse(split, list(range(3, 3 + n)))
     split = tf.transpose(split, [*range(3, 3 + n), 1, 0, 2])
@@ -124,13 +128,14 @@ def conv_left(
 def conv_right(
     x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
-    """The cotangent, spread by the strides, as kernels over x; examples stand for channels."""
+    """Return the gradient by w: a convolution of x with the spread cotangent as its kernels."""
     seen, given, n = accumulated(x), accumulated(cotangent), len(strides)
     for i in range(n):
         given = spread(given, 2 + i, strides[i])
         reach = dilations[i] * (length_of(like, 2 + i) - 1)
         seen = cut(seen, 2 + i, length_of(given, 2 + i) + reach)
     lengths, inner = [length_of(seen, 2 + i) for i in range(n)], length_of(like, 1)
+    # examples become channels, so that the products are summed over them
     seen = tf.reshape(seen, [-1, groups, inner, *lengths])
     seen = tf.transpose(seen, [2, *range(3, 3 + n), 1, 0])
     seen = tf.reshape(seen, [inner, *lengths, groups * length_of(x, 0)])
@@ -140,13 +145,11 @@ def conv_right(
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
-    """The axes to reduce over: none of a scalar, whichever are asked for."""
+    # a scalar has no axes, whichever are named
     return () if x.shape.rank == 0 else axis
 
 
 def over_axes(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A reduction of TensorFlow as a row."""
-
     def reduce(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
         return function(x, over(x, axis), keepdims)
 
@@ -160,6 +163,7 @@ def count_nonzero(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 def softmax(x: Tensor, *, axis: Axis) -> Tensor:
     axis = over(x, axis)
+    # not tf.nn.softmax, which takes no tuple of axes and is off by 1.8 eps in float16
     powers = tf.exp(x - tf.reduce_max(x, axis, True))
     return powers / tf.reduce_sum(powers, axis, True)
 
@@ -172,6 +176,7 @@ def log_softmax(x: Tensor, *, axis: Axis) -> Tensor:
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
     shape = tf.shape(like)
+    # shapes may be open while tracing, so the axes are computed by an op
     axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=shape, s1=tf.shape(x))
     return tf.reshape(tf.reduce_sum(x, axes, True), shape)
 
@@ -181,13 +186,12 @@ def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
 
 
 def dim(x: Tensor, *, axis: int) -> Any:
-    """A Python int where the length is known while tracing, else a tensor."""
+    """Return a length: an int if known while tracing, else a tensor."""
     known = x.shape[axis] if x.shape.rank is not None else None
     return tf.shape(x)[axis] if known is None else known
 
 
 def size(x: Tensor) -> Any:
-    """A Python int where the size is known while tracing, else a tensor."""
     known = x.shape.num_elements()
     return tf.size(x) if known is None else known
 
@@ -226,13 +230,13 @@ def as_columns(x: Tensor) -> Tensor:
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     terms, _, result = subscripts.partition("->")
     given: Sequence[Tensor] = arrays
-    if "..." in terms and "..." not in result:  # which TensorFlow does not sum away
+    if "..." in terms and "..." not in result:  # TensorFlow does not sum over these
         terms, given = spelled_out(terms, given)
     return tf.einsum(f"{terms}->{result}", *given)
 
 
 def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]]:
-    """Return terms with letters in place of `...`, and arrays that are broadcast along these."""
+    """Return terms with letters instead of `...`, and arrays broadcast along these."""
     names, arrays = terms.split(","), list(arrays)
     counts = [
         x.shape.rank - len(n) + 3 if "..." in n else 0 for n, x in zip(names, arrays, strict=True)
@@ -242,6 +246,7 @@ def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]
     starts = [name.find(".") for name in names]
     rows = [i for i, name in enumerate(names) if "..." in name]
     static = {tuple(arrays[i].shape[starts[i] : starts[i] + counts[i]]) for i in rows}
+    # one letter must have one length, which `...` need not
     if len(rows) > 1 and (len(static) > 1 or any(None in lengths for lengths in static)):
         parts = {i: tf.split(tf.shape(arrays[i]), [starts[i], counts[i], -1]) for i in rows}
         common = reduce(tf.broadcast_dynamic_shape, [own for _, own, _ in parts.values()])
@@ -257,9 +262,9 @@ def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
-    """A constant of the graph; eagerly, one tensor for each device and dtype."""
     if not tf.executing_eagerly():
         return tf.constant(value.as_numpy(dtype.as_numpy_dtype), dtype)
+    # eager code keeps one tensor for each device and dtype with the value
     place = "tensorflow", like.device, dtype
     tensor = value.native.get(place)
     if tensor is None:

@@ -1,4 +1,4 @@
-"""TensorFlow's rows of the elementwise family: op to callable."""
+"""TensorFlow's kernels of elementwise ops and activations."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ INTEGERS = {2: tf.int16, 4: tf.int32, 8: tf.int64}
 
 
 def accumulated(x: Tensor) -> Tensor:
-    """16-bit floats in float32, so that a reduction rounds once."""
+    """Return 16-bit floats in float32, so that a reduction rounds once."""
     return tf.cast(x, tf.float32) if x.dtype.size == 2 else x
 
 
 def as_tensor(value: Any, dtype: Any) -> Tensor:
-    """A number in a dtype; `tf.cast` would round it to float32 first."""
+    # `tf.cast` would round a Python number to float32 first
     return tf.cast(value, dtype) if tf.is_tensor(value) else tf.constant(value, dtype)
 
 
@@ -38,7 +38,7 @@ def is_of(value: Any, dtype: Any) -> bool:
 
 
 def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compute 16-bit floats in float32 and round once; numbers become tensors."""
+    """Return a function on tensors that computes 16-bit floats in float32 and rounds once."""
 
     @functools.wraps(function)
     def call(*values: Any, **attrs: Any) -> Tensor:
@@ -52,7 +52,7 @@ def widened(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def fitted(a: Any, b: Any) -> Any:
-    """A number that comes first in the dtype of what follows; a graph takes int32 or float32."""
+    # a graph would take a leading number as int32 or float32
     return tf.constant(a, b.dtype) if isinstance(a, bool | int | float) and tf.is_tensor(b) else a
 
 
@@ -68,8 +68,7 @@ def power(a: Any, b: Any) -> Tensor:
     result = tf.pow(fitted(a, b), b)
     if isinstance(b, int | float) and b == 2:
         return result
-    # XLA takes log(a ** b) for b log |a|, a number where it is NaN, unless something stands between
-    # them.
+    # XLA rewrites log(a ** b) as b log |a|, a number where it must be NaN, unless an op is between.
     return tf.where(tf.math.is_nan(result), result + result, result)
 
 
@@ -94,10 +93,10 @@ def where(condition: Tensor, a: Any, b: Any) -> Tensor:
 
 def cast(x: Tensor, *, dtype: Any) -> Tensor:
     if x.dtype == tf.float64 and tf.as_dtype(dtype).name.startswith("float8"):
-        x = tf.cast(x, tf.float32)  # rounded twice, as everywhere
+        x = tf.cast(x, tf.float32)  # rounded twice, as in all backends
     if not (x.dtype.is_floating and tf.as_dtype(dtype).is_integer):
         return tf.cast(x, dtype)
-    # What is out of range is left to the processor otherwise.
+    # tf.cast leaves values out of range to the processor.
     wide = tf.cast(x, tf.float64)
     whole = tf.where(tf.math.is_nan(wide), tf.zeros_like(wide), wide)
     kind = tf.as_dtype(dtype)
@@ -108,7 +107,7 @@ def cast(x: Tensor, *, dtype: Any) -> Tensor:
 def full_like(x: Tensor, value: Any, *, dtype: Any = None) -> Tensor:
     kind = tf.as_dtype(x.dtype if dtype is None else dtype)
     if not tf.is_tensor(value):
-        with np.errstate(over="ignore"):  # what is too large for the dtype is inf
+        with np.errstate(over="ignore"):  # a number too large for the dtype is inf
             value = kind.as_numpy_dtype(value)
     return tf.broadcast_to(as_tensor(value, kind), tf.shape(x))
 
@@ -132,15 +131,15 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 
 def of_integers(function: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """A quotient or a remainder of integers: 0 where TensorFlow raises, at b = 0."""
+    # TensorFlow raises for integers divided by 0; every backend gives 0
     none, zero = b == 0, tf.zeros([], b.dtype)
     return tf.where(none, zero, function(a, tf.where(none, tf.ones([], b.dtype), b)))
 
 
 def floor_divide(a: Tensor, b: Tensor) -> Tensor:
-    """As NumPy and Python: a / b may round up to the next integer, a - fmod(a, b) does not."""
     if b.dtype.is_integer:
         return of_integers(tf.math.floordiv, a, b)
+    # as in Python: a / b may round up to the next integer, a - fmod(a, b) does not
     rest = tf.raw_ops.Mod(x=a, y=b)
     ratio = (a - rest) / b
     ratio = tf.where((rest != 0) & ((rest < 0) != (b < 0)), ratio - 1.0, ratio)
@@ -169,6 +168,7 @@ def log10(x: Tensor) -> Tensor:
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     apart = tf.maximum(a, b) + tf.math.log1p(tf.exp(-tf.abs(a - b)))
+    # equal infinities have no difference
     return tf.where(a == b, a + math.log(2), apart)
 
 
@@ -192,6 +192,7 @@ def erfinv(x: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
+    # TensorFlow (2.21) gives NaN at 0; the where within keeps gradients finite elsewhere
     pole = -1.0 / tf.where(x == 0, x, tf.ones_like(x))
     return tf.where(x == 0, pole, reflected(tf, tf.math.digamma, x))
 
@@ -211,12 +212,13 @@ def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | N
 
 
 def nextafter(a: Any, b: Any) -> Tensor:
-    """Among the numbers of its own dtype; TensorFlow (2.21) has no kernel for 16-bit floats."""
+    """Return the next number of the dtype towards b; TensorFlow (2.21) has no 16-bit kernel."""
     dtype = next(value.dtype for value in (a, b) if tf.is_tensor(value))
     a, b = (tf.convert_to_tensor(x, dtype) for x in (a, b))
     if dtype.size != 2:
         return tf.math.nextafter(a, b)
     a, b = a + tf.zeros_like(b), b + tf.zeros_like(a)
+    # floats of one sign are ordered like their bits
     bits = tf.bitcast(a, tf.int16)
     stepped = tf.where((a < b) == (a > 0), bits + 1, bits - 1)
     least = tf.where(b > 0, tf.ones_like(bits), tf.constant(-32767, tf.int16))
@@ -226,7 +228,7 @@ def nextafter(a: Any, b: Any) -> Tensor:
 
 
 def bitwise_left_shift(a: Any, b: Any) -> Tensor:
-    # The kernel takes the last bit's number for what is out of range.
+    # The kernel clips the amount to the last bit, where the result must be 0.
     a, b, last = as_integers(a, b)
     shifted = tf.bitwise.left_shift(a, b)
     return tf.where((b < 0) | (b > last), tf.zeros_like(shifted), shifted)
@@ -238,7 +240,6 @@ def bitwise_right_shift(a: Any, b: Any) -> Tensor:
 
 
 def as_integers(a: Any, b: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """Return two integers in the wider dtype of theirs, and the number of its last bit."""
     is_wide = any(tf.is_tensor(x) and x.dtype == tf.int64 for x in (a, b))
     dtype = tf.int64 if is_wide else tf.int32
     return tf.cast(a, dtype), tf.cast(b, dtype), tf.constant(8 * dtype.size - 1, dtype)
@@ -250,7 +251,7 @@ def heaviside(x: Tensor) -> Tensor:
 
 
 def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
-    # The kernel holds the slope in float32.
+    # the kernel has its slope in float32
     return tf.where(x > 0, x, slope * x) if x.dtype == tf.float64 else tf.nn.leaky_relu(x, slope)
 
 

@@ -1,6 +1,4 @@
-"""TensorFlow's rows of linear algebra, each function named as its op; see
-`multigrad/graph/ops/arrays/linalg.py`.
-"""
+"""TensorFlow's kernels of linear algebra; see `multigrad/graph/ops/arrays/linalg.py`."""
 
 from __future__ import annotations
 
@@ -20,18 +18,20 @@ Tensor = Any
 
 
 def cholesky(x: Tensor) -> Tensor:
-    # Where there is no factor, its kernel leaves the upper half as the memory was (2.21).
+    # Without a factor the kernel (2.21) leaves the upper half uninitialized.
     return tf.linalg.band_part(tf.linalg.cholesky(x), -1, 0)
 
 
 def triangular_solve(a: Tensor, b: Tensor, *, lower: bool, transposed: bool, unit: bool) -> Tensor:
     if unit:
+        # it has no option for a unit diagonal
         a = tf.linalg.set_diag(a, tf.ones_like(tf.linalg.diag_part(a)))
     return tf.linalg.triangular_solve(a, b, lower=lower, adjoint=transposed)
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
     if a.shape[:-2] != b.shape[:-2] or a.shape.rank is None:
+        # tf.linalg.solve does not broadcast the axes of the batch
         batch = tf.broadcast_dynamic_shape(tf.shape(a)[:-2], tf.shape(b)[:-2])
         a, b = (tf.broadcast_to(m, tf.concat([batch, tf.shape(m)[-2:]], 0)) for m in (a, b))
     return tf.linalg.solve(a, b)
@@ -44,9 +44,9 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 
 
 def expm(x: Tensor) -> Tensor:
-    # Its own squares once too little (2.21): 4e6 eps at a norm of 9; NaN of one matrix is in all.
+    # TensorFlow's (2.21) squares once too few: 4e6 eps at a norm of 9; one NaN matrix spoils all.
     norm = tf.reduce_max(tf.reduce_sum(tf.abs(x), -2, keepdims=True), -1, keepdims=True)
-    known = tf.math.is_finite(norm) & (norm >= 0)  # of no rows the largest is -inf
+    known = tf.math.is_finite(norm) & (norm >= 0)  # without rows the maximum is -inf
     ratio = tf.maximum(tf.where(known, norm, 0.0) / PADE_REACHES, 1.0)
     squarings = tf.math.ceil(tf.math.log(ratio) / math.log(2.0))
 
@@ -69,12 +69,9 @@ def signdet(x: Tensor) -> Tensor:
 
 # --- factors --------------------------------------------------------------------------------------
 def factored(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the packed LU factors and the pivots.
-
-    Its own kernel (2.21) takes square matrices that have an inverse, outside of XLA.
-    """
     shape, static = tf.shape(x), x.shape
     batch, count = shape[:-2], tf.minimum(shape[-2], shape[-1])
+    # tf.linalg.lu (2.21) takes only square, invertible matrices, and not in XLA
     rows, columns = tf.range(shape[-2]), tf.range(shape[-1])
 
     def step(i: Tensor, x: Tensor, pivots: Tensor) -> tuple[Tensor, ...]:
@@ -102,7 +99,6 @@ def factored(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def exchanged(x: Tensor, i: Tensor, other: Tensor, rows: Tensor) -> Tensor:
-    """Return x with row i and another one, of each matrix, exchanged."""
     lower = tf.reduce_sum(tf.where(rows == other, x, tf.zeros_like(x)), -2, keepdims=True)
     return tf.where(rows == i, lower, tf.where(rows == other, x[..., i, None, :], x))
 
@@ -130,6 +126,7 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
 
 def svd(x: Tensor) -> Tensor:
     s, u, v = tf.linalg.svd(x)
+    # an op has one result: the values are the first row above the vectors
     return tf.concat((s[..., None, :], u, v), -2)
 
 
@@ -154,7 +151,7 @@ def qr(x: Tensor) -> Tensor:
 def fft(x: Tensor, *, axes: tuple[int, ...], inverse: bool) -> Tensor:
     whole = tf.complex(x[..., 0], x[..., 1])
     places = range(x.shape.rank - 1)
-    for axis in axes:  # it transforms the last one
+    for axis in axes:  # tf.signal transforms only the last axis
         turned = [*places]
         turned[axis + 1], turned[-1] = turned[-1], turned[axis + 1]
         whole = tf.transpose(whole, turned)

@@ -1,6 +1,6 @@
-"""TensorFlow's rows: op to callable. An op with a symbol that is left out is written infix.
+"""TensorFlow's kernels by op; an op with a symbol that is left out is emitted infix.
 
-A loop that values end is `tf.while_loop`; see `multigrad/graph/ops/arrays/loops.py`.
+The loops are `tf.while_loop`; see `multigrad/graph/ops/arrays/loops.py`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNSUPPORTED: dict[Op, str] = {}
 def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
-    """Turn while the condition holds.
+    """Run a loop while its condition holds.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
@@ -65,7 +65,7 @@ def while_loop(
 
 
 def kept(old: Tensor, new: Tensor) -> Tensor:
-    """Return a new value in the shape of the one before, which may be known in part."""
+    """Return a new value with the static shape of the old one."""
     if old.dtype != new.dtype or not old.shape.is_compatible_with(new.shape):
         raise changed(old, new)
     return new if tf.executing_eagerly() else tf.ensure_shape(new, old.shape)
@@ -78,7 +78,7 @@ def scan(
     body: Function,
     reverse: bool,
 ) -> tuple[Tensor, ...]:
-    """Take a turn for each row: in Python where tensors are at hand, else by `tf.while_loop`.
+    """Run a turn for each row: in Python in eager code, else by `tf.while_loop`.
 
     Raises:
         TypeError: a turn changes a dtype or a shape.
@@ -89,7 +89,7 @@ def scan(
         return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)
     length, own = tf.shape(rows[0])[0], len(state)
     zeros = [tf.zeros(tf.shape(x)[1:], x.dtype) for x in rows]
-    given = body(*state, *zeros, *constants)[own:]  # for their dtypes and shapes
+    given = body(*state, *zeros, *constants)[own:]  # one turn on zeros, for dtypes and shapes
     arrays = [
         tf.TensorArray(y.dtype, length, element_shape=y.shape)
         for y in map(tf.convert_to_tensor, given)
@@ -116,8 +116,8 @@ WEIGHTS = (128, 64, 32, 16, 8, 4, 2, 1)
 
 
 def pack(mask: Tensor) -> Tensor:
-    """Return the bits of a mask."""
     flat = tf.reshape(mask, (-1,))
+    # TensorFlow has no packbits: the bits are summed by their weights
     missing: Any = tf.math.floormod(-tf.size(flat), 8)
     flat = tf.pad(flat, [[0, missing]])
     columns = tf.cast(tf.reshape(flat, (-1, 8)), tf.int32)
@@ -125,7 +125,6 @@ def pack(mask: Tensor) -> Tensor:
 
 
 def unpack(bits: Tensor, like: Tensor) -> Tensor:
-    """Return the mask that was packed, of the shape of a tensor."""
     places = tf.constant(WEIGHTS, tf.uint8)
     flat = tf.reshape(tf.bitwise.bitwise_and(bits[:, None], places) != 0, (-1,))
     shape = tf.shape(like)

@@ -1,7 +1,7 @@
-"""TensorFlow's rows of the ordering family, each function named as its op.
+"""TensorFlow's kernels of sorts, cumulative ops and extremes, named as their ops.
 
-Its sorts and searches compare integers here, made of the bits of the floats in their order: with
-floats its kernels leave NaN anywhere (2.21). Ranks must be known while tracing; lengths need not.
+Sorts and searches compare integers, made of the floats' bits in their order: with floats TensorFlow
+(2.21) may put NaN anywhere. Ranks must be known while tracing; lengths need not be.
 """
 
 from __future__ import annotations
@@ -20,21 +20,18 @@ Axis = int | tuple[int, ...] | None
 
 
 def swap_last(x: Tensor, axis: int) -> Tensor:
-    """x with an axis and the last one exchanged; its own inverse."""
     order = list(range(x.shape.rank))
     order[axis], order[-1] = order[-1], order[axis]
     return x if order == sorted(order) else tf.transpose(x, order)
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
-    """The index of each element along an axis, in a shape that broadcasts."""
     shape = [1] * x.shape.rank
     shape[axis] = -1
     return tf.reshape(tf.range(length_of(x, axis), dtype=tf.int64), shape)
 
 
 def length_of(x: Tensor, axis: int = -1) -> Any:
-    """The length of an axis: an int where it is known while tracing."""
     known = x.shape[axis]
     return tf.shape(x)[axis] if known is None else known
 
@@ -68,7 +65,7 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
 def along(
     combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, axis: int, reverse: bool
 ) -> Tensor:
-    """Combine each element with all before it along an axis (`reverse`: after it)."""
+    """Return the cumulation of `combine` along an axis, from its end if `reverse`."""
     x = swap_last(x, axis)
     sums = tf.reverse(scan(combine, tf.reverse(x, [-1])), [-1]) if reverse else scan(combine, x)
     return swap_last(sums, axis)
@@ -85,7 +82,7 @@ def cummin(x: Tensor, *, axis: int) -> Tensor:
 
 
 def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Combine each element of the last axis with all before it, in log2(length) steps."""
+    """Return the cumulation of `combine` along the last axis, in log2(length) steps."""
     length = length_of(x)
 
     def step(shift: Any, x: Tensor) -> tuple[Any, Tensor]:
@@ -102,18 +99,18 @@ def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
 
 # --- sorting -----------------------------------------------------------------------------------
 def sort_key(x: Tensor) -> Tensor:
-    """Integers in the order of x's elements: -0 equals 0, NaN is the largest."""
+    """Return integers in the order of x's elements: -0 equals 0, NaN is the largest."""
     if x.dtype.is_integer:
         return x
     wide = accumulated(x)
     integer = tf.int64 if wide.dtype == tf.float64 else tf.int32
     bits = tf.bitcast(wide + tf.zeros([], wide.dtype), integer)  # -0 + 0 is 0
+    # negative floats are ordered against their bits
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
     return tf.where(tf.math.is_nan(wide), tf.constant(integer.max, integer), ordered)
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
-    """The stable permutation that sorts x."""
     key = sort_key(swap_last(x, axis))
     key = key if descending else tf.bitwise.invert(key)
     places = tf.math.top_k(key, length_of(key)).indices  # ties: the lower index first
@@ -121,7 +118,6 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take(x: Tensor, places: Tensor, axis: int) -> Tensor:
-    """x at places along an axis, each row at its own."""
     values, places = swap_last(x, axis), swap_last(places, axis)
     return swap_last(tf.gather(values, places, axis=-1, batch_dims=x.shape.rank - 1), axis)
 

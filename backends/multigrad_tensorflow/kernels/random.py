@@ -1,7 +1,7 @@
-"""Random draws on TensorFlow: threefry in uint32 ops.
+"""Random draws on TensorFlow, by threefry in uint32 ops.
 
-In a graph the draw is made of ops, so that the key may be a tensor and XLA can fuse all of it.
-Eagerly, on a CPU, NumPy draws: the 100 ops cost 1 ms there even for one element, NumPy's 0.07 ms.
+A draw in a graph is made of ops, so that the key may be a tensor and XLA can fuse it. In eager code
+on a CPU, NumPy draws: 100 ops take 1 ms even for one element, NumPy 0.07 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMESPACE = SimpleNamespace(log=tf.math.log, log1p=tf.math.log1p, sqrt=tf.math.s
 
 
 def fold_in(key: Tensor, n: Tensor) -> Tensor:
-    """Derive the n-th key: a pair of ints from a pair and an int, else two uint32 words."""
+    """Return the n-th key of a key: a pair of ints for a pair and an int, else two uint32 words."""
     if isinstance(key, core.PlacedKey):
         return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if isinstance(key, tuple) and isinstance(n, int):
@@ -30,7 +30,7 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw uniforms in [0, 1) of x's shape, dtype and device, bit-equal to the other backends'."""
+    """Return uniforms in [0, 1) of x's shape, dtype and device, bit-equal to other backends'."""
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.uniform, key, x)
@@ -38,7 +38,6 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
-    """Draw standard normals of x's shape, dtype and device."""
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.normal, key, x)
@@ -52,8 +51,8 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
 def draw_key() -> Tensor:
     """Draw a key from TensorFlow's global generator: a pair of ints, in a graph two uint32 words.
 
-    `tf.random.set_seed` makes it repeat as it does for every random op. In a `tf.function` a
-    stateful op draws at every call, seeded when it is traced; under XLA TensorFlow ignores seeds.
+    `tf.random.set_seed` makes it repeat, as every random op. In a `tf.function` it draws at every
+    call, from a seed fixed by the trace; under XLA TensorFlow ignores seeds.
     """
     words = tf.random.uniform([2], 0, 1 << 32, tf.int64)
     if tf.executing_eagerly():
@@ -63,7 +62,7 @@ def draw_key() -> Tensor:
 
 
 def key_pair(key: Tensor) -> Tensor:
-    """Turn an integer tensor of two words into two uint32 words."""
+    """Return two uint32 words of an integer tensor of two words."""
     if not key.dtype.is_integer or not key.shape.is_compatible_with([2]):
         raise RuleValueError(
             f"key is {key.dtype.name} of shape {key.shape}; expected an integer tensor of two "
@@ -73,7 +72,6 @@ def key_pair(key: Tensor) -> Tensor:
 
 
 def key_words(key: Tensor) -> Tensor:
-    """Make a pair of ints a tensor."""
     return tf.constant(key, tf.uint32) if isinstance(key, tuple) else key
 
 
@@ -82,7 +80,6 @@ def is_eager_on_cpu(x: Tensor) -> bool:
 
 
 def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
-    """Draw with the core; the key is concrete, because there is no trace."""
     words = words_of(key)
     pair = words if isinstance(words, tuple) else tuple(words.numpy().tolist())
     if isinstance(key, core.PlacedKey):
@@ -91,12 +88,11 @@ def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
 
 
 def words_of(key: Tensor) -> Tensor:
-    """Return the words of a key, which may be placed."""
     return key.key if isinstance(key, core.PlacedKey) else key
 
 
 def counters(key: Tensor, x: Tensor) -> Tensor:
-    """Count x's elements, as the whole array does where the key is placed: int64, flat."""
+    """Return the flat int64 counters of x's elements, in the whole array if the key is placed."""
     if not isinstance(key, core.PlacedKey):
         return tf.range(tf.size(x, tf.int64))
     count = tf.cast(key.start, tf.int64)
@@ -111,7 +107,6 @@ def counters(key: Tensor, x: Tensor) -> Tensor:
 
 
 def draw_uniform(key: Tensor, index: Tensor, dtype: Any) -> Tensor:
-    """Draw the uniforms at flat counters."""
     high = tf.bitwise.right_shift(index, tf.constant(32, tf.int64))
     x, y = encrypt(key, tf.cast(high, tf.uint32), tf.cast(index, tf.uint32))
     if dtype == tf.float64:
@@ -119,12 +114,11 @@ def draw_uniform(key: Tensor, index: Tensor, dtype: Any) -> Tensor:
         return tf.cast(wide, tf.float64) * 2.0**-core.WIDE_BITS
     dropped, kept = core.UNIFORM_FIELDS[dtype.name]
     field = shift_right(x ^ y, dropped) & tf.constant((1 << kept) - 1, tf.uint32)
-    # A fraction of so few bits is exact in float32, and in the 16-bit dtype it is meant for.
+    # A fraction of so few bits is exact in float32, and in its own 16-bit dtype.
     return tf.cast(tf.cast(tf.cast(field, tf.int32), tf.float32) * 2.0**-kept, dtype)
 
 
 def encrypt(key: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the threefry rounds on uint32 tensors."""
     words = key_words(key)
     return core.threefry_rounds((words[0], words[1]), (x, y), add, rotate_xor, as_given)
 
@@ -147,23 +141,23 @@ def as_given(word: Tensor) -> Tensor:
 
 
 def shape_like(flat: Tensor, x: Tensor) -> Tensor:
-    """Give a flat draw x's shape, and what is known of it while tracing."""
+    """Return a flat draw in x's shape, with x's static shape while tracing."""
     draw = tf.reshape(flat, tf.shape(x))
     return tf.ensure_shape(draw, x.shape)
 
 
-# --- DTensors: one array over all devices of a mesh, on which every op acts as on the whole -------
-# TensorFlow knows their layouts in eager code only.
-DEVICE = "CUSTOM"  # what a DTensor says its device is
+# --- DTensors: one array over the devices of a mesh, on which an op acts as on the whole ----------
+# TensorFlow knows their layouts only in eager code.
+DEVICE = "CUSTOM"  # the device that a DTensor reports
 
 
 def is_dtensor(x: Tensor) -> bool:
-    """Return whether a tensor of eager code is one array over a mesh; False in a graph."""
+    """Return whether an eager tensor is one array over a mesh; False in a graph."""
     return DEVICE in getattr(x, "device", "")
 
 
 def place_like(value: Tensor, x: Tensor) -> Tensor:
-    """Return a tensor, laid out over a mesh as x is where that is a DTensor."""
+    """Return a tensor, laid out over a mesh like x if that is a DTensor."""
     if not is_dtensor(x):
         return value
     dtensor = tf.experimental.dtensor

@@ -1,7 +1,7 @@
-"""TensorFlow's rows of the families of shapes and places, each function named as its op.
+"""TensorFlow's kernels of the ops on shapes and indices, named as their ops.
 
-Ranks must be known while tracing; lengths need not be. On a CPU what lies outside raises. On a GPU
-TensorFlow takes 0 there, in XLA the nearest element, and both drop what is put there.
+Ranks must be known while tracing; lengths need not be. An index outside raises on a CPU. On a GPU
+TensorFlow reads 0 there, in XLA the nearest element, and both drop writes.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
 
 
 def largest(x: Tensor, key: Tensor, axis: int | None, keepdims: bool) -> Tensor:
-    """The place of the first of the largest keys."""
     if axis is None:
         place = tf.argmax(tf.reshape(key, [-1]))
         return tf.reshape(place, [1] * x.shape.rank) if keepdims else place
+    # TensorFlow's argmax takes 7 axes at most
     place = tf.argmax(key, axis) if key.shape.rank < 8 else place_in_rows(key, axis)
     return tf.expand_dims(place, axis) if keepdims else place
 
 
 def place_in_rows(key: Tensor, axis: int) -> Tensor:
-    """TensorFlow's argmax takes 7 axes at most."""
     rows = moveaxis(key, source=axis, destination=-1)
     shape = tf.shape(rows)
     return tf.reshape(tf.argmax(tf.reshape(rows, [-1, shape[-1]]), -1), shape[:-1])
@@ -63,9 +62,7 @@ def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return places along the last axis as places in `like` made flat, and how many it has: that is
-    the place of those that lie outside, which would be other rows' else.
-    """
+    # places in the flattened tensor; one outside becomes `count`, or it would be in another row
     length, count = tf.cast(length_of(like), tf.int64), tf.size(like, tf.int64)
     flat = tf.reshape(indices, [-1, length_of(indices)])
     starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
@@ -86,7 +83,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     first = tuple(range(indices.shape.rank))
     values = moveaxis(accumulated(x), source=tuple(axis + i for i in first), destination=first)
     length = length_of(like, axis)
-    # A negative one, which TensorFlow would drop, is refused as one behind the last.
+    # TensorFlow would drop a negative index; beyond the last it raises.
     places = tf.where(indices < 0, tf.cast(length, indices.dtype), indices)
     sums = tf.math.unsorted_segment_sum(values, places, length)
     return tf.cast(moveaxis(sums, source=0, destination=axis), x.dtype)
@@ -140,7 +137,6 @@ def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
 
 
 def below(x: Tensor, offset: int) -> Tensor:
-    """The mask of the elements on and below a diagonal."""
     rows, columns = tf.range(length_of(x, -2)), tf.range(length_of(x))
     return columns - rows[:, None] <= offset
 
@@ -158,7 +154,7 @@ def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
-    if x.dtype == tf.bool:  # of which there are no sums
+    if x.dtype == tf.bool:  # bools have no sums
         return tf.cast(setitem(tf.cast(x, tf.int32), like, index=index), tf.bool)
     places = tf.reshape(tf.range(tf.size(like)), tf.shape(like))[as_index(index)]
     values = tf.reshape(accumulated(x), [-1])
@@ -167,9 +163,9 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
 
 
 def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    """The indices counted from the front."""
     length = length_of(x, axis)
     if isinstance(length, int):
+        # raises for an index outside
         from_front(indices, length)
     at = tf.constant(indices, tf.int32, [len(indices)])
     return tf.where(at < 0, at + length, at)
@@ -214,8 +210,10 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
         return padded
     # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
     inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
-    with np.errstate(over="ignore"):  # what is too large for the dtype is inf
-        border = x.dtype.as_numpy_dtype(fill)  # tf.constant takes no float for an integer or a bool
+    with np.errstate(over="ignore"):  # a number too large for the dtype is inf
+        border = x.dtype.as_numpy_dtype(
+            fill
+        )  # tf.constant refuses a float for an integer or a bool
     return tf.where(inside, padded, tf.constant(border, x.dtype))
 
 

@@ -1,7 +1,7 @@
-"""Rules on functions of TensorFlow that exist: the door of this room.
+"""Rules on existing functions of TensorFlow: the public functions of this folder.
 
-What is behind it is imported where it is used: the rules of attribution make Functions, which ask
-for this backend; and most never override.
+They import their code when called: attribution rules make Functions, which need this backend, and
+most programs never override.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ def is_operation(selector: Any) -> bool:
 
 
 def kept_by_call(*args: Any) -> Any:
-    """Tell what layers of a Keras model keep for backward; see `multigrad.memory`."""
     from .layer_memory import kept_by_call
 
     return kept_by_call(*args)
 
 
 def override_function(function: Callable[..., Any], rules: Any) -> Callable[..., Any]:
-    """Return a function with rules on the operations that it calls; see `multigrad.override`."""
     from .override import override_calls
 
     return override_calls(function, rules)

@@ -1,7 +1,8 @@
-"""What the layers of a Keras model keep for backward, as a graph of both tells: nothing runs.
+"""The memory that layers of a Keras model keep for backward, read from a graph of forward and
+gradient.
 
-It is what operations of the gradient read of operations before them. Names of layers are scopes of
-names, which TensorFlow writes to operations of forward and of the gradient.
+Nothing runs: kept are the tensors of the forward that operations of the gradient read. Layers are
+name scopes, which TensorFlow writes to operations of both.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import tensorflow as tf
 from multigrad.errors import RuleTypeError
 from multigrad.models.layer_memory import WHOLE, Row, Scopes
 
-# Of these a graph holds the shape or what is a weight, and nothing that forward computed.
+# Operations that give shapes or weights, and nothing that the forward computed.
 HELD = frozenset({"Const", "Placeholder", "ReadVariableOp", "Shape", "ShapeN", "Size", "Rank"})
 
-# These give their input's memory; custom gradients pass their results on by IdentityN.
+# Operations that share their input's memory; custom gradients end in IdentityN.
 PASSING = frozenset({"Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze"})
 
 
@@ -83,12 +84,12 @@ def kept_by_call(
 
 
 def source_of(x: Any) -> Any:
-    """Return the tensor whose memory another one is."""
+    """Return the tensor whose memory a tensor shares."""
     while x.op.type in PASSING:
         x = x.op.inputs[x.value_index]
     return x
 
 
 def is_known(x: Any) -> bool:
-    """Return whether a value is a constant of the graph, as of shapes."""
+    """Return whether a tensor is an integer constant of the graph, as shapes are."""
     return x.dtype.is_integer and tf.get_static_value(x) is not None

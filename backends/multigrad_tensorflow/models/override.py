@@ -1,10 +1,9 @@
-"""`xg.override` for functions of TensorFlow: each op that a call makes is seen as it is made.
+"""`xg.override` for functions of TensorFlow: rules are put on each op as a call makes it.
 
-TensorFlow's own callbacks of ops, which its debugger is made of, say so on their thread: in eager
-code, in graphs and in those of loops and branches. A `tf.function` that is called is traced anew
-for the rules, in a copy: what it was traced for before knows none of them, and what it is traced
-for here is no one else's. A graph that cannot be traced anew is refused where it holds an operation
-that is meant.
+TensorFlow's op callbacks, those of its debugger, report ops on their thread, in eager code, in
+graphs and in those of loops and branches. A `tf.function` is traced again for the rules, in a copy:
+its earlier traces know none of them, and the new ones are for nobody else. A graph that cannot be
+traced again is refused if it holds a selected operation.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ Tensor = Any
 
 
 class _Thread(threading.local):
-    """What acts on a thread.
+    """The overrides that act on a thread.
 
     Attributes:
         acting: the overrides whose functions run, from the outside in.
-        is_busy: whether a rule is being put on an op, whose own ops are none of the function's.
-        latest: what was put last in the place of an op's result: its gradient is recorded already.
+        is_busy: whether a rule is being applied, whose own ops must get no rules.
+        latest: the last replacement of an op's result, whose gradient is recorded already.
     """
 
     def __init__(self) -> None:
@@ -83,12 +82,12 @@ class Acting:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Let the rules act on what this thread computes."""
         with ExitStack() as stack:
             for interception in INTERCEPTIONS:
                 stack.enter_context(interception)
             for meant, _ in self.by_cell.values():
                 stack.enter_context(target(cast("CellType", meant.cell)))
+            # one callback serves all overrides of a thread
             if not THREAD.acting:
                 add_op_callback(on_op)
                 stack.callback(remove_op_callback, on_op)
@@ -98,13 +97,11 @@ class Acting:
             THREAD.latest = None
 
     def check(self) -> None:
-        """Check that the function called what each selector means."""
         for meant, _ in self.rows:
             if meant not in self.met:
                 refuse_unmet(self.name, meant, self.names)
 
     def copy_of(self, function: Any) -> Any:
-        """Return the copy of a `tf.function` that is traced for the rules."""
         known = self.copies.get(function)
         if known is None:
             known = self.copies[function] = function._clone(None)
@@ -115,7 +112,7 @@ class Acting:
 def on_op(
     op_type: Any, inputs: Any, attrs: Any, outputs: Any, op_name: Any = None, graph: Any = None
 ) -> Any:
-    """Put the rule that is meant on an op that was just made, if any."""
+    """Put the selected rule, if any, on an op that was just made."""
     if THREAD.is_busy:
         return None
     type_ = op_type.decode() if isinstance(op_type, bytes) else op_type
@@ -133,7 +130,7 @@ def on_op(
         if graph is not None:
             _changed.setdefault(graph, set()).add(op_name)
             return [result]
-        outputs[0] = result  # from this very list TensorFlow takes what eager code sees
+        outputs[0] = result  # eager code gets its result from this very list
         return None
     return None
 
@@ -141,10 +138,11 @@ def on_op(
 def on_result(
     row: tuple[Called, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
 ) -> Tensor:
-    """Return the result of an op, whose gradient is the rule's."""
+    """Return the result of an op, with the rule's gradient."""
     meant, rule = row
     at = input_of(meant, inputs, output)
     check_fit(rule.name, f"operation {meant.name!r}", inputs[at].shape, output.shape)
+    # with other float inputs the op is made again, so that they keep their own gradients
     if len([x for x in inputs if is_float(x)]) == 1:
         return rule(inputs[at], tf.stop_gradient(output))
     held = [tf.stop_gradient(x) if i == at else x for i, x in enumerate(inputs)]
@@ -152,7 +150,7 @@ def on_result(
 
 
 def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tensor]) -> Tensor:
-    """Return the result of another op like one, of other inputs."""
+    """Return the result of the same op on other inputs."""
     if graph is not None:
         pairs = dict(zip(attrs[::2], attrs[1::2], strict=True))
         made = graph._create_op_internal(type_, inputs, [dtype], attrs=pairs)
@@ -165,7 +163,7 @@ def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tens
 
 
 def refuse_recomputed(acting: Acting, operation: str) -> None:
-    """Refuse an operation that will run again in backward, where no override acts any more."""
+    """Raise for an operation that will run again in backward, without the override."""
     caller = sys._getframe() if may_be_recomputed() else None
     while caller is not None and caller.f_code is not CALL:
         if caller.f_code is FIRST:
@@ -179,7 +177,7 @@ def refuse_recomputed(acting: Acting, operation: str) -> None:
 
 @contextmanager
 def busy() -> Iterator[None]:
-    """Let what is computed meanwhile be none of the function's ops."""
+    """Mark the ops made meanwhile as ours, not the function's."""
     THREAD.is_busy = True
     try:
         yield
@@ -212,7 +210,7 @@ def is_constant(x: Tensor) -> bool:
 
 
 def record_gradient(op_type: Any, inputs: Any, attrs: Any, outputs: Any) -> None:
-    """Record an op's own gradient, unless a rule took its place."""
+    """Record an op's own gradient, unless a rule replaced it."""
     if THREAD.latest is None or not outputs or outputs[0] is not THREAD.latest:
         _record_gradient(op_type, inputs, attrs, outputs)
 
@@ -222,12 +220,12 @@ _record_gradient = execute.record_gradient
 
 # --- functions that make several ops --------------------------------------------------------------
 _lock = make_lock()
-_targets: dict[int, list[Any]] = {}  # by a cell's id: what it held, how often it was replaced
+_targets: dict[int, list[Any]] = {}  # by a cell's id: its function, and the number of overrides
 
 
 @contextmanager
 def target(cell: CellType) -> Iterator[None]:
-    """Let calls of a public function of TensorFlow come to us."""
+    """Route calls of a public function of TensorFlow to us."""
     with _lock:
         row = _targets.setdefault(id(cell), [cell.cell_contents, 0])
         row[1] += 1
@@ -255,7 +253,6 @@ def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., 
 def _call(
     acting: Acting, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Tensor:
-    """Call a function that makes several ops, with the rule on it."""
     meant, rule = acting.by_cell[id(cell)]
     given = [*args, *kwargs.values()]
     at = next((i for i, x in enumerate(given) if isinstance(x, tf.Tensor | tf.Variable)), None)
@@ -264,6 +261,7 @@ def _call(
     acting.met.add(meant)
     refuse_recomputed(acting, meant.name)
     with busy():
+        # the function runs on a stopped input, so that only the rule's gradient flows
         tin = tf.convert_to_tensor(given[at])
         given[at] = tf.stop_gradient(tin)
         held = dict(zip(kwargs, given[len(args) :], strict=True))
@@ -274,13 +272,13 @@ def _call(
 
 # --- functions that are graphs --------------------------------------------------------------------
 def call_function(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a `tf.function`: where rules act, its copy for them."""
+    """Call a `tf.function`, or its copy for the rules that act."""
     acting = THREAD.acting[-1] if THREAD.acting and not THREAD.is_busy else None
     return _call_function(self if acting is None else acting.copy_of(self), *args, **kwargs)
 
 
 def call_graph(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a graph, which was traced for these rules or has none of the ops that are meant.
+    """Call a graph that was traced for these rules, or holds no selected op.
 
     Raises:
         RuleValueError: it was traced before.
@@ -306,7 +304,7 @@ INTERCEPTIONS = (
 
 
 def unchanged(graph: Any, acting: Acting) -> str | None:
-    """Return an op that is meant and has no rule on it, in a graph or in those inside of it."""
+    """Return a selected op without a rule on it, in a graph or a nested one."""
     changed = _changed.get(graph, ())
     for op in graph.get_operations():
         acting.names.add(op.type)
@@ -340,7 +338,7 @@ def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Ca
     def run(*args: Any, **kwargs: Any) -> Any:
         called = function
         status = ag_ctx.control_status_ctx()
-        if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would do where it is called
+        if status.status is ag_ctx.Status.ENABLED:  # as AutoGraph would at the call
             called = tf.__internal__.autograph.tf_convert(function, status)
         return call_within(acting.now(), called, args, kwargs)
 
@@ -348,7 +346,6 @@ def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Ca
 
 
 def call_within(acting: Acting, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Call a function with rules on what it calls."""
     with acting.on():
         outputs = function(*args, **kwargs)
     acting.check()
@@ -358,10 +355,10 @@ def call_within(acting: Acting, function: Callable[..., Any], args: Any, kwargs:
 CALL = call_within.__code__
 
 
-# --- which of TensorFlow's operations a selector means --------------------------------------------
+# --- the operation that a selector selects --------------------------------------------------------
 ROOMS = (tf.nn, tf.math, tf)
 SILENT = frozenset({"Const", "Placeholder", "Identity", "NoOp"})
-# Of a public function's decorators: what they call the function that they were given.
+# The names by which decorators of public functions close over the function.
 HOLDERS = ("dispatch_target", "op", "fn")
 
 
@@ -417,7 +414,7 @@ def _of_function(selector: Any, function: Callable[..., Any]) -> Called:
 
 
 def types_made(function: Callable[..., Any]) -> list[str]:
-    """Return the types of the ops that a function makes of an array, or of two."""
+    """Return the types of the ops that a function makes of one array, or of two."""
     for count in (1, 2):
         with suppress(Exception), tf.Graph().as_default() as graph:
             inputs = [tf.compat.v1.placeholder(tf.float32, (2, 3)) for _ in range(count)]
@@ -427,7 +424,7 @@ def types_made(function: Callable[..., Any]) -> list[str]:
 
 
 def target_of(function: Any) -> CellType | None:
-    """Return the closure cell of the function inside all decorators of a public name, or None."""
+    """Return the closure cell of the innermost function of a decorated public one, if any."""
     found = None
     while True:
         names = function.__code__.co_freevars if hasattr(function, "__code__") else ()
@@ -439,6 +436,5 @@ def target_of(function: Any) -> CellType | None:
 
 
 def refuse_unmet(name: str, meant: Meant, names: Iterable[str]) -> None:
-    """Say which selector a function does not call."""
     near, called = close(meant.name, names), set(names) - SILENT
     raise RuleValueError(unmet(f"function {name!r}", repr(meant.said), near, called))

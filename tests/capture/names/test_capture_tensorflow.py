@@ -101,7 +101,7 @@ REFUSED = {
     "vectorized_map": "in a loop of TensorFlow's",
     "py_function": "hides what it computes. Call the function itself",
     "boolean_mask": "Use tf.where.mask, tensor, 0.0",
-    "debugging.assert_positive": "Check them outside of the rule",
+    "debugging.assert_positive": "Check them outside the rule",
     "random.stateless_normal": "follow the key of xg.use",
     "signal.dct": "not captured. Write it with xg.xp, or register the rule with native=True",
     "math.bessel_i0": "not captured. Write it with xg.xp, or register the rule with native=True",

@@ -1,1 +1,1 @@
-"""The names of TensorFlow's dialect, by family."""
+"""TensorFlow's functions in ops, by family."""

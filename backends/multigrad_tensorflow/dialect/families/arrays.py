@@ -1,8 +1,7 @@
-"""TensorFlow's dialect, array family: reductions, products, ordering and integer places; see
-`table.py`.
+"""TensorFlow's reductions, products, sorts and integer indices, in ops; see `table.py`.
 
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py`
-fills in its defaults.
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py` fills
+in the defaults.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ Handler = Callable[..., Any]
 
 # --- reductions -----------------------------------------------------------------------------------
 def reduce_prod(input_tensor: Any, axis: Any, keepdims: bool) -> Tensor:
-    """Of a shape, it is the number of elements."""
     if isinstance(input_tensor, SymbolicShape):
+        # the product of a shape is the number of elements
         return input_tensor.numel()
     return xp.prod(input_tensor, axis, keepdims)
 
@@ -41,7 +40,7 @@ def count_nonzero(input: Tensor, axis: Any, keepdims: Any, dtype: Any) -> Tensor
 
 
 def moments(x: Tensor, axes: Any, shift: Any, keepdims: bool) -> tuple[Tensor, Tensor]:
-    """The mean and the variance; `shift` is of no meaning any more, in TensorFlow too."""
+    # `shift` is ignored, as in TensorFlow 2
     return xp.mean(x, axes, keepdims), xp.var(x, axes, 0, keepdims)
 
 
@@ -50,14 +49,14 @@ def l2_loss(t: Tensor) -> Tensor:
 
 
 def norm(tensor: Tensor, ord: Any, axis: Any, keepdims: Any) -> Tensor:
-    """Of vectors: two axes make a norm of matrices, which TensorFlow's own trace is left to."""
+    # a norm of matrices is left to TensorFlow's own trace
     if isinstance(axis, tuple | list) and len(axis) == 2:
         raise TypeError(f"norm of order {ord!r} over two axes, a matrix norm")
     return xp.norm(tensor, axis, keepdims, 2 if ord == "euclidean" else float(ord))
 
 
 def clip_by_norm(t: Tensor, clip_norm: Any, axes: Any) -> Tensor:
-    """t where its norm is at most the limit, else t scaled to that norm; a negative one is 0."""
+    """Return t, scaled to the limit if its norm is larger; a negative limit counts as 0."""
     clip_norm = xp.maximum(clip_norm, 0.0)
     total = xp.sum(xp.square(t), axes, keepdims=True)
     is_some = xp.greater(total, 0)  # sqrt has no slope at 0
@@ -74,8 +73,8 @@ def log_softmax(logits: Tensor, axis: Any) -> Tensor:
 
 
 def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
-    """Of logits in 16 bits TensorFlow computes it in float32, and casts the labels likewise."""
     own = own_dtype(logits)
+    # TensorFlow computes 16-bit logits in float32, and casts the labels too
     logits = cast(logits, "float32") if is_of_16_bits(logits) else logits
     labels = cast(labels, own_dtype(logits)) if own_dtype(labels) else labels
     loss = -xp.sum(xp.multiply(labels, xp.log_softmax(logits, axis)), axis)
@@ -103,7 +102,7 @@ def cumprod(x: Tensor, axis: Any, exclusive: bool, reverse: bool) -> Tensor:
 
 
 def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
-    """Return x moved one place along an axis, away from where the running starts."""
+    """Return x shifted one place along an axis, away from the start of the cumulation."""
     last = xp.swapaxes(x, axis, -1)
     wider = xp.pad(last, ((0, 1) if reverse else (1, 0),), fill)
     kept = wider[..., 1:] if reverse else wider[..., :-1]
@@ -134,7 +133,6 @@ def matmul(
 
 
 def flipped(x: Any) -> Any:
-    """Return a matrix transposed, a constant one too."""
     return xp.matrix_transpose(x) if isinstance(x, Value) else np.swapaxes(np.asarray(x), -2, -1)
 
 
@@ -220,14 +218,14 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: Any) -> Tensor:
 
 
 def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
-    """NaN for a label outside where TensorFlow cannot raise."""
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     at = places.as_places(logs, labels)
+    # TensorFlow raises for a label outside; a graph that cannot raise gives NaN
     known = xp.where(indices.is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
     return layers.of_class(logs, at, -1) * known
 
 
-# These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
+# These accept an open shape; all others fix the shape in the capture.
 TAKES_SHAPES = (reduce_prod,)
 NAMED = TENSORFLOW.called(
     {

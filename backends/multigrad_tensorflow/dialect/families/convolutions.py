@@ -1,4 +1,4 @@
-"""TensorFlow's dialect, convolutions and pooling, as operations of graphs; and resizing."""
+"""TensorFlow's convolutions and pooling, as operations of graphs, and image resizing, in ops."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Handler = Callable[..., Any]
 
 
 def of_pictures(compute: Handler, at: int = 0) -> Handler:
-    """Return the recorder of an operation on pictures, which are its input number `at`.
+    """Return the handler of an operation on images, which are input number `at`.
 
     Args:
-        compute: takes pictures with the channels first; of each option the numbers of the axes
-            between; and the border: "same", "valid", or pairs.
+        compute: takes images with channels first, each option's numbers for the axes between, and
+            the border: "same", "valid", or pairs.
     """
 
     def record(
@@ -40,7 +40,7 @@ def of_pictures(compute: Handler, at: int = 0) -> Handler:
                 raise TypeError(f"{name} of {each} over examples or channels")
         numbers = {name: tuple(each[between]) for name, each in options.items()}
         pairs = tuple(zip(explicit_paddings[::2], explicit_paddings[1::2], strict=True))
-        if at:  # the shape of the result comes before
+        if at:  # the result's shape is the first input
             given[0] = static(given[0])[between]
         if is_last:
             given[at] = channels_first(given[at])
@@ -67,7 +67,7 @@ def by_kernels(x: Tensor, kernels: Tensor, **options: Any) -> Tensor:
 def transposed(
     wanted: Any, filters: Tensor, x: Tensor, *, border: Any, strides: Any, dilations: Any
 ) -> Tensor:
-    """The gradient of a convolution for its input, of which the lengths are given."""
+    """Return the gradient of a convolution by its input, whose lengths are given."""
     kernels = convolutions.out_channels_first(filters)  # (channels of x, out channels, *sizes)
     spans = convolutions.reach(convolutions.lengths(kernels, len(strides)), dilations)
     pairs = []
@@ -86,8 +86,8 @@ def largest(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any)
 
 
 def mean(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any) -> Tensor:
-    """A border never counts."""
     pairs = border_of(x, ksize, strides, border)
+    # TensorFlow divides by the number of elements that are not border
     return convolutions.mean_pool(x, ksize, strides, pairs, counted=False)
 
 
@@ -104,17 +104,16 @@ def resize(
     preserve_aspect_ratio: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """Along one axis after another, by the weights that TensorFlow's own function has; in float32,
-    but for the nearest.
-    """
     if preserve_aspect_ratio:
         raise TypeError("image.resize with preserve_aspect_ratio; give both lengths")
     if method not in ("nearest", "bilinear", "bicubic"):
         raise TypeError(f"image.resize by {method!r}; 'nearest', 'bilinear', 'bicubic' are known")
+    # TensorFlow returns float32 for all but the nearest
     result = images if method == "nearest" else cast(images, "float32")
     for axis, new in zip((-3, -2), convolutions.per_axis(static(size), 2), strict=True):
         old = length(images, axis)
 
+        # the weights along an axis are TensorFlow's own results for unit vectors
         def along_last(unit: Any, new: int = new) -> Any:
             with tf.init_scope():
                 found = tf.image.resize(unit[:, None, :, None], (1, new), method, False, antialias)

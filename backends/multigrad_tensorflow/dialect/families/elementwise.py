@@ -1,7 +1,7 @@
-"""TensorFlow's dialect, elementwise functions and activations; see `table.py`.
+"""TensorFlow's elementwise functions and activations, in ops; see `table.py`.
 
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py`
-fills in its defaults.
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py` fills
+in the defaults.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def identity(x: Tensor, *ignored: Any) -> Tensor:
 
 
 def cast_to(x: Any, dtype: Any) -> Any:
-    """A number stays weak, but a float one that becomes an integer is truncated."""
+    """Return a value in a dtype; a number stays weak, but a float to an integer is truncated."""
     dtype = tf.as_dtype(dtype) if isinstance(dtype, str) else dtype
     if isinstance(x, int | float):
         trace = dtype.trace if isinstance(dtype, SymbolicDType) else None
         return x if trace is None else trace.value(number(x))  # with all its digits
     if not isinstance(x, Value):
-        raise NeedsConcrete("dtype")  # of a constant tensor: TensorFlow's own does it
+        raise NeedsConcrete("dtype")  # a constant tensor is cast by TensorFlow itself
     if x.node.type.kind == "scalar":
         cuts = is_float(x.node.type) and getattr(dtype, "is_integer", False)
         return xp.trunc(x) if cuts else x
@@ -46,9 +46,9 @@ def cast_to(x: Any, dtype: Any) -> Any:
 
 
 def convert(value: Any, dtype: Any, *ignored: Any) -> Any:
-    """A tensor as it is, a list of tensors as one; a number stays weak, though a dtype is named."""
     if isinstance(value, list | tuple) and any(isinstance(item, Value) for item in value):
         value = xp.stack(value, 0)
+    # a number stays weak even if a dtype is named
     return value if dtype is None else cast_to(value, dtype)
 
 
@@ -65,13 +65,12 @@ def add_n(inputs: Sequence[Tensor], *ignored: Any) -> Tensor:
 
 
 def divide_no_nan(x: Any, y: Any) -> Tensor:
-    """0 where y is 0, in gradients too."""
     is_zero = xp.equal(y, 0)
     return xp.where(is_zero, 0.0, xp.divide(x, xp.where(is_zero, 1.0, y)))
 
 
 def multiply_no_nan(x: Any, y: Any) -> Tensor:
-    """0 where y is 0, whatever x is; the gradient of y stays x there."""
+    # only where x is not finite: the gradient of y is x at y = 0 too
     is_lost = xp.logical_and(xp.equal(y, 0), xp.logical_not(xp.isfinite(x)))
     return xp.where(is_lost, 0.0, xp.multiply(x, y))
 
@@ -82,29 +81,28 @@ def xdivy(x: Any, y: Any) -> Tensor:
 
 
 def xlog1py(x: Any, y: Any) -> Tensor:
-    """At x = 0 its slopes are 0 in TensorFlow."""
     value = xp.xlog1py(x, y)
     if not is_differentiated(x, y):
         return value
+    # TensorFlow's slopes at x = 0 are 0
     is_zero = xp.logical_and(xp.equal(x, 0), xp.isfinite(y))
     return xp.where(is_zero, 0.0, value)
 
 
 def maximum(x: Any, y: Any) -> Tensor:
-    """The larger; of equal ones x gets the whole gradient, as TensorFlow gives it."""
+    """Return the larger; of equal values x gets the whole gradient, as in TensorFlow."""
     return first_of(xp.maximum, xp.less, x, y, missing=y)
 
 
 def minimum(x: Any, y: Any) -> Tensor:
-    """The smaller, likewise."""
     return first_of(xp.minimum, xp.greater, x, y, missing=y)
 
 
 def selu(features: Tensor) -> Tensor:
-    """At 0 its slope is that from above."""
     value = xp.selu(features)
     if not is_differentiated(features):
         return value
+    # TensorFlow's slope at 0 is that from above
     return xp.where(xp.equal(features, 0), features * SELU, value)
 
 
@@ -112,7 +110,7 @@ SELU = 1.0507009873554805  # Klambauer et al. 2017, arXiv:1706.02515, eq. 2
 
 
 def floordiv(x: Any, y: Any) -> Tensor:
-    """Of floats, TensorFlow floors the quotient, infinite ones too; `//` in a rule is Python's."""
+    """Return the quotient; of floats its floor, infinite too, unlike `//` in a rule."""
     if any(isinstance(v, Value) and is_float(v.node.type) for v in (x, y)):
         return xp.floor(xp.divide(x, y))
     return xp.floor_divide(x, y)
@@ -129,7 +127,9 @@ def squared_difference(x: Any, y: Any) -> Tensor:
 def polygamma(a: Any, x: Tensor) -> Tensor:
     if isinstance(a, Value) or int(a) != a:
         raise TypeError("polygamma of a static integer order only")
-    return composites.polygamma(a, x, math.nan)  # as TensorFlow has it where the order is even
+    return composites.polygamma(
+        a, x, math.nan
+    )  # NaN at the poles of an even order, as in TensorFlow
 
 
 def polyval(coeffs: Any, x: Tensor) -> Tensor:
@@ -151,10 +151,10 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 
 
 def clip_by_value(t: Tensor, clip_value_min: Any, clip_value_max: Any) -> Tensor:
-    """TensorFlow gives the lower end where the ends are exchanged, `clip` the upper."""
     ends = (clip_value_min, clip_value_max)
     if all(isinstance(end, int | float) for end in ends) and clip_value_min <= clip_value_max:
         return xp.clip(t, *ends)
+    # of crossed limits TensorFlow gives the lower one, and `clip` the upper
     return maximum(minimum(t, clip_value_max), clip_value_min)
 
 
@@ -163,7 +163,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def as_number(value: Any) -> Any:
-    """Return a static number of TensorFlow's as Python's; a symbolic one as it is."""
+    """Return a static number as a Python float; a symbolic one unchanged."""
     return value if isinstance(value, Value | int | float) else float(value)
 
 
@@ -175,14 +175,12 @@ def leaky_relu(features: Tensor, alpha: Any) -> Tensor:
 
 
 def silu(features: Tensor, beta: Any) -> Tensor:
-    """x sigmoid(beta x); also known as swish."""
     if isinstance(beta, int | float) and beta == 1:
         return xp.silu(features)
     return xp.multiply(features, xp.sigmoid(xp.multiply(beta, features)))
 
 
 def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
-    """TensorFlow's scales the whole by 1 / (1 - rate) and keeps what it does not drop."""
     if noise_shape is not None or seed is not None:
         raise TypeError("dropout with noise_shape or seed; draws follow xg.use(..., key=...)")
     scale = 1.0 / (1.0 - as_number(rate))

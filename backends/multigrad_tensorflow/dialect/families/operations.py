@@ -1,5 +1,6 @@
-"""TensorFlow's dialect, linear algebra, diagonals, and the operations of its graphs: each of these
-is recorded by the row of the function of the same meaning.
+"""TensorFlow's linear algebra, diagonals, and the operations of its graphs, in ops.
+
+An operation of a graph is recorded by the handler of the function that means the same.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ def lu(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def svd(input: Tensor, compute_uv: bool = True, full_matrices: bool = False) -> tuple[Tensor, ...]:
-    """The values, u and v."""
     if not compute_uv:
         return (matrices.svdvals(input),)
     u, s, vh = matrices.svd(input, full_matrices)
@@ -49,7 +49,8 @@ def svd(input: Tensor, compute_uv: bool = True, full_matrices: bool = False) -> 
 
 
 def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
-    """Of the lower triangle, to which alone TensorFlow gives a gradient."""
+    """Return the values and vectors of the lower triangle."""
+    # TensorFlow's gradient reaches only the lower triangle
     symmetric = xp.add(xp.tril(input), xp.matrix_transpose(xp.tril(input, -1)))
     return matrices.eigh(symmetric)[: 2 if compute_v else 1]
 
@@ -58,7 +59,6 @@ def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
 
 
 def only(k: Any) -> int:
-    """Return a diagonal's number."""
     given = static(k)
     if isinstance(given, list | tuple):
         raise TypeError(f"a band of diagonals {given}; give one")
@@ -96,7 +96,7 @@ def tensor_diag_part(input: Tensor) -> Tensor:
 def normalize_locally(
     x: Tensor, depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5
 ) -> Tensor:
-    """By the squares of so many channels on each side, as AlexNet does (section 3.3)."""
+    # over channels on each side, as in AlexNet (section 3.3)
     around = ((0, 0),) * (rank(x) - 1) + ((depth_radius, depth_radius),)
     seen = xp.windows(xp.pad(x * x, around), (2 * depth_radius + 1,), (1,), (1,))
     return x / xp.pow(bias + alpha * xp.sum(seen, -1), beta)
@@ -107,7 +107,7 @@ def pad(x: Tensor, pairs: Any, fill: Any = 0.0, *, mode: str = "constant") -> Te
 
 
 def of_keras(function: Any) -> Handler:
-    """Return the handler of a function of Keras, if that is imported, as for `tf.keras.losses`."""
+    """Return the handler of a function of Keras, as in `tf.keras.losses`, if Keras is imported."""
     keras = find_dialect("keras")
     if keras is None:
         raise KeyError(function)
@@ -116,9 +116,9 @@ def of_keras(function: Any) -> Handler:
 
 # --- operations of graphs -------------------------------------------------------------------------
 ROOMS = (tf, tf.math, tf.nn, tf.linalg, tf.bitwise)
-# Functions, and the operations that mean them under another name, in brackets the parameters that
-# are their inputs, and those that are attributes of another name; "" is dropped. Then operations
-# named as the function is, and reductions.
+# Functions with the operations of other names that mean the same. In brackets: the parameters that
+# are their inputs, and attributes of other names; "" is dropped. Then operations of the functions'
+# names, and reductions.
 ROWS = """
     argmax: ArgMax; argmin: ArgMin; equal: Equal(x y incompatible_shape_error=); not_equal:
     NotEqual(x y incompatible_shape_error=); cast: Cast(x DstT=dtype); concat: ConcatV2; gather:
@@ -145,7 +145,7 @@ REDUCTIONS = "All Any Max Mean Min Prod Sum"
 
 
 def called_as(function: Handler, words: Sequence[str], /, *inputs: Any, **attributes: Any) -> Any:
-    """Call a row with inputs and attributes under the names that its function has for them."""
+    """Call a handler by its function's parameter names, given an operation's."""
     renamed = dict(word.split("=") for word in words if "=" in word)
     given = {renamed.get(name, name): value for name, value in attributes.items()}
     given.pop("", None)
@@ -156,12 +156,12 @@ def called_as(function: Handler, words: Sequence[str], /, *inputs: Any, **attrib
 
 
 def reduced(function: Handler, x: Tensor, axis: Any, keep_dims: bool = False) -> Tensor:
-    """Along no axis, a reduction is nothing."""
+    # TensorFlow reduces nothing for an empty list
     return x if static(axis) == [] else function(x, axis, keepdims=keep_dims)
 
 
 def strided_slice(x: Tensor, *ends: Any, **masks: int) -> Tensor:
-    """An index from begin, end and strides, whose masks say what each place is."""
+    """Return an index by begin, end and strides, whose bit masks give the kind of each place."""
 
     def place(i: int, start: int, stop: int, step: int) -> Any:
         marks = {name.removesuffix("_mask") for name, bits in masks.items() if bits & 1 << i}
@@ -178,7 +178,7 @@ def strided_slice(x: Tensor, *ends: Any, **masks: int) -> Tensor:
 
 
 def select(condition: Any, x: Any, y: Any) -> Tensor:
-    """By a condition of the same shape, which does not choose rows."""
+    # a condition of one axis would choose rows
     if rank(condition) != rank(x):
         raise TypeError("Select of whole rows")
     return xp.where(condition, x, y)
@@ -223,7 +223,7 @@ def batch_to_space(x: Tensor, block_shape: Any, crops: Any) -> Tensor:
 
 
 def pieces(x: Tensor, lengths: Any, axis: int, num_split: int) -> tuple[Tensor, ...]:
-    """Stretches of these lengths, of which one may be -1."""
+    """Return stretches of these lengths, of which one may be -1."""
     sizes = static(lengths)
     rest = parts.length(x, axis) - sum(sizes) - 1
     return parts.pieces(x, [rest if n == -1 else n for n in sizes], axis)
@@ -283,7 +283,7 @@ OWN: dict[str, Handler] = {
 
 
 def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
-    """Return the handler of a graph's operation, None where there is none."""
+    """Return the handler of a graph's operation, if there is one."""
     if kind in OWN:
         return OWN[kind]
     if kind in REDUCTIONS.split():

@@ -1,7 +1,7 @@
-"""TensorFlow's fake quantization: to integers of a few bits between two numbers, and back.
+"""TensorFlow's fake quantization, in ops: rounding to integers of a few bits between two limits.
 
-Both ends are nudged so that zero is one of the numbers. The gradient passes between them, that of
-an end is what lies beyond it, and neither knows of the nudging.
+Both limits are nudged so that zero is an exact value. The gradient passes between them; a limit
+gets that from beyond it. Neither depends on the nudging.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def by_vars(
     narrow_range: bool = False,
     name: Any = None,
 ) -> Tensor:
-    """Zero, and the gradient as it is, between zero and zero."""
     ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
     low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
     x = xp.stop_gradient(inputs)
     steps = (xp.maximum(xp.minimum(x, high), low) - low) * inverse
     zero = xp.floor(-low * inverse + 0.5)
     quantized = xp.floor(steps - zero + 0.5) * scale
-    # What follows adds zero, and the gradient.
+    # The terms below add zero to the value, and give it the gradient.
     lower, upper = (
         value + (end - xp.stop_gradient(end)) for value, end in zip((low, high), ends, strict=True)
     )
     is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
-    # Where the ends cross, both get the gradient of what is between them.
+    # Where the limits cross, both get the gradient of values between them.
     passing = xp.where(is_inside, inputs, 0.0)
     passing = passing + xp.where(xp.less(x, low), lower, 0.0)
     passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
     result = quantized + (passing - xp.stop_gradient(passing))
     is_nothing = _is_nothing(*ends)
+    # with both limits zero the result is 0 and the gradient passes, as in TensorFlow
     return xp.where(is_nothing, inputs - x, result)
 
 
@@ -58,7 +58,7 @@ def gradients_by(
     narrow_range: bool = False,
     name: Any = None,
 ) -> list[Tensor]:
-    """Those of the inputs and of both ends; as in TensorFlow, these have no derivative."""
+    """Return the gradients of the inputs and both limits, without derivatives, as in TensorFlow."""
     x, low, high = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
     result = by_vars(x, low, high, num_bits, narrow_range)
     seeds = [(result.node, xp.stop_gradient(gradients))]
@@ -70,21 +70,23 @@ def gradient_by_args(*args: Any, **options: Any) -> Tensor:
 
 
 def _as_tensor(inputs: Tensor, end: Any) -> Any:
-    """Return an end as a tensor, so that it is nudged in the dtype of the inputs."""
     if isinstance(inputs, list | tuple):
         raise TypeError("its inputs are a list, which TensorFlow turns into float32: stack them")
     if isinstance(end, Value) and end.node.type.kind == "tensor":
         return cast(end, T)
     if not isinstance(end, Value) and np.ndim(end):
         return xp.zeros_like(inputs) + np.asarray(end)
+    # a tensor, so that the limit is nudged in the dtype of the inputs
     return xp.full_like(xp.sum(xp.zeros_like(xp.stop_gradient(inputs))), end)
 
 
 def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any, ...]:
-    """Return the ends between which zero is a number, the step and the steps to one."""
     first, last = float(narrow_range), float(2**num_bits - 1)
     span = xp.where(xp.equal(high - low, 0), last - first, high - low)
-    scale, inverse = span / (last - first), (last - first) / span  # each rounded once, as theirs
+    scale, inverse = (
+        span / (last - first),
+        (last - first) / span,
+    )  # each rounded once, as in TensorFlow
     zero = first - low / scale
     whole = xp.trunc(zero)
     nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero

@@ -1,7 +1,7 @@
-"""TensorFlow's dialect, shapes, what is made from a shape, and draws; see `table.py`.
+"""TensorFlow's shapes, tensors made from shapes, and draws, in ops; see `table.py`.
 
-A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py`
-fills in its defaults.
+A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py` fills
+in the defaults.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Handler = Callable[..., Any]
 
 
 class Shape(SymbolicShape):
-    """What `tf.shape(x)` gives: for TensorFlow's own functions a tensor, which fixes the shape."""
+    """The result of `tf.shape(x)`; to TensorFlow's own functions a tensor, which fixes it."""
 
     __slots__ = ()
 
@@ -48,12 +48,12 @@ def rank(input: Tensor) -> int:
     return input.ndim
 
 
-# What is a part of an op: TensorFlow takes it as a tensor or an array, too.
+# Parameters that are attributes of an op, which TensorFlow takes as tensors or arrays too.
 STATIC = "axes axis multiples repeats shift"
 
 
 def static(given: Any) -> Any:
-    """Return integers as Python's: TensorFlow takes them as a tensor or an array, too."""
+    """Return integers as Python's, from a tensor or an array too."""
     if isinstance(given, tf.Tensor | tf.TensorShape):
         return given.numpy().tolist() if isinstance(given, tf.Tensor) else given.as_list()
     return given.tolist() if isinstance(given, np.ndarray | np.integer) else given
@@ -81,7 +81,7 @@ def transpose(a: Tensor, perm: Any) -> Tensor:
 
 
 def stack(values: Sequence[Any], axis: int) -> Any:
-    """Numbers, as the lengths of a shape, stay a list."""
+    # lengths of a shape stay a list of numbers
     if all(
         isinstance(v, int) or (isinstance(v, Value) and v.node.type.kind == "scalar")
         for v in values
@@ -102,7 +102,7 @@ def slice_of(input_: Tensor, begin: Any, size: Any) -> Tensor:
 
 
 def band_part(input: Tensor, num_lower: Any, num_upper: Any) -> Tensor:
-    """A band around the diagonal of the last two axes; a negative width keeps that side whole."""
+    """Return a band around the diagonal; a negative width keeps that side whole."""
     lower, upper = index(static(num_lower)), index(static(num_upper))
     band = input if lower < 0 else xp.triu(input, -lower)
     return band if upper < 0 else xp.tril(band, upper)
@@ -124,14 +124,14 @@ def ones(shape: Any, dtype: Any) -> Tensor:
 
 
 def made(make: Handler, function: Handler, shape: Any, dtype: Any) -> Tensor:
-    """Make a tensor like the one whose shape is given; where lengths are known, by TensorFlow."""
+    """Return a tensor like the one whose shape is given, or TensorFlow's own for known lengths."""
     if isinstance(shape, SymbolicShape):
         return make(shape.value, dtype)
     return function(lengths_of(shape), known_dtype(dtype))
 
 
 def known_dtype(dtype: Any) -> Any:
-    """Return a dtype for a constant tensor, which TensorFlow lets meet its own dtype only."""
+    """Return a dtype for a constant tensor, which must match the tensors that it meets."""
     if isinstance(dtype, SymbolicDType):
         raise NeedsConcrete("dtype")
     return dtype
@@ -145,13 +145,13 @@ def fill(dims: Any, value: Any) -> Tensor:
 
 
 def lengths_of(shape: Any) -> Any:
-    """Return a shape of numbers, for which the lengths among them are fixed."""
+    """Return a shape of numbers, which fixes symbolic lengths."""
     given = static(shape)
     return tuple(map(index, given)) if isinstance(given, list | tuple) else index(given)
 
 
 def range_of(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
-    """Numbers in a row, a constant: symbolic lengths are fixed."""
+    # a constant, so symbolic lengths are fixed
     return tf.range(*(creation.length(n) for n in (start, limit, delta)), dtype=known_dtype(dtype))
 
 
@@ -180,7 +180,7 @@ def uniform(shape: Any, minval: Any, maxval: Any, dtype: Any, seed: Any) -> Tens
 
 
 def drawn_like(shape: Any, seed: Any) -> Tensor:
-    """Return the tensor of which a draw takes shape and dtype."""
+    """Return the tensor whose shape and dtype a draw takes."""
     if seed is not None:
         raise TypeError("a draw with a seed; draws follow the key of xg.use(..., key=...)")
     if not isinstance(shape, SymbolicShape):
@@ -188,7 +188,7 @@ def drawn_like(shape: Any, seed: Any) -> Tensor:
     return shape.value
 
 
-# These take the shape of a tensor without knowing it; for others, it is fixed in the capture.
+# These accept an open shape; all others fix the shape in the capture.
 TAKES_SHAPES = (broadcast_to, fill, normal, ones, reshape, size, uniform, zeros)
 NAMED = TENSORFLOW.called(
     {
