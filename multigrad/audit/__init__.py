@@ -1,5 +1,5 @@
-"""Laws that every custom gradient must keep, on anybody's code, converted or not; locks, which say
-what has changed; exact results.
+"""Audits of custom gradients against laws, locks that record what gradients give, and exact
+results to test against.
 
 May import the rooms up to `look`; docs/architecture.md has their order.
 """

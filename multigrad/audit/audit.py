@@ -1,4 +1,4 @@
-"""`xg.audit`, and what it reports."""
+"""`xg.audit`: a test of a custom gradient against the laws, and its report."""
 
 from __future__ import annotations
 
@@ -177,6 +177,7 @@ def audit(
             called, given, parameters = open_up(fn, inputs)
             with keeping_dtypes(called):
                 trial = trial_of(called, given, surrogate)
+    # The caller's own mistake, not a fault of the audited code: raised, not reported.
     except RuleTypeError:
         raise
     except Exception as error:
@@ -192,7 +193,7 @@ def audit(
 
 
 def _named(finding: Finding, trial: Trial, parameters: Sequence[str]) -> Finding:
-    """Return a finding in which parameters have their names: they are the last tensors."""
+    # `open_up` appends the parameters, so they are the last tensors.
     first = len(trial.places) - len(parameters)
 
     def name(argument: re.Match[str]) -> str:
@@ -222,6 +223,7 @@ def _choose(names: Iterable[str] | None) -> Sequence[Law]:
 def _hold(called: Any, trial: Trial, law: Law) -> Finding:
     try:
         with trial.quiet():
+            # The other laws compare two runs, which proves nothing if every run differs.
             if law.name != REPEATABLE and not trial.is_repeatable:
                 raise NotApplicable(f"it is not {REPEATABLE}: what is drawn differs each time")
             said = law.judge(trial)
@@ -230,6 +232,7 @@ def _hold(called: Any, trial: Trial, law: Law) -> Finding:
         state = BROKEN if said else KEPT
     except NotApplicable as reason:
         state, said = NOT_APPLICABLE, str(reason)
+    # `is_loud` laws let code refuse with an error; for the others an error breaks the law.
     except Exception as error:
         state, said = REFUSED if law.is_loud else BROKEN, f"it raises {brief(error)}"
     return Finding(law.name, state, str(said), law.sentence, law.reason)
@@ -240,7 +243,7 @@ LINEAR = ("linear", "scale", "ones", "each output")
 
 
 def excuse(obj: Any, law: str) -> str:
-    """Return why an object does not mean to keep a law, "" where nothing of it says so."""
+    """Return the reason that exempts an object from a law, "" if its graph states none."""
     try:
         graphs = _graphs_of(obj)
     except Exception:  # of the user's code, too: no graph states nothing
@@ -263,10 +266,10 @@ def excuse(obj: Any, law: str) -> str:
 
 
 def _graphs_of(obj: Any) -> FunctionGraph | None:
-    """Return an object's graphs; those whose gradient is meant to differ count as rules."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     inner = getattr(inner, "captured_form", inner)  # of what `override` returned
     if isinstance(inner, Function):
+        # `is_rule` marks a gradient that is meant to differ from the derivative.
         return replace(find_variant(inner, SHOWN).graphs, is_rule=gives_surrogate(inner))
     if isinstance(inner, str | Rule):
         inner = Activation("Linear", inner)
@@ -281,7 +284,7 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
     return None
 
 
-# --- what of an object is audited beside its inputs -----------------------------------------------
+# --- parameters of modules and layers -------------------------------------------------------------
 Tensor = Any
 
 
@@ -308,6 +311,7 @@ def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tu
         fn(*inputs)  # its parameters are made by the first call
     state = read_state(fn)
     trained = {name: own for name, own in state.tensors.items() if _is_trained(own)}
+    # A variable and the tensor inside it may both be listed: each number is audited once.
     inner = {id(held_by(own)) for own in trained.values() if held_by(own) is not own}
     held = {name: held_by(own) for name, own in trained.items() if id(own) not in inner}
     if not held:
@@ -318,7 +322,7 @@ def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tu
 
 @contextmanager
 def keeping_dtypes(fn: Any) -> Iterator[None]:
-    """Let Keras' layers compute in the dtype of their inputs, which they round to their own."""
+    """Switch Keras's autocast off, so that layers compute in the dtype of their inputs."""
     flatten = getattr(fn.owner, "_flatten_layers", None) if isinstance(fn, Opened) else None
     layers = [each for each in (flatten() if flatten else ()) if each.autocast]
     try:
@@ -326,6 +330,7 @@ def keeping_dtypes(fn: Any) -> Iterator[None]:
             layer.autocast = False
         yield
     finally:
+        # Only layers whose autocast was on are listed.
         for layer in layers:
             layer.autocast = True
 
@@ -337,14 +342,15 @@ def _is_model(fn: Any) -> bool:
 
 def _is_trained(held: Any) -> bool:
     is_float = dtype_name(held_by(held).dtype) in FLOATS
+    # torch says `requires_grad`, Keras `trainable`; a tensor with neither counts as trained.
     flags = (getattr(held, name, True) for name in ("requires_grad", "trainable"))
     return is_float and all(flag is not False for flag in flags)
 
 
 class Opened:
-    """A module or a layer as a function of its inputs and of what it trains, by name.
+    """A module or a layer as a function of its inputs and of its trained tensors, by name.
 
-    What else it holds, such as running means, has the dtype of its inputs.
+    Its other tensors, such as running means, are cast to the dtype of the trained ones.
     """
 
     def __init__(self, owner: Any, state: State, count: int, trained: int) -> None:

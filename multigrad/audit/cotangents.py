@@ -1,6 +1,4 @@
-"""Laws of cotangents, of memory, of calls that meet and of unusual inputs: what is exact whatever
-the formula is.
-"""
+"""Laws of cotangents, memory layout, repeated calls and unusual inputs, exact for any formula."""
 
 from __future__ import annotations
 
@@ -36,8 +34,10 @@ TURNS = 8  # of each thread
 def judge_linear(trial: Trial) -> str:
     run, u = start(trial)
     v = trial.cotangents(run, seed=1)
+    # Both factors are exact in every float dtype.
     pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
     mixed = [a + b for a, b in pairs]
+    # A fresh forward for each cotangent: a second backward is another law's matter.
     one, other, both = (trial.run(trial.cast(trial.wide)).gradients(c) for c in (u, v, mixed))
     wanted = [
         None if a is None or b is None else 1.75 * a - 0.625 * b
@@ -64,7 +64,7 @@ def _follows(trial: Trial, run: Run, cotangents: Arrays, factor: float) -> str:
 
 
 def judge_zero(trial: Trial) -> str:
-    """Where there is a derivative: beyond a domain, or at a pole, 0 times it is no number."""
+    """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
     run, u = start(trial)
     usual = run.gradients(u)
     found = trial.run(trial.cast(trial.wide)).gradients([np.zeros_like(a) for a in u])
@@ -94,12 +94,13 @@ def judge_each_output(trial: Trial) -> str:
 
 
 def _strided(trial: Trial, x: Any) -> Any:
-    """Return a tensor with the same numbers in another order of memory."""
     if trial.backend.tensors.is_contiguous is None:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
     if len(x.shape) < 2:
+        # Every second element of a doubled vector has stride 2.
         wide = xp.repeat(x.reshape(-1), 2) if len(x.shape) else x
         return wide[::2].reshape(x.shape) if len(x.shape) else x
+    # The axes are swapped in memory, then swapped back as a view.
     turned = np.ascontiguousarray(
         np.swapaxes(np.asarray(trial.backend.tensors.to_numpy(x)), -1, -2)
     )
@@ -115,7 +116,7 @@ def judge_strided_cotangent(trial: Trial) -> str:
 
 
 def judge_broadcast_cotangent(trial: Trial) -> str:
-    """`y.sum().backward()` hands on one number of stride 0."""
+    """`y.sum().backward()` passes one number of stride 0."""
     run, u = start(trial)
     if trial.backend.tensors.is_contiguous is None:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
@@ -134,7 +135,7 @@ def judge_strided_input(trial: Trial) -> str:
     return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
 
 
-# --- twice, and by whom ---------------------------------------------------------------------------
+# --- repeated, interleaved and concurrent calls ---------------------------------------------------
 
 
 def judge_twice(trial: Trial) -> str:
@@ -146,6 +147,7 @@ def judge_twice(trial: Trial) -> str:
 def judge_written(trial: Trial) -> str:
     arrays = trial.cast(trial.wide)
     run, u = start(trial)
+    # Copies of what the backward might write to.
     before = [np.array(a) for a in run.arrays()]
     made = trial.tensors(u)
     run.pull(made)
@@ -177,7 +179,7 @@ def judge_interleaved(trial: Trial) -> str:
 
 
 def judge_threads(trial: Trial) -> str:
-    """Each thread has numbers of its own, so that one of another thread's is seen."""
+    """Each thread has numbers of its own, so that a value of another thread shows."""
     given = trial.cast(trial.wide)
     floats = set(trial.floats)
     each = [
@@ -206,8 +208,8 @@ MOST_SUSPECTS = 8  # elements of which it is asked whether they have a part in a
 
 
 def judge_not_finite(trial: Trial) -> str:
-    """Compare gradients with those before one element of the first float was infinite or NaN: of
-    the outputs that are the same, at the elements that have no part in the others.
+    """Compare gradients with those before one element became infinite or NaN: of the outputs that
+    did not change, for the elements that have no part in the others.
     """
     _, u = start(trial)
     given, n = trial.cast(trial.wide), trial.floats[0]
@@ -226,8 +228,10 @@ def judge_not_finite(trial: Trial) -> str:
             got, want = found[k], wanted[k]
             if got is None or want is None:
                 continue
+            # The changed element itself may have any gradient.
             places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
             for place in places[:MOST_SUSPECTS]:
+                # Also far away on either side: a branch may hide the part at the given numbers.
                 bases = (given, *(_with(given, n, 0, sign * FAR) for sign in (1, -1)))
                 if not any(_has_part(trial, base, changed, k, place) for base in bases):
                     where = "".join(f"[{i}]" for i in np.unravel_index(place, want.shape))
@@ -247,24 +251,21 @@ def _with(given: Arrays, n: int, place: int, number: float) -> Arrays:
 
 
 def _changed(trial: Trial, given: Arrays, outputs: Arrays) -> list[Any]:
-    """Return which elements of outputs are others than before: where none is, as of a step, the
-    first rows, in which one element may have a part.
-    """
     before = trial.run(given).arrays()
     changed = [differ(a, b) for a, b in zip(outputs, before, strict=True)]
+    # A step shows no change: then the first row counts as changed.
     return changed if any(map(np.any, changed)) else [_first_row(each) for each in changed]
 
 
 def _first_row(changed: Any) -> Any:
-    """Return the places of an output that one element may have a part in, though none shows it."""
     row = changed.size // changed.shape[0] if changed.ndim and changed.size else 1
     return np.arange(changed.size).reshape(changed.shape) < row
 
 
 def _has_part(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -> bool:
-    """Return whether an element changes any of these places of the outputs."""
     before = trial.run(given).arrays()
     value = float(given[n].flat[place])
+    # NaN spreads through most functions; the steps are for those that drop it.
     for number in (np.nan, value + 1.0, value - 1.0, 2.0 * value):
         after = trial.run(_with(given, n, place, number)).arrays()
         if any((differ(a, b) & c).any() for a, b, c in zip(after, before, changed, strict=True)):
@@ -292,7 +293,7 @@ def judge_broadcast_input(trial: Trial) -> str:
 
 
 def judge_no_axes(trial: Trial) -> str:
-    """What takes a vector of one element takes that element alone, and gives the same."""
+    """Compare a scalar with a vector of one element."""
     ones = _of_inputs(
         trial, lambda a: a.reshape(-1)[:1] if a.ndim and a.size else None, are_all=True
     )
@@ -321,6 +322,7 @@ def judge_no_axes(trial: Trial) -> str:
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
     """Return the changed inputs by position: float inputs or all, but never parameters."""
+    # `held` counts the parameters, which are the last inputs.
     count = len(trial.given) - getattr(trial.call, "held", 0)
     changed = {
         n: change(a)
@@ -334,7 +336,6 @@ def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False
 
 
 def _run_or_pass(trial: Trial, arrays: Arrays) -> Any:
-    """Run forward; what does not take these numbers or shapes at all is asked nothing."""
     try:
         run = trial.run(arrays)
         run.gradients(trial.cotangents(run))
@@ -342,4 +343,5 @@ def _run_or_pass(trial: Trial, arrays: Arrays) -> Any:
         raise NotApplicable("it takes no such inputs") from error
     if not run.outputs:
         raise NotApplicable("it has no float output")
+    # A fresh run: the gradients above may have used its graph up.
     return trial.run(arrays)

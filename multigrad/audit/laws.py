@@ -1,4 +1,4 @@
-"""The laws: rows of a name, a sentence, who finds out, and what goes wrong where it is broken."""
+"""The laws as a table: a name, a sentence, a judge, and what goes wrong if the law is broken."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Law:
     """One law.
 
     Attributes:
-        name: what it is switched on by.
+        name: as `xg.audit(laws=...)` takes it.
         sentence: what it says.
         judge: runs a trial; "" or a remark where the law is kept, else what it saw.
         reason: what goes wrong where it is broken.
-        is_loud: whether code that raises here is within its rights: it says so.
+        is_loud: whether code that raises here refuses, instead of breaking the law.
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""Laws of the other ways in which a framework runs a custom gradient: forward mode, checkpoints,
-autocast, its map and its compiler; and of what is kept for the backward.
+"""Laws of a framework's modes: forward mode, checkpoints, autocast, its map over a batch and its
+compiler; and of the tensors kept for the backward.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an
 
 
 def _mode(trial: Trial, name: str) -> Any:
-    """Return how a framework does this, by the name of the field of `Backend.modes`."""
     modes = trial.backend.modes
     found = getattr(modes, name)
     if not found:
@@ -45,14 +44,13 @@ def _mode(trial: Trial, name: str) -> Any:
 
 
 def judge_forward(trial: Trial) -> str:
-    """A cotangent times a tangent of the outputs is a gradient times a tangent of the inputs: of
-    each argument by itself, as the others have no tangent then, and of all.
-    """
+    """The product of cotangent and output tangent is the product of gradient and input tangent."""
     push = _mode(trial, "jvp")
     run, u = start(trial)
     gradients, given = run.gradients(u), trial.cast(trial.wide)
     if not all(np.isfinite(gradients[n]).all() for n in trial.floats if gradients[n] is not None):
         raise NotApplicable("it has no finite gradient at the inputs")
+    # Each argument alone too: the others then have no tangent, a case of its own in many rules.
     ways: list[list[int]] = [[n] for n in trial.floats]
     for seed, moved in enumerate([*ways, trial.floats] if len(ways) > 1 else ways):
         tangents = _tangents(trial, given, moved, seed)
@@ -79,7 +77,6 @@ def _kind(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def _tangents(trial: Trial, given: Arrays, moved: Sequence[int], seed: int) -> list[Any]:
-    """Return normal numbers for some arguments, None for the others."""
     generator = np.random.default_rng((seed, 5))
     drawn = [as_float(np.asarray(generator.standard_normal(a.shape)), trial.wide) for a in given]
     return [t if n in moved else None for n, t in enumerate(drawn)]
@@ -96,7 +93,6 @@ def _off(trial: Trial, u: Arrays, found: Arrays, gradients: Arrays, tangents: li
 
 
 def _product(first: Sequence[Any], second: Sequence[Any]) -> tuple[float, float]:
-    """Return the sum of products of elements, and that of their sizes; None is zero."""
     terms = [
         a.astype(np.float64) * b.astype(np.float64)
         for a, b in zip(first, second, strict=True)
@@ -118,10 +114,11 @@ def judge_checkpoint(trial: Trial) -> str:
 
 
 def judge_autocast(trial: Trial) -> str:
-    """The forward runs under autocast, the backward outside of it, as in a training step."""
+    """The forward runs under autocast, the backward after it, as in a training step."""
     vjp = _mode(trial, "autocast")
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
+    # For its checks only; the run is the one under autocast.
     start(trial)
     given = trial.cast("float32")
     with trial.quiet("float32"):
@@ -129,6 +126,7 @@ def judge_autocast(trial: Trial) -> str:
             run = trial.run_on(trial.tensors(given), vjp)
         except NotImplementedError as error:
             raise NotApplicable(str(error)) from error
+        # Rounded once, so that the exact run gets the same cotangents.
         u = [as_float(a, "bfloat16") for a in trial.cotangents(run)]
         cotangents = [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
         try:
@@ -144,6 +142,7 @@ def judge_autocast(trial: Trial) -> str:
     said = differs_in("bfloat16", trial, outputs=outputs, found=found, u=u, exact=exact)
     if said:
         return said
+    # The output may move as far as one rounding of the inputs moves it.
     wanted, beside = (trial.run(a).arrays() for a in (exact, rounded("bfloat16", trial, exact)))
     moved = largest_of([np.abs(a - b) for a, b in zip(wanted, beside, strict=True)])
     said = worst(outputs, wanted, LOOSE["bfloat16"], 4 * moved + trial.noise_in("bfloat16"))
@@ -152,7 +151,6 @@ def judge_autocast(trial: Trial) -> str:
 
 # --- what is kept ---------------------------------------------------------------------------------
 def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
-    """Return the tensors kept for a call whose inputs are scaled by a factor."""
     ask = _mode(trial, "kept")
     start(trial)
 
@@ -188,10 +186,10 @@ def judge_bytes(trial: Trial) -> str:
 
 
 def _least(trial: Trial) -> str:
-    """Return the size of what multigrad's own cut keeps for the call, or why it is unknown."""
     if trial.converted is None:
         return ""
     try:
+        # The cut is known once these inputs are captured.
         capture_example(trial.converted, *optree.tree_unflatten(trial.tree, trial.leaves)[0])
         least = sum(each.size for each in _kept(replace(trial, call=trial.converted)))
     except NotApplicable:
@@ -219,6 +217,7 @@ def judge_batched(trial: Trial) -> str:
     if backend.autodiff.vmap is None or backend.autodiff.vjp is None:
         raise NotApplicable(f"{backend.name} has no map over a batch that keeps custom gradients")
     given = trial.cast(trial.wide)
+    # Two different rows, so that a mix-up of the batch shows.
     batches = [np.stack([given[n], given[n] * 0.5]) for n in trial.floats]
 
     def run_one(*floats: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Laws of dtypes and of numbers: the derivative and the second one, 16 bits, far numbers, none."""
+"""Laws of dtypes and of numbers: derivatives, 16 bits, far numbers, edges, empty inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_STEPS = 24  # that tell whether an output is flat
 FINE = 1e-7  # what a small number beside a divisor may change in float64
 TINY = 1e-6  # from here down a pole is near
 NEAR_ENOUGH = 1e2  # up to here no wave fits into a step
-# Where codes often decide, and where float64's exp is infinite.
+# Numbers at which code often branches; at 1000 float64's exp is infinite.
 EDGES = (0.0, 0.5, -0.5, 1.0, -1.0, 3.0, -3.0, 6.0, 1000.0, -1000.0)
 # float32's exp ends between 88 and 89, its cubes at 7e12.
 FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
@@ -60,8 +60,8 @@ def judge_type(trial: Trial) -> str:
 
 
 def in_16_bits(dtype: str) -> Callable[[Trial], str]:
-    """Return who compares a 16-bit dtype with the widest: to its digits, and to what one rounding
-    of the inputs changes.
+    """Return a judge that compares a 16-bit dtype with the widest, to the digits of the dtype and
+    to what one rounding of the inputs changes.
     """
 
     def judge(trial: Trial) -> str:
@@ -81,7 +81,7 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
 def differs_in(
     dtype: str, trial: Trial, *, outputs: Arrays, found: Arrays, u: Arrays, exact: Arrays
 ) -> str:
-    """Return where gradients that were computed in a 16-bit dtype are not those of the widest.
+    """Return where gradients computed in a 16-bit dtype differ from those of the widest.
 
     Args:
         outputs, found: of that run, and its gradients.
@@ -90,6 +90,7 @@ def differs_in(
     """
     wide_run = trial.run(exact)
     pairs = zip(outputs, wide_run.arrays(), strict=True)
+    # A rounded input may lie on the other side of a step.
     if any(_crosses(np.asarray(y, np.float64), wide) for y, wide in pairs):
         raise NotApplicable("its steps lie between other numbers, rounded to 16 bits")
     given = [as_float(a, trial.wide) for a in u]
@@ -97,7 +98,9 @@ def differs_in(
     beside = rounded(dtype, trial, exact)
     pairs = zip(trial.run(beside).gradients(given), wanted, strict=True)
     moved = [np.abs(a - b) for a, b in pairs if a is not None and b is not None]
+    # 65504 is the largest float16; bfloat16 has about the range of float32.
     largest = float(np.finfo(as_numpy_dtype("float32")).max) if dtype == "bfloat16" else 65504.0
+    # What does not fit into the dtype is NaN in both, so that it is not compared.
     fits = [None if w is None else np.where(np.abs(w) <= largest, w, np.nan) for w in wanted]
     kept = [
         g if g is None or w is None else np.where(np.isnan(w), np.nan, g.astype(np.float64))
@@ -119,7 +122,7 @@ def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
 
 
 def _crosses(narrow: Any, wide: Any) -> bool:
-    """Return whether an output of whole numbers is another one."""
+    # Only outputs of whole numbers, as those of a step, can jump.
     return bool(np.all(wide == np.rint(wide)) and not np.array_equal(narrow, wide))
 
 
@@ -129,7 +132,6 @@ def _crosses(narrow: Any, wide: Any) -> bool:
 def _slopes(
     weigh: Weigh, arrays: Arrays, n: int, most: int = MOST_PLACES
 ) -> Iterator[tuple[tuple[int, ...], float]]:
-    """Yield places of a tensor with the slopes there, where there is one."""
     for place in pick(arrays[n].shape, MOST_PLACES)[:most]:
         slope, is_settled = slope_at(weigh, arrays, n, place)
         if is_settled:
@@ -162,6 +164,7 @@ def judge_derivative(trial: Trial) -> str:
         compared += len(settled)
         flat = flat and not any(settled.values())
         for place, slope in settled.items():
+            # `not <=`, so that NaN counts as wrong.
             if not abs(given[place] - slope) <= 1e-5 * max(largest, 1e-3) + 1e-7:
                 where = "".join(f"[{i}]" for i in place)
                 wrong.append(
@@ -171,15 +174,14 @@ def judge_derivative(trial: Trial) -> str:
     compared += _compare_beside(trial, wrong)
     if not compared:
         raise NotApplicable("it has no derivative at any of the inputs' elements")
+    # Wrong and flat: a surrogate, unless the caller has said what is meant.
     if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     return wrong[0] if wrong else _beside_autodiff(trial, u, found)
 
 
 def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
-    """Compare gradients that differences do not tell from the derivative with those of the
-    framework's own autodiff, where the forward shows it all of itself.
-    """
+    # Differences show errors above 1e-5 only; autodiff of the forward shows smaller ones.
     if trial.forward is None or trial.meant is not None or trial.backend.autodiff.vjp is None:
         return ""
     arrays = trial.cast("float64")
@@ -197,9 +199,7 @@ def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
 
 
 def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
-    """Compare along one direction at other numbers, which what was kept of the first ones misses;
-    return whether there is a slope.
-    """
+    # Other numbers show what was wrongly kept from the first call.
     arrays = [a * 0.75 if n in trial.floats else a for n, a in enumerate(trial.cast("float64"))]
     run = trial.run(arrays)
     u = trial.cotangents(run, seed=1)
@@ -251,6 +251,7 @@ def judge_edges(trial: Trial) -> str:
                 continue  # it is flat there, and may be a surrogate
             noise = 1e-4 * (1 + max(abs(low), abs(high)))
             if not low - noise <= got <= high + noise:
+                # The element's own number comes first: a fault there is not the edge's.
                 if number == own:
                     raise NotApplicable("it is no derivative at other numbers either")
                 return (
@@ -264,16 +265,15 @@ def judge_edges(trial: Trial) -> str:
 
 
 def _slope_to(f: Callable[[float], float], side: float) -> float:
-    """Return the slope of f from 0 to one side, NaN where steps do not tell it."""
     middle = f(0.0)
     first, second, third = (side * (f(side * h) - middle) / h for h in (4e-5, 2e-5, 1e-5))
+    # Extrapolated to a step of 0; two extrapolations must agree.
     slope = 2 * third - second
     is_settled = abs(slope - (2 * second - first)) <= 1e-5 * (1 + abs(slope) + abs(middle))
     return slope if is_settled else float("nan")
 
 
 def _has_flat_output(trial: Trial) -> bool:
-    """Return whether small steps of the inputs change nothing in one of the outputs."""
     arrays = trial.cast("float64")
     outputs = trial.run(arrays).arrays()
     moves = [False] * len(outputs)
@@ -298,7 +298,7 @@ def judge_second(trial: Trial) -> str:
     weights = [np.cos(np.arange(a.size)).reshape(a.shape).astype(a.dtype) for a in arrays]
 
     def gradients_of(tensors: Sequence[Any]) -> list[Any]:
-        # Of the inputs, as those of a loss are: what is differentiable once says so only then.
+        # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
         nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
         cotangents = [x + nothing for x in trial.tensors(u)]
         found = trial.run_on(list(tensors)).pull(cotangents)
@@ -354,7 +354,7 @@ def judge_far(trial: Trial) -> str:
             if got is None or want is None:
                 continue
             fits = np.isfinite(want) & (np.abs(want) < 1e37)
-            # Beside a pole one more product overflows; 0 over 0 is another matter.
+            # Near a pole one more product may overflow, but 0 / 0 must not give NaN.
             bad = fits & (np.isnan(got) if abs(number) < TINY else ~np.isfinite(got))
             if bad.any():
                 return f"argument {n} = {number:g}: {got[bad][0]}, expected {want[bad][0]:.6g}"
@@ -365,14 +365,13 @@ def judge_far(trial: Trial) -> str:
 
 
 def _differs_far(trial: Trial, number: float) -> str:
-    """Compare the gradient near a far number with differences along one direction."""
     arrays = list(trial.cast("float64"))
     for n in trial.floats:  # no two alike, as at ties there is no derivative
         steps = np.arange(arrays[n].size).reshape(arrays[n].shape)
         arrays[n] = number * (1.0 + 0.01 * np.sin(1.0 + steps + 7.0 * n))
     run = trial.run(arrays)
     outputs = run.arrays()
-    # Neither all alike: what a softmax gives adds up to one.
+    # Cotangents are not all alike either: the outputs of a softmax add up to one.
     u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
     found = run.gradients(u)
     for n in trial.floats:
@@ -404,9 +403,9 @@ def _differs_far(trial: Trial, number: float) -> str:
 
 
 def _is_derivative(trial: Trial) -> bool:
-    """Return whether the gradient is the derivative where it was called; else that is told."""
     if trial.digits != "float64":
         return False  # differences tell nothing as small as a far number's gradient
+    # A gradient that is wrong at the inputs is the law `derivative`'s finding.
     try:
         return not judge_derivative(trial)
     except NotApplicable:
@@ -414,7 +413,7 @@ def _is_derivative(trial: Trial) -> bool:
 
 
 def judge_zeros(trial: Trial) -> str:
-    """At 0 and -0, which are one number, the gradient is one."""
+    """The gradient is the same at 0 and -0, which are one number."""
     run, _ = start(trial)
     given = trial.cast(trial.wide)
     found = []
@@ -425,13 +424,13 @@ def judge_zeros(trial: Trial) -> str:
     if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
     said = worst(found[1], found[0], trial.loose, trial.noise)
+    # At a kink either slope is right.
     if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
         raise NotApplicable("it has no derivative at 0")
     return f"at -0 and 0: {said}" if said else ""
 
 
 def _has_kink(trial: Trial, arrays: Arrays) -> bool:
-    """Return whether differences to both sides are not one slope, as far as they can be taken."""
     if trial.digits != "float64":
         return False
 
@@ -471,7 +470,6 @@ Moved = Callable[[float], float]
 
 
 def _coarse_derivative(trial: Trial) -> str:
-    """Compare the gradient with slopes along directions."""
     run, u = start(trial)
     arrays, found = trial.cast(trial.wide), run.gradients(u)
     size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
@@ -497,6 +495,7 @@ def _coarse_derivative(trial: Trial) -> str:
                     f"argument {n}: along one direction {along:.6g}, expected {slope:.6g} by "
                     "differences in float32"
                 )
+    # Stairs are flat under a short step and sloped under a long one: a surrogate again.
     if trial.meant is None and ((said and not moves) or (has_stairs and not said)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
     if not compared:
@@ -505,7 +504,6 @@ def _coarse_derivative(trial: Trial) -> str:
 
 
 def _coarse_second(trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays) -> str:
-    """Compare the gradient's own gradient with slopes of the gradient along directions."""
     arrays = trial.cast(trial.wide)
     size = float(abs(weigh(arrays))) + sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
     for n in trial.floats:
@@ -524,7 +522,7 @@ def _coarse_second(trial: Trial, second: Sequence[Any], weigh: Weigh, weights: A
 
 
 def _ways(array: Any, n: int) -> list[Any]:
-    """Return directions whose steps keep signs, so that they stay inside of a domain."""
+    # Steps keep signs, so that they stay inside a domain such as x > 0.
     generator = np.random.default_rng((SEED, n))
     sizes = np.maximum(np.abs(array), 0.1 * np.max(np.abs(array), initial=0.0))
     made = []
@@ -535,17 +533,15 @@ def _ways(array: Any, n: int) -> list[Any]:
 
 
 def _is_flat(moved: Moved) -> bool:
-    """Return whether a step that is short, but not for float32, changes nothing at all: what rounds
-    has steps, which longer ones take for slopes.
-    """
+    # SHORT is long for float32 but short for a stair, which STEP would take for a slope.
     return moved(SHORT) == moved(0.0) == moved(-SHORT)
 
 
 def _slope(moved: Moved, size: float) -> tuple[float, float]:
-    """Return the slope along a direction, and what it may be off by."""
     slopes = [(moved(h) - moved(-h)) / (2 * h) for h in (STEP, STEP / 2, STEP / 4)]
     before, last = slopes[1] - slopes[0], (slopes[2] - slopes[1])
     noise = 16 * EPS * size / STEP
     if not abs(last) <= 0.5 * abs(before) + noise:  # at a kink slopes part as steps shrink
         return slopes[2], np.inf
+    # Halving the step divides the error of central differences by 4, hence the third.
     return slopes[2] + last / 3, abs(last) + noise

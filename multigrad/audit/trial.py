@@ -1,9 +1,8 @@
-"""A custom gradient on its own framework with its inputs: what the laws run, and compare.
+"""Trials: a custom gradient on its own framework with its inputs, which the laws run and compare.
 
-Nothing is captured: arrays go in and come out, and what is between is the author's code under the
-framework's own autodiff. A judge of a law returns "" or a remark where its law is kept, else what
-it saw; it raises `NotApplicable` where the law says nothing about a case, and whatever the code
-itself raises is that code's refusal.
+Nothing is captured: arrays go in and come out, and between them the author's code runs under the
+framework's own autodiff. A judge of a law returns "" or a remark if the law is kept, else what it
+saw. It raises `NotApplicable` if the law does not apply; any error of the code itself is a refusal.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Array = Any
 Tensor = Any
 Arrays = list[Any]  # None where there is none
 SEED = 20
-# What may be between two numbers of a dtype that are computed in two ways.
+# By how much two computations of one number may differ, relative to it.
 LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
 
 
@@ -42,7 +41,7 @@ class Run:
     """One forward: its float outputs, and the map from their cotangents to gradients.
 
     Attributes:
-        inputs: the tensors that it was given.
+        inputs: the tensors of the call.
         outputs: tensors.
         pull: cotangent tensors to a gradient for each input.
     """
@@ -59,22 +58,23 @@ class Run:
         return None if x is None else np.array(self.backend.tensors.to_numpy(x))
 
     def gradients(self, cotangents: Sequence[Array]) -> Arrays:
+        # Copies, because a backward may write into its cotangents.
         made = [self.backend.tensors.from_numpy(each.copy()) for each in cotangents]
         return [self.read(each) for each in self.pull(made)]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is audited.
+    """A custom gradient with the inputs and the framework of its audit.
 
     Attributes:
-        call: the function of tensors, as it is.
-        leaves, tree: its arguments, tensors among them as arrays.
+        call: the function of tensors, unchanged.
+        leaves, tree: its arguments; tensors are arrays.
         places: of the tensors.
         is_surrogate: whether its gradient is meant to differ from the derivative.
-        meant: the function whose derivative a surrogate is meant to be, where somebody says it.
-        converted: what multigrad makes of it; None where it is no custom gradient of others.
-        forward: runs the forward alone, as plain code; None where there is no such.
+        meant: the function whose derivative a surrogate is meant to be, if the caller names it.
+        converted: multigrad's version; None if it is not another framework's custom gradient.
+        forward: runs the forward alone, as plain code; None if there is none.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Trial:
 
     @cached_property
     def stated(self) -> Trial:
-        """What its gradient is to be the derivative of: itself, or what is meant."""
+        """The trial whose derivative its gradient should be: its own, or that of `meant`."""
         return self if self.meant is None else replace(self, call=self.meant)
 
     @cached_property
@@ -108,7 +108,8 @@ class Trial:
 
     @cached_property
     def wide(self) -> str:
-        """The dtype in which what is exact in numbers is told: float64, where it runs in that."""
+        """The dtype for laws that need digits: float64 if it runs in float64."""
+        # Only a run tells: code may refuse float64, or lack a kernel for it.
         try:
             with self.quiet("float64"):
                 run = self.run(self.cast("float64"))
@@ -119,18 +120,15 @@ class Trial:
 
     @cached_property
     def digits(self) -> str:
-        """The dtype whose digits its results have in the widest dtype: its own code may compute in
-        another one, as the dtypes of its outputs tell, or steps that it does not see.
-        """
+        """The dtype whose digits the results have: coarser than `wide` if the code is."""
+        # Outputs' dtypes tell most; steps that float64 sees and an output does not tell the rest.
         run = self.run(self.cast(self.wide))
         names = [dtype_name(y.dtype) for y in run.outputs]
         found = max(names, key=LOOSE.__getitem__, default=self.wide)
         return "float32" if found == "float64" and self._is_narrow_inside() else found
 
     def _is_narrow_inside(self) -> bool:
-        """Return whether an output does not see steps of an argument that float64 sees; where a
-        gradient alone does not, its digits are lost.
-        """
+        # An output that misses a step of 1e-12, but follows one of 1e-3, was computed in float32.
         here, steps = self.run(self.cast("float64")).arrays(), (1e-12, 1e-3)
         return any(
             a is not None
@@ -141,7 +139,6 @@ class Trial:
         )
 
     def _beside(self, n: int, step: float) -> Arrays:
-        """Return outputs a step of each element of an argument aside."""
         arrays = list(self.cast("float64"))
         wave = 1 + step * np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape)
         arrays[n] = arrays[n] * wave
@@ -149,30 +146,28 @@ class Trial:
 
     @property
     def loose(self) -> float:
-        """What may be between two of its gradients in the widest dtype."""
+        """The relative difference that two gradients in the widest dtype may have."""
         return LOOSE[self.digits]
 
     @cached_property
     def noise(self) -> float:
-        """What rounding leaves of a gradient whose terms cancel, in the widest dtype."""
+        """The absolute difference that rounding leaves if terms cancel, in the widest dtype."""
         return self.noise_in(self.digits)
 
     def noise_in(self, dtype: str) -> float:
-        """What rounding leaves of a gradient whose terms cancel: some eps of an output over an
-        input.
-        """
+        """Return what rounding leaves if terms cancel: some eps of an output over an input."""
         results = largest_of(self.run(self.cast(self.wide)).arrays())
         given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
         return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
 
     @cached_property
     def is_repeatable(self) -> bool:
-        """Whether two calls give the same, as far as they run."""
+        """Whether two calls give the same result; True if it does not run."""
         with self.quiet():
             try:
                 first, second = (self._both() for _ in range(2))
             except Exception:
-                return True  # as a law tells
+                return True  # the law `repeatable` reports the error
         return all(
             a is b is None or np.array_equal(a, b, equal_nan=True)
             for a, b in zip(first, second, strict=True)
@@ -187,7 +182,6 @@ class Trial:
         return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
 
     def _filled(self, tensors: Sequence[Tensor]) -> list[Any]:
-        """Return the arguments with these for the tensors."""
         leaves = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
@@ -210,6 +204,7 @@ class Trial:
         """Run forward on tensors of the framework, by its own vjp or another one."""
         leaves = self._filled(tensors)
         outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend, vjp)
+        # Cotangents are for float outputs; others get None.
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
@@ -228,10 +223,11 @@ class Trial:
         return [y for y in flat if _is_float(y)]
 
     def cotangents(self, run: Run, seed: int = 0) -> Arrays:
-        """Return normal numbers in the dtypes of the outputs, the same for a seed each time."""
+        """Return normal numbers in the dtypes of the outputs, the same for equal seeds."""
         made = []
         for n, y in enumerate(run.outputs):
             shape = tuple(int(length) for length in y.shape)
+            # Seeded by output, so that a change of one shape leaves the other numbers alone.
             drawn = np.random.default_rng((SEED, seed, n)).standard_normal(shape)
             made.append(as_float(np.asarray(drawn), dtype_name(y.dtype)))
         return made
@@ -254,6 +250,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
         RuleTypeError: the object cannot be called.
         Exception: whatever the code raises if no framework runs it.
     """
+    # A module or a layer of multigrad holds its activation there.
     inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
@@ -271,6 +268,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
     places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
     forward = None if function is None else _forward_of(function)
     failure: Exception | None = None
+    # The first framework that runs forward and backward is its home.
     for home in homes:
         trial = Trial(
             name,
@@ -285,6 +283,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             forward=forward,
         )
         try:
+            # Before the verdict of any law: code that does not run is not audited.
             with trial.quiet(trial.dtype):
                 run = trial.run(trial.given)
                 run.gradients(trial.cotangents(run))
@@ -303,7 +302,7 @@ def _forward_of(function: Function[..., Any]) -> Callable[..., Any]:
     return forward
 
 
-# --- what judges of laws share -----------------------------------------------------------------
+# --- helpers of the judges ------------------------------------------------------------------------
 
 
 Weigh = Callable[[Arrays], float]
@@ -314,18 +313,18 @@ class NotApplicable(Exception):
 
 
 class Remark(str):
-    """What is said where a law is kept: it is false, as "" is."""
+    """A remark on a law that is kept: false, as an empty string is."""
 
     def __bool__(self) -> bool:
         return False
 
 
 def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> str:
-    """Return where two lists of gradients are furthest apart, "" where they agree.
+    """Return where two lists of gradients differ most, "" if they agree.
 
     Args:
-        loose: what may be between them, relative to the largest of a gradient.
-        noise: what may be between them besides, where large terms cancel.
+        loose: the allowed difference, relative to the largest element of a gradient.
+        noise: an absolute difference allowed in addition, where large terms cancel.
     """
     for n, (got, want) in enumerate(zip(found, wanted, strict=True)):
         if got is None or want is None:
@@ -334,13 +333,16 @@ def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> st
             continue
         if got.shape != want.shape:
             return f"argument {n}: shape {got.shape}, expected {want.shape}"
+        # The floats of ml_dtypes have kind V; gradients of integers and bools are not compared.
         if got.dtype.kind not in "fV" and got.dtype.name != "bfloat16":
             continue
         a, b = got.astype(np.float64), want.astype(np.float64)
         finite = np.abs(b[np.isfinite(b)])
         allowed = loose * (finite.max(initial=0.0) + np.finfo(np.float64).tiny) + noise
+        # Infinities of one sign are equal, NaN counts as equal to NaN.
         same = (a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed)
         if not same.all():
+            # NaN on one side only is the largest error.
             error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
             place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), a.shape))
             where = "".join(f"[{i}]" for i in place)
@@ -349,24 +351,24 @@ def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> st
 
 
 def compare_runs(trial: Trial, other: Run, run: Run, u: Arrays, wanted: Arrays) -> str:
-    """Return where a run has other outputs than another one, or other gradients than are wanted."""
+    """Return where a run's outputs differ from another's, or its gradients from those wanted."""
     said = outputs_differ(trial, other.arrays(), run.arrays())
     return said or worst(other.gradients(u), wanted, trial.loose, trial.noise)
 
 
 def outputs_differ(trial: Trial, found: Arrays, wanted: Arrays) -> str:
-    """Return where outputs are furthest apart, "" where they agree."""
+    """Return where outputs differ most, "" if they agree."""
     said = worst(found, wanted, trial.loose, trial.noise)
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
 
 def exactly(found: Arrays, wanted: Arrays) -> str:
-    """Return the same where not even a rounding may be between them."""
+    """Return where gradients differ, "" if all bits agree but for the sign of zero."""
     return worst(found, wanted, 0.0)
 
 
 def differ(a: Any, b: Any) -> Any:
-    """Return where two arrays hold other numbers; NaN is like NaN."""
+    """Return where two arrays differ; NaN equals NaN."""
     return ~((a == b) | (np.isnan(a) & np.isnan(b)))
 
 
@@ -382,24 +384,23 @@ def start(trial: Trial) -> tuple[Run, Arrays]:
     return run, trial.cotangents(run)
 
 
-# --- what differences are taken of ----------------------------------------------------------------
+# --- functions of a step, for differences ---------------------------------------------------------
 
 
 def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
-    """Return the sum of the outputs, times these numbers, as a function of the tensors."""
+    """Return a function of the tensors: the sum of the outputs, weighted by cotangents."""
 
     def weigh(given: Arrays) -> float:
         outputs = trial.run(given).arrays()
         pairs = zip(cotangents, outputs, strict=True)
+        # In float64, whose sum adds no error of its own.
         return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
 
     return weigh
 
 
 def moved_along(weigh: Weigh, arrays: Arrays, ways: Mapping[int, Any]) -> Callable[[float], float]:
-    """Return `weigh` as a function of a step size: each tensor moves in its own direction, or not
-    at all.
-    """
+    """Return `weigh` as a function of a step; tensors without a direction do not move."""
 
     def moved(steps: float) -> float:
         ends = [

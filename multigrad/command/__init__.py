@@ -1,7 +1,7 @@
-"""The command `multigrad`.
+"""The entry point of the command `multigrad`.
 
-What it does is in `app.py`, which needs the extra `cli` (typer and rich). This file needs nothing,
-so that a missing extra becomes an install line and not a traceback.
+The commands are in `app.py`, which needs the extra `cli` (typer and rich). This file imports
+neither, so that a missing extra gives an install line, not a traceback.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import sys
 from ..look.command import STOPPED
 
 EXTRA_MODULES = ("typer", "rich")
+# A command allocates much and ends soon: frequent collections would find little.
 SELDOM = (50_000, 20, 100)  # of the garbage collector
 
 
 def main() -> None:
     """Run the command line and exit."""
+    # Before `_run` imports the libraries.
     gc.set_threshold(*SELDOM)
     gc.disable()  # until a command is at work, see `report_errors`: what is imported is no garbage
     try:
@@ -35,6 +37,7 @@ def _run() -> None:
         from .app import app
     except ImportError as error:
         missing = (error.name or "").partition(".")[0]
+        # Any other ImportError is a bug or a broken framework: its traceback is needed.
         if missing not in EXTRA_MODULES:
             raise
         from ..backend.finding.installed import extra_line

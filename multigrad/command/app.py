@@ -1,4 +1,4 @@
-"""The commands and their options: each asks the library, as its users would, and prints."""
+"""The commands of `multigrad` and their options: each calls the public functions and prints."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ from multigrad.look.command.options import (
     working,
 )
 
+# Commands import what they need when they run, so that --help starts fast.
 if TYPE_CHECKING:
     from multigrad.look.rule_description import Described
 
@@ -48,6 +49,7 @@ PICTURES = (".png", ".svg", ".pdf")
 app = typer.Typer(
     name="multigrad",
     no_args_is_help=True,
+    # typer's own tracebacks show locals, which may be whole tensors.
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -106,6 +108,7 @@ def print_rules(rows: Sequence[Described], console: Console) -> None:
     width = min(console.width, WIDEST)
     for (kind, family, heading), own in groupby(rows, attrgetter("kind", "family", "heading")):
         place = f"xg.estimators, {family}" if kind == "estimator" else family
+        # Wrapped here: rich would break at the console's width, not at WIDEST.
         lines = textwrap.wrap(f"{place}: {heading}" if place else heading, width)
         console.print(Text("\n".join(lines), style="bold underline"), soft_wrap=True)
         for row in own:
@@ -119,6 +122,7 @@ def format_rule(row: Described, width: int) -> Text:
     wrapped = textwrap.TextWrapper(width, subsequent_indent=indent, break_on_hyphens=False)
     name = f"  {row.name}"
     first, *more = wrapped.wrap(f"{name}  {params}".rstrip())
+    # Only the name is bold, so that it is cut from the wrapped line.
     text = Text("\n").append(name, style="bold").append("\n".join([first[len(name) :], *more]))
     wrapped.initial_indent = indent
     said = [row.formula, f"Gradients: {row.gradients}" if row.gradients else ""]
@@ -155,6 +159,7 @@ def plot(
             )
         if not names:
             raise MultigradError("name a rule, such as: multigrad plot triangular")
+        # Without the folder or module in front of the name.
         path = out or Path(f"{names[0].rpartition(':')[2]}.png")
         if path.suffix.lower() not in PICTURES:
             raise MultigradError(
@@ -165,6 +170,7 @@ def plot(
         axes = figure.make_figure().subplots()
         numbers = read_params(params or ())
         figure.plot(what if len(what) > 1 else what[0], under, numbers, ax=axes)
+        # Written whole or not at all: Ctrl-C leaves no half of a picture.
         with replacing(path) as temporary:
             axes.figure.savefig(temporary, dpi=150)
         typer.echo(path)
@@ -200,6 +206,7 @@ def source(
     from multigrad.look.command.named_objects import find, find_forward, read_order
 
     with report_errors():
+        # People name the rule and the backend in either order.
         rule, backend = read_order(rule, named or backend)
         typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
 
@@ -275,6 +282,7 @@ def parity(
         inputs = make_inputs(shapes, numbers, dtype, found)
         with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
             progress.begin("importing the frameworks")
+            # A backend at a time: the comparison itself is with float64, not between them.
             for name in progress.each(find_names(split(backends) or None)):
                 reports.append(xg.parity(found, *inputs, backends=name))
         if reports:
@@ -382,6 +390,7 @@ def audit(
 
     with report_errors():
         prepare_environment()
+        # Names of laws are checked before any target is imported.
         chosen = choose_laws(laws or (), without or ())
         asked = Asked(tuple(inputs or ()), chosen, surrogate, limit, examples)
         code = audit_targets(
@@ -413,6 +422,7 @@ def lock(
         prepare_environment()
         said, is_whole = write_lock(what or (), out, split(frameworks), python)
         typer.echo(said)
+    # An unfinished lock exits like Ctrl-C, also if a part of it was written.
     raise typer.Exit(0 if is_whole else STOPPED)
 
 
@@ -456,7 +466,7 @@ def vectors(
     from multigrad.look.command.named_objects import find
 
     with report_errors():
-        # A Function is an object of a module, or a saved file.
+        # Rules and ops go by name; Functions are objects of a module, or saved files.
         named = [
             find(each) if ":" in each or each.endswith(".json") else each for each in names or ()
         ]
@@ -468,12 +478,12 @@ def vectors(
             typer.echo(f"{out}: {len(text):,} bytes")
 
 
-# They need a clone, with what is measured beside us.
+# These commands need a clone of the repository.
 MOVED = {"demo": "examples/demo", "bench": "tools/bench"}
 
 
 def say_where(context: typer.Context) -> None:
-    """Say where a clone of the repository has it."""
+    """Print where a clone of the repository has the command, and exit."""
     name = context.info_name or ""
     typer.echo(
         f"error: multigrad {name} is {MOVED[name]} in the repository; in a clone of it, type:"
@@ -483,6 +493,7 @@ def say_where(context: typer.Context) -> None:
     raise typer.Exit(MISUSED)
 
 
+# Any arguments are accepted: they are for the command that has moved.
 for _name in MOVED:
     _any = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
     app.command(_name, hidden=True, context_settings=_any)(say_where)

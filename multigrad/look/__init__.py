@@ -1,5 +1,4 @@
-"""Looking at rules and Functions: their graphs as text, the source that is emitted, the native
-object.
+"""Views of rules and Functions: graphs as text, emitted source, the native object, reports.
 
 May import the rooms up to `models`; docs/architecture.md has their order.
 """

@@ -1,5 +1,5 @@
-"""`xg.check`: a gradient against finite differences in float64; a surrogate against the true
-derivative.
+"""`xg.check`: a gradient compared with finite differences in float64, or a surrogate's with the
+true derivative.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MOST_ROWS = 12
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One element of an argument's gradient: what was given, and what was expected."""
+    """One element of an argument's gradient, with the expected number."""
 
     argument: str
     index: tuple[int, ...]
@@ -129,7 +129,6 @@ class CheckReport(Report):
         return "\n".join(lines)
 
     def _head(self) -> list[str]:
-        """The lines above the table: what was compared, the verdict, the worst, the kinks."""
         lines = [f"{self.name} on {self.backend}, float64"]
         if not self.compared:
             lines.append(f"  nothing was compared: {self.reason}")
@@ -202,15 +201,15 @@ class Case:
     backend: Backend
 
     def outputs(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the float outputs."""
         tensors = [self.backend.tensors.from_numpy(array) for array in arrays]
+        # Outputs that are no tensors, such as numbers, have no gradient.
         found = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)))
         flat = [y for y in found if hasattr(y, "dtype")]
         each = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
         return [array for array in each if is_float_array(array)]
 
     def gradients(self, arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[Array | None]:
-        """Return the gradient of each tensor, for a cotangent of each float output."""
+        """Return the gradient of each tensor, for cotangents of the float outputs."""
         rest = iter(cotangents)
         inputs = self.inputs.nest(arrays)
         call = self.subject.call
@@ -222,6 +221,7 @@ def _compare_numerically(case: Case) -> CheckReport:
     arrays = inputs.arrays("float64")
     outputs = case.outputs(arrays)
     generator = np.random.default_rng(SEED)
+    # Random weights show errors that cancel in a plain sum.
     cotangents = [
         np.ones(y.shape) if subject.is_surrogate else generator.uniform(0.5, 1.5, y.shape)
         for y in outputs
@@ -258,12 +258,7 @@ def _compare_numerically(case: Case) -> CheckReport:
 
 
 def _agree(places: Sequence[Place], size: float) -> bool:
-    """Return whether an argument's gradient is right relative to its largest element, but for
-    rounding.
-
-    Args:
-        size: of the outputs, whose rounding the differences divide by their smallest step.
-    """
+    # `size` is that of the outputs: differences divide its rounding by their smallest step.
     noise = 64 * np.finfo(float).eps * size / (STEP / 16)
     scale = max(abs(place.expected) for place in places)
     return bool(_worst(places)[0] <= TOLERANCE * scale + noise)
@@ -293,9 +288,10 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
     """Return the slope of f at x by central differences, and whether f has one there.
 
     Three steps, each a quarter of the one before, are extrapolated by the order at which they
-    converge. At a kink the slopes to both sides go on differing as the step shrinks, and at a jump
-    they part; else they come together.
+    converge. At a kink the slopes on both sides stay different as the step shrinks, and at a jump
+    the gap grows; elsewhere both slopes meet.
     """
+    # A power of two of the order of x: dividing by it is exact.
     step = STEP * 2.0 ** np.floor(np.log2(max(1.0, abs(x)))) if np.isfinite(x) else 1.0
     middle = f(x)
     slopes, gaps = [], []
@@ -308,6 +304,7 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
         return slopes[2], False
     noise = 64 * np.finfo(float).eps * max(1.0, abs(middle)) / (step / 16)
     allowed = TOLERANCE * max(1.0, abs(slopes[2])) + noise
+    # The two one-sided slopes do not meet: a kink or a jump.
     if gaps[2] > 0.5 * gaps[1] + allowed:
         return slopes[2], False
     if abs(last) <= allowed:
@@ -322,6 +319,7 @@ def _compare_surrogate(case: Case) -> CheckReport:
     (array,) = case.inputs.arrays("float64")
     (given,) = case.gradients([array], [np.ones(array.shape)])
     assert given is not None
+    # By NumPy in float64, whichever backend the surrogate runs on.
     true = lower_graphs(RuleUnder(None, subject.forward).graphs({}), load_backend("numpy")).native
     y, pullback = true.vjp(array)
     expected = np.asarray(pullback(np.ones_like(y)))
@@ -333,13 +331,13 @@ def _compare_surrogate(case: Case) -> CheckReport:
         )
         place = Place("x", index, x, float(given[index]), float(expected[index]))
         (places if settled else kinks).append(place)
+    # A pole of the true derivative excuses the surrogate there.
     finite = (np.isfinite(p.given) for p in (*places, *kinks) if np.isfinite(p.expected))
     ok = bool(places) and all(finite)
     return _report(case, places, kinks, ok=ok, rows=places)
 
 
 def _report(case: Case, places: Places, kinks: Places, *, ok: bool, rows: Places) -> CheckReport:
-    """Return the report on the places that were compared."""
     largest, worst = _worst(places)
     said = {"kinks": tuple(kinks), "compared": len(places), "rows": tuple(rows)}
     said["is_surrogate"] = case.subject.is_surrogate
@@ -347,8 +345,8 @@ def _report(case: Case, places: Places, kinks: Places, *, ok: bool, rows: Places
 
 
 def _worst(places: Places) -> tuple[float, Place | None]:
-    """Return the largest error and where it is; NaN wins."""
     if not places:
         return 0.0, None
+    # NaN compares as neither larger nor smaller, so that it needs a key of its own.
     worst = max(places, key=lambda place: (np.isnan(place.error), place.error))
     return worst.error, worst

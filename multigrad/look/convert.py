@@ -1,9 +1,8 @@
-"""`convert`: somebody else's custom gradient on every backend, beside the original on its own
-framework.
+"""Conversion reports: somebody else's custom gradient on every backend, compared with the original.
 
 The original's numbers are the oracle: outputs and gradients by its own framework's autodiff, in the
-inputs' dtype. Where a result differs by more than roundings explain, the original's own error in
-float64 is asked for.
+inputs' dtype. If a result differs by more than rounding explains, the original's own error in
+float64 decides.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ VMAP, COMPILE = "vmap", "compile"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a custom gradient on one backend, or under a transform on its own.
+    """The result of a conversion on one backend, or under a transform at home.
 
     Attributes:
         backend: its name; or "vmap", "compile".
@@ -121,7 +120,7 @@ def convert(
     copies: bool = False,
     transforms: bool = False,
 ) -> Conversion:
-    """Run a custom gradient of somebody else on every backend, and compare it with itself.
+    """Run somebody else's custom gradient on every backend, and compare it with the original.
 
     Args:
         obj: a `torch.autograd.Function` class, a custom function of jax or TensorFlow, or a
@@ -129,7 +128,7 @@ def convert(
         *inputs: what it is called with; arrays and any framework's tensors stand for tensors.
         backends: names; None: all that are installed.
         compiled: names of those on which it is run under the framework's compiler, too.
-        guessed: whether nobody knows that the original ends on these inputs.
+        guessed: whether the inputs are guessed, so that the original may not end on them.
         copies: see `xg.Capture`.
         transforms: whether it is also mapped over examples, and compiled as a whole, on its own
             framework.
@@ -162,12 +161,13 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
     """Run an original that may not end on its inputs.
 
     Raises:
-        Endless: a loop of its graphs does not end, which could not be stopped where it is compiled.
-        TooLong: its code does not.
-        Exception: what the likeliest of its homes raised.
+        Endless: a loop of its graphs does not end; a compiled one could not be stopped.
+        TooLong: its code does not end.
+        Exception: the error of the likeliest of its homes.
     """
     with turning_at_most(MOST_TURNS):
         try:
+            # Graphs first, on NumPy with a limit: a compiled loop cannot be interrupted.
             captured: Variant | None = capture_example(original.function, *inputs)
         except Exception:  # it is said where it is judged
             captured = None
@@ -179,10 +179,10 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
 
 
 def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
-    """Run the graphs that have loops on NumPy."""
     leaves, _ = flatten(tuple(inputs), {})
     pairs = zip(captured.layout.leaves, leaves, strict=True)
     given: dict[str, Any] = {leaf.name: value for leaf, value in pairs}
+    # The same key as everywhere here, so that loops turn as often as in the comparison.
     given["key"] = random.fold_in(key_from_int(KEY), 0)
     for graph in (captured.graphs.forward, captured.graphs.backward):
         if any(node.op is ops.WHILE_LOOP for node in graph.nodes):
@@ -192,12 +192,12 @@ def _turn_loops(captured: Variant, inputs: Sequence[Any]) -> None:
 
 
 def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Results]:
-    """Run an original on the first framework that takes it."""
     failure: Exception | None = None
     for home in original.homes:
         try:
             return home, run(original.call, home, inputs)
         except Exception as error:
+            # The first error is of the likeliest framework.
             failure = failure or error
     raise failure or LookupError("no framework is imported that it could run on")
 
@@ -206,7 +206,7 @@ def _run_at_home(original: Original, inputs: Sequence[Any]) -> tuple[Backend, Re
 
 
 class _Oracle:
-    """An original's results, and how far from them "the same numbers" may lie."""
+    """An original's results, and how far other results may be from them."""
 
     def __init__(
         self, original: Original, home: Backend, inputs: Sequence[Any], expected: Results
@@ -215,6 +215,7 @@ class _Oracle:
         self.expected = expected
         self.function = original.function
         self.captured: Variant | None = None
+        # Set where capture fails; `captured` is then None.
         self.reason, self.place = "", None  # why it is not captured
         try:
             self.captured = capture_example(self.function, *inputs)
@@ -222,11 +223,12 @@ class _Oracle:
             self.reason, self.place = brief_refusal(error.error), error.error.place
         except Exception as error:
             self.reason = f"raised {brief(error)}"
+        # Frameworks draw differently, so that NumPy's draws with KEY are the oracle.
         if self.captured is not None and self.captured.graphs.is_random:
             self.expected = run(self.fresh(), load_backend("numpy"), inputs)
 
     def fresh(self) -> Function:
-        """Return the Function, its draws at their beginning."""
+        """Return the Function with its draws reset to KEY."""
         is_random = self.captured is not None and self.captured.graphs.is_random
         return self.function.keyed(KEY) if is_random else self.function
 
@@ -241,8 +243,9 @@ class _Oracle:
 
     @cached_property
     def largest(self) -> Results:
-        """The largest value that was met on the way to each result, by the graphs in float64."""
+        """The largest value on the way to each result, by the graphs in float64."""
         magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
+        # Without graphs the largest of all inputs and results has to do.
         found = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
         try:
             return {**found, **{name: each.largest for name, each in self._meant().items()}}
@@ -250,7 +253,6 @@ class _Oracle:
             return found
 
     def _meant(self, library: str = "") -> dict[str, Bounded]:
-        """Return the results of the graphs in float64, with a library's signs of vectors."""
         assert self.captured is not None
         graphs, layout = self.captured.graphs, self.captured.layout
         leaves, _ = flatten(tuple(self.inputs), {})
@@ -258,6 +260,7 @@ class _Oracle:
         arrays = [a for a in leaves if isinstance(a, np.ndarray)]
         for leaf, value in zip(layout.leaves, leaves, strict=True):
             given[leaf.name] = _widen(value)
+        # `library`: whose signs of vectors to use, as each library chooses its own.
         outputs, gradients = run_graphs(graphs, given, arrays, cotangent, key=KEY, library=library)
         names = ["output"] if len(outputs) == 1 else [f"output {n}" for n in range(len(outputs))]
         meant = dict(zip(names, outputs, strict=True))
@@ -268,7 +271,7 @@ class _Oracle:
 
     @cached_property
     def coarse(self) -> float:
-        """How coarsely the code itself computes, where it chooses a dtype: float32 for float64."""
+        """The eps of float32 if the code itself computes in it, 0 otherwise."""
         if self.captured is None:
             return 0.0
         graphs = self.captured.graphs
@@ -278,7 +281,7 @@ class _Oracle:
 
     @cached_property
     def wide(self) -> Results:
-        """The original's results for the same inputs in float64; empty where it takes none."""
+        """The original's results for the same inputs in float64; empty if it does not take them."""
         inputs = optree.tree_map(_widen, tuple(self.inputs), none_is_leaf=True)
         try:
             return run(self.original.call, self.home, inputs)
@@ -286,7 +289,7 @@ class _Oracle:
             return {}
 
     def find_difference(self, found: Results) -> str:
-        """Return how results differ from the original's, "" where they are the same numbers."""
+        """Return how results differ from the original's, "" if they are the same numbers."""
         if found.keys() != self.expected.keys():
             return f"it gives {', '.join(found)}; the original {', '.join(self.expected)}"
         for name, expected in self.expected.items():
@@ -317,8 +320,10 @@ class _Oracle:
         off = _is_off(found, expected, 2 * ROUNDINGS, largest, coarse)
         wide = self.wide.get(name) if off.any() else None
         if wide is not None and wide.shape == expected.shape:
+            # The original's own error against float64: others may err by half as much more.
             own = np.nanmax(np.abs(expected - wide), initial=0.0)
             explained = np.abs(found.astype(np.float64) - wide) <= 1.5 * own
+            # An original that is far off itself is no excuse.
             limit = _is_off(expected, wide, 64 * ROUNDINGS, largest, coarse).any()
             off &= ~explained | limit
         return _at(off, found, expected) if off.any() else ""
@@ -332,6 +337,7 @@ class _Examples(_Oracle):
         self.function, self.captured = oracle.function, oracle.captured
         self.largest = {name: np.max(each, initial=0.0) for name, each in oracle.largest.items()}
         try:
+            # The second example is the first with its rows rolled: other numbers, mostly valid.
             self.inputs = [oracle.inputs, _map_arrays(_roll, oracle.inputs)]
             self.expected = run_each(self.original.call, self.home, self.inputs)
         except Exception:  # places, say, that come in order
@@ -352,18 +358,19 @@ def _map_arrays(function: Callable[[Any], Any], inputs: Sequence[Any]) -> tuple[
 
 
 def _roll(leaf: Any) -> Any:
-    """Return an array whose rows have moved on by one: what is valid mostly stays so."""
     return np.roll(leaf, 1, axis=0) if isinstance(leaf, np.ndarray) and leaf.ndim else leaf
 
 
 def _is_off(found: Array, expected: Array, roundings: int, largest: Any, coarse: float) -> Array:
-    """Return which elements differ; where the original overflows, inf is no excuse."""
     if not is_float_array(found):
+        # Integers and bools count as rounded to float32, unless the code is coarser.
         found, coarse = found.astype(np.float64), max(coarse, eps_of(np.float32))
     try:
+        # Of another shape than the results: the largest number holds for all.
         largest = np.broadcast_to(largest, found.shape)
     except ValueError:
         largest = np.max(largest, initial=0.0)
+    # `overflows=False`: where the original overflows, inf is no excuse.
     return are_off(*margins(found, expected, largest, roundings, eps=coarse, overflows=False))
 
 
@@ -394,20 +401,22 @@ def _magnitude(value: Any) -> float:
 
 
 def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
-    """Return the verdict on an original on one backend, eager and perhaps compiled."""
     is_home = backend.name == oracle.home.name
     runs: list[tuple[str, Callable[..., Results]]] = [("", run)]
+    # Code that runs as it is at home is compiled there only if the original compiles.
     if is_compiled and (oracle.captured is not None or not is_home or oracle.compiles):
         runs.append(("compiled: ", run_compiled))
     for where, run_on in runs:
         try:
             found = run_on(oracle.fresh(), backend, oracle.inputs)
+        # At home even a refusal of ours is a failure: the original runs there.
         except MultigradError as error:
             state = FAILED if is_home else REFUSED
             reason, place = brief_refusal(error), getattr(error, "place", None)
             return Verdict(backend.name, state, where + reason, place)
         except Exception as error:
             return Verdict(backend.name, FAILED, where + brief(error))
+        # Without a capture draws have no key, so that nothing can be compared.
         if oracle.captured is None and _draws(oracle):
             return Verdict(backend.name, AS_IT_IS, "it draws random numbers: not compared")
         problem = oracle.find_difference(found)
@@ -420,9 +429,7 @@ def _judge(oracle: _Oracle, backend: Backend, is_compiled: bool) -> Verdict:
 
 
 def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
-    """Yield what an original does on its own framework under vmap and under the compiler, compared
-    with itself in a loop, and eager.
-    """
+    # vmap is compared with a loop, the compiler with eager code.
     home, modes = oracle.home, oracle.home.modes
 
     def find_mapped() -> str:
@@ -441,6 +448,7 @@ def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
     ):
         if mode is None:
             continue
+        # Every example and every compilation draws anew.
         if is_random:
             yield Verdict(name, OPEN, "it draws random numbers")
             continue
@@ -455,7 +463,7 @@ def _try_transforms(oracle: _Oracle) -> Iterator[Verdict]:
 
 
 def _draws(oracle: _Oracle) -> bool:
-    """Return whether the original gives other numbers each time."""
+    # Run again: code that draws gives other numbers.
     again = run(oracle.original.call, oracle.home, oracle.inputs)
     return bool(oracle.find_difference(again))
 

@@ -1,8 +1,8 @@
-"""`xg.export` and `xg.load_operators`: models and Functions in formats for exchange, with their
-gradient.
+"""`xg.export` and `xg.load_operators`: models and Functions, with their gradients, in exchange
+formats.
 
-A format is written by a framework's own exporter. What a process that loads needs to know of the
-gradients stands in the file as documents, which are data.
+A framework's own exporter writes the format. The gradients are in the file as documents, which are
+data, for the process that loads it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..trace.scope.schedule_values import settle
 
 Tensor = Any
 StrPath = str | os.PathLike[str]
-# By whose exporter a format is written.
+# The framework whose exporter writes a format.
 WRITERS = {".pt2": "torch", ".onnx": "torch"}
 
 
@@ -143,7 +143,7 @@ def _for_each_input(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, 
 
 
 def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
-    """Check that axes which are left open are longer than 1."""
+    # torch.export takes a length of 0 or 1 for a constant, whatever is declared.
     for n, (given, axes) in enumerate(zip(inputs, shapes, strict=False)):
         lengths = getattr(given, "shape", ())
         for axis in axes if isinstance(axes, Mapping) else ():
@@ -186,12 +186,12 @@ def load_operators(path: StrPath) -> dict[str, Function[..., Any]]:
 
 
 def _read_documents(path: StrPath) -> bytes:
-    """Return the text of the operators' documents in a program's file."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.endswith(f"/{OPERATORS_FILE}")]
             if len(names) == 1:
                 with archive.open(names[0]) as file:
+                    # One byte more than allowed, so that `parse` sees that it is too long.
                     return file.read(MOST_BYTES + 1)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         raise FormatError(f"{os.fspath(path)!r} is not an exported program: {error}") from error
@@ -201,15 +201,15 @@ def _read_documents(path: StrPath) -> bytes:
     )
 
 
-# --- a Function alone -----------------------------------------------------------------------------
+# --- export of a Function alone -------------------------------------------------------------------
 
 
 def _export_function(
     backend: Backend, obj: Any, path: Path, inputs: tuple[Any, ...], shapes: Any
 ) -> tuple[Path, Path]:
-    """Write forward and backward of a Function as it is captured for these inputs."""
     function, args = _function_of(obj, path, inputs)
     leaves, tree = flatten(args, {})
+    # Defaults of arguments become leaves too, so that the layout covers them.
     leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     subject = function.recipe.subject
@@ -227,6 +227,7 @@ def _export_function(
     tensors = [leaves[i] for i in layout.indices("tensor")]
     numbers = [read_number(leaves[i]) for i in layout.indices("number")]
     axes = _axes_of(inputs, shapes)
+    # A graph that was captured for a length is wrong for others.
     if any(axes) and any(fact.startswith("shape") for fact in variant.facts):
         raise UnsupportedOp(
             f"{subject} asks for the lengths of its arguments in Python, so its graph holds for "
@@ -237,7 +238,6 @@ def _export_function(
 
 
 def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
-    """Return for each tensor the axes whose length is not fixed, by name."""
     found: list[dict[int, str] | None] = []
     if not isinstance(shapes, tuple | None):
         raise RuleTypeError(
@@ -255,6 +255,7 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
                 f"dynamic_shapes= has {axes!r:.60} for {given!r:.40}; expected None, or for a "
                 "tensor its axes by name: {0: 'batch'}"
             )
+        # One entry for an input, but as many as it has tensors in the result.
         found += [named] * len(tensors)
     return tuple(found)
 
@@ -262,7 +263,6 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
 def _function_of(
     obj: Any, path: Path, inputs: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
-    """Return a Function, and what it is called with: of an activation the one of its rule."""
     inner = getattr(obj, "_activation", obj)  # of a module or layer
     if isinstance(inner, Function):
         return inner, inputs
@@ -272,6 +272,7 @@ def _function_of(
         in_force = inner.in_force()
         if in_force is None:
             return put_under(None, inner.forward), inputs
+        # Schedules are settled: a file holds the numbers of this moment.
         values = tuple(map(settle, in_force.values))
         return put_under(in_force.specialization, inner.forward), (*inputs, *values)
     raise RuleTypeError(
@@ -282,7 +283,6 @@ def _function_of(
 
 
 def _as_own(backend: Backend, leaf: Any) -> Any:
-    """Return a tensor of any framework as this one's, and all else as it is."""
     owner = owner_of(leaf)
     if owner is None or owner is backend:
         return leaf

@@ -1,4 +1,4 @@
-"""`xg.memory`: the bytes that are kept for backward, by residual, and by layer of a model."""
+"""`xg.memory`: the bytes that are kept for backward, by residual and by layer of a model."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ class Residual:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is kept for backward; `str()` is a table.
+    """The tensors kept for backward and their bytes; `str()` is a table.
 
     Attributes:
-        name: of what was asked about.
+        name: of the object.
         backend: the framework that keeps it.
         residuals: each tensor, once.
         total: their bytes.
@@ -78,6 +78,7 @@ class Memory:
         for each in self.residuals:
             if each.layer:
                 layers[each.layer] = layers.get(each.layer, 0) + each.bytes
+        # The dataclass is frozen: derived fields are set once, here.
         object.__setattr__(self, "layers", layers)
         object.__setattr__(self, "total", sum([each.bytes for each in self.residuals]))
 
@@ -136,7 +137,7 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
     keras = sys.modules.get("keras")
     is_layer = keras is not None and isinstance(obj, keras.Layer)
     if is_layer and getattr(obj, "_activation", None) is None:
-        # By name: the rooms of Keras stand above, and are for its models alone.
+        # Imported by name, as `look` may not depend on the package of Keras.
         of_keras = import_module("multigrad.keras.models.layer_kinds")
         name, rows = of_keras.kept_by_layers(obj, shapes, names)
         return Memory(type(obj).__name__, name, tuple([Residual(**row) for row in rows]))
@@ -156,8 +157,8 @@ def memory(obj: Any, shape: Sequence[Any], dtype: Any = "float32") -> Memory:
 
 
 def _read_shapes(shape: Any) -> list[Shape]:
-    """Return a shape, or several, as tuples of ints."""
     several = list(shape) if isinstance(shape, list) else [shape]
+    # A list of ints is one shape, a list of tuples several.
     if isinstance(shape, list) and all(isinstance(each, int) for each in shape):
         several = [tuple(shape)]
     for each in several:
@@ -181,10 +182,10 @@ def _read_dtype(dtype: Any) -> str:
 
 
 def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
-    """Return the framework that keeps something: its own, that of a dtype, the first imported."""
     function = subject.function
     own = "" if function is None else function.recipe.dialect()
     known = {backend.name: backend for backend in in_use()}
+    # A framework's dtype object names it; a string could be of any.
     for dtype in dtypes:
         root = (getattr(type(dtype), "__module__", "") or "").partition(".")[0]
         of_class = (getattr(dtype, "__module__", "") or "").partition(".")[0]
@@ -200,9 +201,9 @@ def _backend_for(subject: Subject, dtypes: Sequence[Any]) -> Backend:
 def _variant_of(
     obj: Any, subject: Subject, shapes: Sequence[Shape], names: Sequence[str], backend: Backend
 ) -> Variant:
-    """Return the graphs for tensors of these shapes."""
     function = subject.function
     args: list[Any] = [
+        # One zero, broadcast: the shape costs no memory.
         np.broadcast_to(np.zeros((), as_numpy_dtype(name)), shape)
         for shape, name in zip(shapes, names, strict=True)
     ]
@@ -215,6 +216,7 @@ def _variant_of(
     _check_count(function, args)
     try:
         variant = capture_example(function, *args)
+        # "auto" is the cut of the capture itself.
         if function.residuals == "auto":
             return variant
         return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))
@@ -225,7 +227,6 @@ def _variant_of(
 
 
 def _check_count(function: Function, args: Sequence[Any]) -> None:
-    """Check that a Function can be called with so many arguments."""
     if function.parameters is None:
         return
     try:
@@ -239,7 +240,6 @@ def _check_count(function: Function, args: Sequence[Any]) -> None:
 
 
 def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
-    """Return an activation, or a rule under Linear, as a Function, and the rule's numbers."""
     inner: Any = getattr(obj, "_activation", obj)
     if not isinstance(inner, Activation):
         inner = Activation("Linear", inner)
@@ -249,6 +249,7 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
         own = forward.function if isinstance(forward, ForwardOfCode) else put_under(None, forward)
         return own, ()
     specialization = in_force.bound_rule.specialization
+    # Native code may read its whole input, so that no cut is known.
     if specialization.rule.native is True:
         raise TraceError(
             f"rule {specialization.rule.name!r} runs as it is (native=True), so it may read its "
@@ -260,7 +261,6 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
 def _of_graphs(
     variant: Variant, backend: Backend, shapes: Sequence[Shape], names: Sequence[str]
 ) -> tuple[Residual, ...]:
-    """Return the residuals that a cut keeps; shapes are computed from those of the inputs."""
     graphs = variant.graphs.without_calls()
     packs = backend.kernels.bits is not None
     cut = graphs.cut(backend.autodiff.keeps_float_derivatives, packs=packs)
@@ -273,6 +273,7 @@ def _of_graphs(
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
     found = []
     kept = dict.fromkeys(cut.residuals, cut)
+    # A backend that joins loops keeps what the joined loop needs as well.
     besides = graphs.cut_besides(backend.autodiff.keeps_float_derivatives)
     if besides is not None and backend.autodiff.joins_loops:
         kept = {**dict.fromkeys(besides.residuals, besides), **kept}
@@ -281,10 +282,12 @@ def _of_graphs(
         type_ = cut.type(name)
         dtype = own.get(name) or (floats[0] if type_.dtype == T and floats else type_.dtype)
         node = results.get(name) or computed.get(name)
+        # Bits: eight bools in a byte, rounded up.
         if node is not None and node.op is PACK:
             shape = (-(-math.prod(sizes(node.operands[0])) // 8),)
         else:
             shape = given[name] if name in given or node is None else sizes(node)
+        # Only shape and dtype are noted for these, which costs nothing.
         noted = name in cut.likes and backend.autodiff.notes_shapes
         size = 0 if noted else math.prod(shape) * BYTES.get(dtype, 4)
         what = _what(name, graphs, cut)
@@ -293,7 +296,6 @@ def _of_graphs(
 
 
 def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
-    """Return a function from a node to its shape, given the shapes of the inputs."""
     facts: dict[str, Any] = {SHARDS: 1}
     for graph in (graphs.forward, graphs.backward):
         for node in graph.inputs:
@@ -302,7 +304,7 @@ def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
                 facts[shape_fact(node, "shape") or ""] = given[name]
     shapes = Shapes(facts)
     for name, node in zip(graphs.outputs, graphs.forward.outputs, strict=True):
-        facts[f"shape:{name}"] = shapes.computed(node)  # what is kept may be computed of it
+        facts[f"shape:{name}"] = shapes.computed(node)  # kept tensors may be computed from outputs
 
     def shape_of(node: Node) -> Shape:
         if node.type.kind != "tensor":
@@ -313,7 +315,6 @@ def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
 
 
 def _what(name: str, graphs: FunctionGraph, cut: Cut) -> str:
-    """Return the kind of a residual."""
     if name in graphs.inputs:
         return "input"
     if name in graphs.outputs:

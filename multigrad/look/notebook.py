@@ -1,6 +1,6 @@
-"""What notebooks show of each kind of object: a table of kinds, and a page for each.
+"""Notebook pages: for each kind of object the HTML that a notebook shows.
 
-A page never raises: where something cannot be captured or read, it says why.
+A page never raises: if something cannot be captured or read, it says why.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from .source import captured_graph, describe_kept
 
 def html_of(obj: Any) -> str:
     """Return the page of an object."""
+    # Subclasses come before their bases in PAGES: the first match draws.
     for kind, draw in PAGES:
         if isinstance(obj, kind):
             try:
@@ -52,20 +53,20 @@ def html_of(obj: Any) -> str:
 
 
 def picture(graph: Graph, title: str = "") -> str:
-    """Return a graph as a picture, or as text where it is large."""
+    """Return a graph as an SVG picture, or as text if it is large."""
     drawn = draw_graph(graph) or html.pre(graph)
     origin = html.quiet(graph.origin)
     return f"{html.heading(title) if title else ''}{drawn}{origin}"
 
 
 def both(graphs: FunctionGraph) -> str:
-    """Return forward and backward beside each other, and what is kept between them."""
+    """Return forward and backward side by side, and what is kept between them."""
     shown = html.beside(picture(graphs.forward, "forward"), picture(graphs.backward, "backward"))
     return shown + html.pre(describe_kept(graphs))
 
 
 def attempt(draw: Callable[..., str], *args: Any) -> str:
-    """Return a part of a page, or why there is none."""
+    """Return a part of a page, or the reason why there is none."""
     try:
         return draw(*args)
     except (MultigradError, NeedsConcrete) as error:
@@ -150,6 +151,7 @@ def under(activation: Activation) -> str:
 
 
 def draw_check(report: CheckReport) -> str:
+    # The table is drawn as HTML, so that its rows and heading are cut from the text.
     title, *lines = str(report).split("\n")[: -1 - len(report.shown) if report.rows else None]
     given = "surrogate" if report.is_surrogate else "given"
     rows = [
@@ -231,7 +233,7 @@ def draw_names(names: RuleNames) -> str:
 def row_of(name: str) -> tuple[str, str, str]:
     try:
         rule = get(name)
-    except MultigradError:  # it has been removed since
+    except MultigradError:  # it was removed after the list was made
         return name, "", ""
     return (
         name,
@@ -243,6 +245,7 @@ def row_of(name: str) -> tuple[str, str, str]:
     )
 
 
+# The first match wins: an Estimator and a Chain are Functions too.
 PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
     (Rule, draw_rule),
     (Chain, lambda chain: html.page(words_of(chain), attempt(of_variant, chain))),
@@ -273,9 +276,7 @@ MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
 
 @dataclass(slots=True)
 class Box:
-    """A node's place: its middle, what it reads and what is written in it; or that of a line that
-    passes a layer.
-    """
+    """A node in the picture: its middle, its operands and label; or a line through a layer."""
 
     label: str
     title: str
@@ -294,11 +295,12 @@ Boxes = dict[Hashable, Box]  # by node; a line by the node that it comes from, a
 
 
 def draw_graph(graph: Graph) -> str:
-    """Return a graph as an SVG element; "" where it is too large to be read."""
+    """Return a graph as an SVG element, "" if it is too large to read."""
     boxes = boxes_of(graph)
     count = len(boxes)
     if not count or count > MOST_NODES:
         return ""
+    # A copy: `step_above` adds boxes for the lines.
     for box in list(boxes.values()):  # lines over several layers have a place in each of these
         box.operands = tuple(step_above(each, box.layer - 1, boxes) for each in box.operands)
     layers = place(boxes)
@@ -317,17 +319,19 @@ def draw_graph(graph: Graph) -> str:
 
 
 def boxes_of(graph: Graph) -> Boxes:
-    """Return a box for each input that is read and each node that is no number."""
+    """Return a box for each input and each node that is not a plain number."""
     returned, boxes = set(graph.outputs), Boxes()
     for node in graph.nodes:
         if node.op.name == "const" and node not in returned:
             continue
+        # Inputs that nobody reads and plain numbers have no box, so no edge either.
         operands = tuple(each for each in node.operands if each in boxes)
         where = f", {graph.locations[node]}" if node in graph.locations else ""
         title = f"{node.op.name}: {node.type}{where}"
         label, kind, above = label_of(node, boxes), "node", 0
         if node in graph.inputs:
             label, kind, above = str(node.attr("name")), "input", -1
+        # One layer below the lowest operand; inputs are at the top.
         layer = 1 + max((boxes[each].layer for each in operands), default=above)
         boxes[node] = Box(cut(label), title, kind, operands, layer)
     return boxes
@@ -345,7 +349,7 @@ def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
 
 
 def number(value: object) -> str:
-    """Return a constant in few letters."""
+    """Return a short text of a constant."""
     return f"{value:.6g}" if isinstance(value, float) else cut(repr(value), 12)
 
 
@@ -358,9 +362,10 @@ def cut(text: str, most: int = MOST_LETTERS) -> str:
 
 
 def step_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
-    """Return where the line from a node passes a layer: the node itself where it lies there."""
+    """Return where the line from a node crosses a layer: the node itself if it is there."""
     if boxes[node].layer == layer:
         return node
+    # Memoized in `boxes`: edges from one node share their line.
     if (node, layer) not in boxes:
         before = step_above(node, layer - 1, boxes)
         boxes[node, layer] = Box("", "", "line", (before,), layer)
@@ -368,10 +373,11 @@ def step_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
 
 
 def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
-    """Give each box its place; return them by layers."""
+    """Place the boxes, and return them by layer."""
     layers: list[list[Box]] = [[] for _ in range(1 + max(box.layer for box in boxes.values()))]
     for box in boxes.values():
         layers[box.layer].append(box)
+    # From the top, because a box goes near its operands, which are placed by then.
     for depth, layer in enumerate(layers):
         if depth:
             layer.sort(key=lambda box: wished(box, boxes))
@@ -385,17 +391,18 @@ def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
 
 
 def wished(box: Box, boxes: Mapping[Hashable, Box]) -> float:
-    """Return the middle of what a box reads."""
+    """Return the mean x of a box's operands."""
     if not box.operands:
         return box.x
     return sum(boxes[each].x for each in box.operands) / len(box.operands)
 
 
 def spread(layer: list[Box], boxes: Mapping[Hashable, Box]) -> None:
-    """Put the boxes of a layer beside each other, near to what they read."""
+    """Place the boxes of a layer side by side, near their operands."""
     right, wishes = float("-inf"), []
     for box in layer:
         wish = wished(box, boxes)
+        # The first box has no neighbor, and inf - inf would be NaN.
         box.x = max(wish, right + GAP + box.width / 2) if right > float("-inf") else wish
         right = box.x + box.width / 2
         wishes.append(box.x - wish)
@@ -405,7 +412,7 @@ def spread(layer: list[Box], boxes: Mapping[Hashable, Box]) -> None:
 
 
 def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
-    """Return the lines from what a box reads; operands meet it from left to right."""
+    """Return the lines to a box from its operands, which meet it from left to right."""
     paths = []
     for i, each in enumerate(box.operands):
         source = boxes[each]
@@ -420,7 +427,7 @@ def edges_to(box: Box, boxes: Mapping[Hashable, Box]) -> list[str]:
 
 
 def leave(box: Box, place: int, graph: Graph) -> str:
-    """Return the mark below a node that is returned."""
+    """Return the arrow below a node that is an output."""
     top = box.y + HEIGHT / 2
     which = f"{place + 1}" if len(graph.outputs) > 1 else ""
     return (
@@ -434,7 +441,7 @@ FILLS = {"input": "rgba(56,132,255,.22)", "node": "rgba(128,128,128,.16)"}
 
 
 def draw_box(box: Box) -> str:
-    """Return a node as a rectangle with its label, a line as a line."""
+    """Return a node as a rectangle with its label, or a line's passage as a line."""
     left, top = box.x - box.width / 2, box.y - HEIGHT / 2
     if box.kind == "line":
         return f'<path d="M{box.x:.1f} {top:.1f}v{HEIGHT:.0f}" {STROKE}/>'

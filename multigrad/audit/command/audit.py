@@ -1,7 +1,7 @@
-"""`multigrad audit`: custom gradients held against laws, one of them, a file's or a package's.
+"""The command `multigrad audit`: one custom gradient, or all of a file or a package, by the laws.
 
-Each runs in another process, with a limit. It is printed when it is known, so that what was printed
-stays where somebody stops it.
+Each target runs in another process, with a time limit. A report is printed as soon as it is known,
+so that Ctrl-C loses none.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Print = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of every target.
+    """The options of an audit, the same for every target.
 
     Attributes:
-        words: the inputs, one for each argument; guessed where there are none.
+        words: the inputs, one for each argument; if empty, they are guessed.
         laws: the names of those to hold it against; None: all.
         surrogate: whether the gradient is meant to differ from the derivative; None: it is found.
         limit: seconds for each target.
@@ -74,7 +74,7 @@ def audit_targets(
     html: Path | None = None,
     echo: Print = print,
 ) -> int:
-    """Audit what is named, print what came of each, and return the exit status.
+    """Audit the targets, print a report of each, and return the exit status.
 
     Args:
         targets: module:name, a module, a package or a file.
@@ -83,7 +83,7 @@ def audit_targets(
     read_inputs(asked.words)
     found: list[tuple[str, AuditReport]] = []
     with Progress(echo) as progress, Apart(asked.limit) as process:
-        # What is said beside the reports is no part of JSON.
+        # Remarks next to the reports are no part of JSON.
         watched = Watched(process, progress, str if as_json else progress.echo)
         for target in targets:
             for name, report in _audit_all(watched, target, asked, len(targets) == 1):
@@ -103,7 +103,7 @@ def audit_targets(
 
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the names of the laws that are asked for, None for all."""
+    """Return the names of the laws to test, None for all."""
     known = [law.name for law in LAWS]
     for name in (*only, *but):
         if name not in known:
@@ -115,7 +115,7 @@ def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | No
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Where targets run, what shows which one does, and what says what there is beside reports."""
+    """The process in which targets run, the progress display, and the printer of remarks."""
 
     process: Apart
     progress: Progress
@@ -125,13 +125,13 @@ class Watched:
 def _audit_all(
     watched: Watched, target: str, asked: Asked, is_alone: bool
 ) -> Iterator[tuple[str, AuditReport]]:
-    """Yield the name and the report of each thing that a target names or defines."""
     process, progress, say = watched.process, watched.progress, watched.say
     with TemporaryDirectory() as folder:
         progress.begin(f"importing {target}")
         try:
             found = _find(process, target, folder, say)
         except MultigradError as error:
+            # A single target that cannot be imported is the command's error, one of many a report.
             if is_alone:
                 raise
             yield target, AuditReport(target, "", (), problem=str(error))
@@ -142,6 +142,7 @@ def _audit_all(
             _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
         for n, name in enumerate(progress.each(names)):
             call = Path(folder, str(n))
+            # A class that needs arguments is audited only if an example has recorded an object.
             if name in found.unmade and not call.exists():
                 say(f"{name} is not made without arguments: name an object of it")
             else:
@@ -149,14 +150,15 @@ def _audit_all(
 
 
 def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
-    """Find the targets to audit, without the modules that end the process on import."""
     journal, skipped = Path(folder, "imported"), dict[str, str]()
+    # A module may end the process on import: the journal names it, and the next try skips it.
     while True:
         # To import it takes none of an audit's time.
         process.first = (find_targets, target, str(journal), tuple(skipped))
         try:
             found: Targets = process.call(*process.first)
         except Lost as lost:
+            # Without a new name in the journal another try would end the same way.
             if not journal.exists() or (name := journal.read_text()) in skipped:
                 raise MultigradError(f"{target} cannot be imported: {lost}") from lost
             skipped[name] = str(lost)
@@ -172,12 +174,13 @@ def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
 
 
 def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:
-    """Let docstrings and tests call what is to be audited."""
     try:
         modules, files = process.call(places_to_look, names)
         if modules or files:
+            # Examples are the user's code and may end the process, so that another one runs them.
             with Apart(limit) as other:
                 other.first = process.first
+                # 0.8: the recorder stops by itself before its process is killed.
                 other.call(record, names, (modules, files), folder, 0.8 * limit)
     except MultigradError as error:
         say(f"docstrings and tests, which show inputs: {error}")
@@ -193,8 +196,8 @@ def _audit(process: Apart, name: str, asked: Asked, recorded: Path) -> AuditRepo
 
 # --- in the other process -------------------------------------------------------------------------
 def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
-    """Audit one thing, with inputs that are given, that its module states, that annotations,
-    docstrings or tests have for it, or that are guessed.
+    """Audit one target with the first inputs that it accepts: given, stated by its module, found in
+    annotations, docstrings or tests, or guessed.
 
     Args:
         recorded: the file of a call that a docstring or a test has made.
@@ -210,6 +213,7 @@ def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
             report = AuditReport(what, "", (), problem=str(error))
         if not report.problem:
             return replace(report, home=place_of(report.home), source=source)
+        # If no inputs fit, the problem with the surest ones is the one to report.
         first = report if first is None else first
     report = first if first is not None else AuditReport(what, "", (), "nobody knows its arguments")
     if not asked.words and stated is None:
@@ -223,7 +227,7 @@ def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
 def _calls_to_try(
     fn: Any, words: Sequence[str], stated: Any, recorded: str
 ) -> Iterator[tuple[str, Any, Sequence[Any]]]:
-    """Yield where inputs come from, what is called with them, and the inputs: the surest first."""
+    # The surest first: the caller stops at the first inputs that run.
     if words:
         yield "--input", fn, read_inputs(words)
         return
@@ -243,13 +247,13 @@ def _calls_to_try(
 
 
 def inputs_to_try(fn: Any) -> Iterator[Sequence[Any]]:
-    """Return the inputs to try where nobody gives any, the likeliest first."""
+    """Return the inputs to try if none are given, the likeliest first."""
     return (inputs for _, _, inputs in _calls_to_try(fn, (), None, ""))
 
 
 # --- printing -------------------------------------------------------------------------------------
 def summarize(reports: Iterable[AuditReport]) -> str:
-    """Return how many were audited, and which laws are broken how often."""
+    """Return how many targets were audited, and how often each law is broken."""
     every = list(reports)
     broken = Counter(finding.law for report in every for finding in report.findings)
     unrun = sum(bool(report.problem) for report in every)
@@ -294,13 +298,14 @@ $glossary
 
 
 def to_junit(reports: Reports) -> str:
-    """Return a suite of tests for each target, a test for each law."""
+    """Return JUnit XML: a test suite for each target, a test for each law."""
     root = ElementTree.Element("testsuites", name="multigrad audit")
     for name, report in reports:
         suite = ElementTree.SubElement(
             root,
             "testsuite",
             name=name,
+            # A target that does not run is one test, with an error.
             tests=str(len(report.laws) or 1),
             failures=str(len(report.findings)),
             errors=str(int(bool(report.problem))),
@@ -320,13 +325,14 @@ def to_junit(reports: Reports) -> str:
                 failure.text = f"{finding.sentence} Otherwise {finding.matters}."
             elif finding.state == NOT_APPLICABLE:
                 ElementTree.SubElement(case, "skipped", message=finding.reason)
+            # JUnit has no state for a refusal, which is no failure: the test passes with a remark.
             elif finding.state == REFUSED:
                 ElementTree.SubElement(case, "system-out").text = f"refused: {finding.reason}"
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
 def to_html(reports: Reports) -> str:
-    """Return a table of targets and laws, and what was seen where one is broken."""
+    """Return an HTML page: a table of targets and laws, and the findings of each target."""
     laws = [law for law in LAWS if any(law.name == each.law for _, r in reports for each in r.laws)]
     return PAGE.substitute(
         count=len(reports),

@@ -1,6 +1,6 @@
-"""Inputs for a target that nobody has given: by its annotations, by its docstring's shapes, else by
-the names of its arguments; and what the examples of docstrings and tests call it with. These are
-run in a process of their own, and the smallest call of each target is written down as it comes.
+"""Inputs for targets that come without any: from annotations, docstrings' shapes or argument names,
+or from calls that doctests and tests make. Those run in a process of their own, and the smallest
+call of each target is written down as it comes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "
 LINES = ("bias", "gamma", "beta", "running_mean", "running_var")
 EACH = SHAPE[-1]
 SHAPES = (SHAPE, (EACH, EACH), (EACH,), (2, 4, EACH), (2, 3, 4, EACH))
-# What an argument may be besides, one at a time.
+# Other values for an argument, tried one argument at a time.
 OTHERWISE = (None, 2, True, "uniform", "line", "indices")
 LENGTHS = (4, 6, 3, 5, 2)  # of axes that have names
 MOST_GUESSES, MOST_LENGTHS = 90, 3
@@ -59,7 +59,7 @@ Inputs = list[Any]
 
 
 def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
-    """Yield inputs that annotations and docstrings say the shapes of, and who says so."""
+    """Yield where shapes are stated, annotations or docstring, and inputs of these shapes."""
     parameters = _parameters_of(fn)
     hints = _hints_of(fn)
     annotated = [_annotated(hints.get(p.name, p.annotation)) for p in parameters]
@@ -67,6 +67,7 @@ def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
     written = [_written(p.name, text) for p in parameters]
     for source, found in ((ANNOTATIONS, annotated), (DOCSTRING, written)):
         if any(isinstance(each, tuple) for each in found):
+            # Shared by all arguments: axes of one name have one length.
             sizes = dict[str, int]()
             generator = np.random.default_rng(SEED)
             shapes = [None if each is None else _sized(each[0], sizes) for each in found]
@@ -96,6 +97,7 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
         generator = np.random.default_rng(SEED)
         likely = _likely_all(parameters, flags, shape, generator)
         yield likely
+        # Some code requires that its defaults are passed.
         if shape == SHAPE:
             yield [*likely, *_defaults_of(fn)]
         if shape == SHAPE and not isinstance(fn, tuple | Rule):
@@ -108,12 +110,12 @@ def _guesses(fn: Any) -> Iterator[Inputs]:
 
 
 def _shapes_beside(fn: Any) -> Iterator[tuple[int, ...]]:
-    """Yield shapes that may fit what an object holds, as the lengths of its weights tell."""
     if isinstance(fn, type):
         original = find_original(fn)
         fn = None if original.is_custom else original.call
     if fn is None or owner_of_method(fn) is not fn or inspect.isfunction(fn):
         return
+    # The lengths of an object's weights hint at its inputs' shapes; the last axes come first.
     shapes = (held_by(each).shape for each in read_state(fn).tensors.values())
     lengths = dict.fromkeys(int(n) for shape in shapes for n in reversed(shape))
     for n in itertools.islice(lengths, MOST_LENGTHS):
@@ -121,7 +123,6 @@ def _shapes_beside(fn: Any) -> Iterator[tuple[int, ...]]:
 
 
 def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) -> Iterator[Inputs]:
-    """Yield what is likely with another value for one argument, the last ones first."""
     generator = np.random.default_rng(SEED)
     likely = _likely_all(parameters, flags, shape, generator)
     tensors = {
@@ -130,6 +131,7 @@ def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) 
         "indices": draw(shape, "int64", generator),
     }
     for other in OTHERWISE:
+        # The last arguments first: they are the likeliest not to be tensors.
         for place in reversed(range(len(likely))):
             yield [*likely[:place], tensors.get(str(other), other), *likely[place + 1 :]]
 
@@ -144,11 +146,11 @@ def _likely_all(
 
 
 def _flags_of(function: Any) -> set[str]:
-    """Return the names of arguments that code uses as a condition, as no tensor is."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return set()
+    # An argument that is used as a condition is a flag: tensors have no truth value.
     tests: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.If | ast.IfExp | ast.While):
@@ -166,7 +168,6 @@ def _parameters_of(fn: Any) -> Sequence[Any]:
 
 
 def _defaults_of(fn: Any) -> Inputs:
-    """Return the defaults of the arguments that a call may leave out: some code wants them said."""
     fn = fn[0] if isinstance(fn, tuple) else fn
     signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
     given = signature.parameters.values() if signature is not None else ()
@@ -174,7 +175,6 @@ def _defaults_of(fn: Any) -> Inputs:
 
 
 def _code_of(fn: Any) -> Any:
-    """Return the function with the annotations of a target's arguments."""
     fn = fn[0] if isinstance(fn, tuple) else fn
     return getattr(fn, "forward", None) or getattr(fn, "call", None) or fn
 
@@ -187,7 +187,7 @@ def _hints_of(fn: Any) -> dict[str, Any]:
 
 
 def _annotated(annotation: Any) -> tuple[list[str], str] | None:
-    """Return axes and a dtype by an annotation of jaxtyping's kind, as `Float[Tensor, "n 3"]`."""
+    # jaxtyping keeps the axes of `Float[Tensor, "n 3"]` in `dim_str`.
     axes = getattr(annotation, "dim_str", None)
     if not isinstance(axes, str):
         return None
@@ -197,7 +197,7 @@ def _annotated(annotation: Any) -> tuple[list[str], str] | None:
 
 
 def _written(name: str, text: str) -> tuple[list[str], str] | None:
-    """Return axes by a docstring's line of an argument, as `x: of shape (N, C)`."""
+    # Matches a docstring's line of an argument, such as `x: of shape (N, C)`.
     found = re.search(
         rf"(?m)^\s*(?:- )?[`*]*{re.escape(name)}\b[^\n(]*(?:\([^)\n]*\))??[^\n(]*{AXES}", text
     )
@@ -208,7 +208,7 @@ def _written(name: str, text: str) -> tuple[list[str], str] | None:
 
 
 def _sized(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
-    """Return a shape for axes, of which those of one name are as long."""
+    # Axes of one name have one length.
     return tuple(
         int(axis)
         if axis.isdigit()
@@ -220,7 +220,6 @@ def _sized(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
 
 
 def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
-    """Return a value by an argument's annotation, else by its name."""
     annotation = str(getattr(parameter, "annotation", ""))
     if annotation.endswith("?"):  # of a schema
         return None
@@ -259,6 +258,7 @@ def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
     for module in {id(m): m for name in names if (m := holder_of(name))}.values():
         root = module.__name__.partition(".")[0]
         beside = [m for n, m in sorted(sys.modules.items()) if m and n.partition(".")[0] == root]
+        # Docstrings and tests often call a target through a wrapper in its package.
         own = words | set(_callers(beside, words))
         is_named = re.compile(rf"\b({'|'.join(map(re.escape, own))})\b").search
         for each in beside:
@@ -266,14 +266,15 @@ def places_to_look(names: Sequence[str]) -> tuple[list[str], list[str]]:
             if ">>> " in text and is_named(text):
                 modules.add(each.__name__)
         for file in _test_files(sys.modules.get(root, module)):
+            # `__self__` of the bound `search` is the compiled pattern.
             count = len(set(re.findall(is_named.__self__, file.read_text("utf-8", "replace"))))
             if count:
+                # Negative, to sort the files that name the most targets first.
                 files[str(file)] = -count
     return sorted(modules), sorted(files, key=lambda file: (files[file], file))[:MOST_FILES]
 
 
 def _callers(modules: Sequence[types.ModuleType], words: set[str]) -> Iterator[str]:
-    """Yield the functions and classes whose code names a target."""
     for module in modules:
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) != module.__name__:
@@ -290,6 +291,7 @@ def _test_files(package: types.ModuleType) -> Iterator[Path]:
     file = Path(str(package.__file__)).resolve()
     is_package = hasattr(package, "__path__")
     folder = file.parent
+    # An installed package's parent is site-packages, where tests are of other packages.
     if is_package:
         yield from _named_as_tests(folder.rglob("*.py"))
         folder = folder.parent
@@ -324,6 +326,7 @@ def record(
     for n, name in enumerate(names):
         with contextlib.suppress(Exception):  # it is audited with other inputs
             recorder.watch(n, find_target(name))
+    # As `python -m pytest` does, so that tests can import from the current folder.
     sys.path.insert(0, os.getcwd())
     with contextlib.redirect_stderr(io.StringIO()):
         recorder.deadline = start + seconds / 2
@@ -333,9 +336,7 @@ def record(
 
 
 def read_record(file: str) -> tuple[str, Any, list[Any]] | None:
-    """Return where a call stands, the object that was called (None: the target) and its inputs;
-    None where there was no call.
-    """
+    """Return where a call was made, the object called (None: the target) and its inputs, if any."""
     try:
         return pickle.loads(Path(file).read_bytes())  # our own, of a moment ago
     except FileNotFoundError:
@@ -346,13 +347,14 @@ class Recorder:
     """Keeps the smallest call of each target.
 
     Attributes:
-        place: what runs now.
+        place: the docstring or the test that runs now.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         self.place = ""
         self.deadline = float("inf")
+        # By target, the rank of the call on disk; `keep` only lowers it.
         self.ranks = [UNWANTED] * count
 
     @property
@@ -362,7 +364,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def run(self, place: str) -> Iterator[None]:
-        """Stop what runs too long: it gets a TimeoutError, again and again."""
+        """Interrupt an example by TimeoutErrors, repeated because it may catch one."""
         self.place = place
         has_alarm = hasattr(signal, "setitimer")  # Windows has none
         if has_alarm:
@@ -375,9 +377,10 @@ class Recorder:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def watch(self, n: int, target: Any) -> None:
-        """Look at the calls of a target from now on."""
+        """Record the calls of a target from now on."""
         if isinstance(target, type) and find_custom(target) is not None:
             takes_ctx = not find_original(target).function.recipe.has_setup
+            # `takes_ctx` is a bool used as 0 or 1: ctx is no input.
             self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
         elif isinstance(target, type):
             names = ("forward", "call", "__call__")
@@ -392,6 +395,7 @@ class Recorder:
             standing = Standing(
                 target, lambda args, kwargs: self.keep(n, None, _positional(target, args, kwargs))
             )
+            # Modules may have imported the function by name: replace it wherever it is bound.
             for module in list(sys.modules.values()):
                 for name, value in list(getattr(module, "__dict__", {}).items()):
                     if value is target:
@@ -405,11 +409,12 @@ class Recorder:
             keep(args, kwargs)
             return own(*args, **kwargs)
 
+        # A plain function in its place would be bound as a method.
         is_static = isinstance(vars(cls).get(name), staticmethod)
         setattr(cls, name, staticmethod(recorded) if is_static else recorded)
 
     def keep(self, n: int, owner: Any, args: Sequence[Any] | None) -> None:
-        """Write a call down, if it is smaller than that which was."""
+        """Write a call down if it is smaller than the one written before."""
         try:
             leaves, tree = flatten(tuple(args or ()), {})
             leaves = [_read(leaf) for leaf in leaves]
@@ -418,15 +423,14 @@ class Recorder:
                 given, _ = optree.tree_unflatten(tree, leaves)
                 data = pickle.dumps((self.place, owner, list(given)))
                 (self.folder / f"{n}").write_bytes(data)
+                # Small enough: no later call replaces it.
                 self.ranks[n] = rank if rank > SMALL else 0
         except Exception:  # noqa: S110  # it is no call that could be made again
             pass
 
 
 def _rank(arrays: Sequence[Any]) -> int:
-    """Return how many numbers a call has; numbers that are all the same show less, and are worse
-    than any; without floats there is nothing to be audited.
-    """
+    # Fewer numbers rank better. Equal ones hide errors, so they rank last; no floats, unwanted.
     floats = [a for a in arrays if is_float_array(a)]
     if not any(a.size for a in floats):
         return UNWANTED
@@ -435,7 +439,7 @@ def _rank(arrays: Sequence[Any]) -> int:
 
 
 class Standing:
-    """Stands for a function, and says what it is called with."""
+    """A stand-in for a function that reports the arguments of each call."""
 
     def __init__(self, function: Any, keep: Callable[[Any, Any], None]) -> None:
         self._function, self._keep = function, keep
@@ -457,10 +461,10 @@ def _positional(function: Any, args: Any, kwargs: Any) -> Sequence[Any] | None:
 
 
 def _read(leaf: Any) -> Any:
-    """Return a tensor as an array; of one without values, numbers in its shape."""
     try:
         return as_array(leaf)
     except Exception:  # it is traced
+        # It has no values: draw some.
         shape = tuple(map(int, leaf.shape))
         return draw(shape, dtype_name(leaf.dtype), np.random.default_rng(SEED))
 
@@ -496,7 +500,7 @@ def _run_tests(files: Sequence[str], recorder: Recorder) -> None:
 
 
 class Watching:
-    """Tells the recorder which test runs, and stops them when it has what it wants."""
+    """The pytest plugin that tells the recorder which test runs, and stops when it is done."""
 
     def __init__(self, file: str, recorder: Recorder) -> None:
         self.file, self.recorder = file, recorder
@@ -506,7 +510,6 @@ class Watching:
         self.running.enter_context(self.recorder.run(f"{Path(self.file).name}::{item.name}"))
 
     def pytest_runtest_teardown(self, item: Any) -> None:
-        """Stop where nothing is left to be seen."""
         self.running.close()
         if self.recorder.is_done:
             item.session.shouldstop = "each target was called"

@@ -1,4 +1,4 @@
-"""`multigrad lock` and `multigrad verify`: what is named by words is found, asked and written."""
+"""The commands `multigrad lock` and `multigrad verify`: names to objects, probes to a file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from multigrad.look.command.options import FAILED, Progress, place_of_part
 from multigrad.rules.registry import resolve
 from multigrad.rules.saving.files import from_dict
 
-# By the word before the colon: how the paths of a framework's functions begin.
+# By the word before the colon, the prefix of the paths of a framework's functions.
 BEGINS = {
     "torch": "torch", "jax": "jax", "tensorflow": "tf", "tf": "tf", "keras": "keras",
     "multigrad": "multigrad.xp", "numpy": "multigrad.xp",
@@ -40,14 +40,15 @@ BEGINS = {
 def write_lock(
     named: Sequence[str], out: Path, frameworks: Sequence[str], python: str | None
 ) -> tuple[str, bool]:
-    """Write a lock, and return what is in it in a sentence, and whether that is all.
+    """Write a lock; return a sentence that says what it holds, and whether it is complete.
 
-    Ctrl-C leaves what is known, in a file beside.
+    Ctrl-C leaves the answers so far in a file next to it.
     """
     check_frameworks(frameworks)
     lock = LockFile()
     asked: dict[str, Probe] = {}
     for word in named:
+        # A framework's function gives probes; any other word names a rule or a Function.
         if probes := function_probes(word):
             asked |= probes
         else:
@@ -59,6 +60,7 @@ def write_lock(
         if not lock.answers:
             return "nothing was asked yet; no file is written", False
         out = place_of_part(out)
+    # Only named functions must exist: the table may name some that this version lacks.
     elif asked:
         _refuse_unknown(lock)
     write_whole(out, format_lock(lock))
@@ -80,6 +82,7 @@ def ask(
         asking.run()
     if not progress.stopped:
         return asking.answers, True
+    # A framework without a version has not answered anything.
     return {name: answer for name, answer in asking.answers.items() if answer.version}, False
 
 
@@ -99,6 +102,7 @@ def find_saved(word: str) -> Any:
     if stated is None:
         stated = guess_inputs(found)
     inputs: Any = stated() if callable(stated) else stated
+    # The first call captures the graph, without which there is nothing to save.
     function(*inputs)
     return function
 
@@ -126,7 +130,6 @@ def function_probes(word: str) -> dict[str, Probe]:
 
 
 def _refuse_unknown(lock: LockFile) -> None:
-    """Check that the functions that were asked for are there."""
     for name, answer in lock.answers.items():
         if answer.absent:
             raise MultigradError(f"{name} cannot be asked: {answer.absent}")
@@ -143,7 +146,7 @@ def verify_lock(
     as_json: bool,
     echo: Callable[[str], object],
 ) -> int:
-    """Print what differs from a lock, as far as Ctrl-C lets it, and return the exit status."""
+    """Print what differs from a lock, or what Ctrl-C left of it, and return the exit status."""
     check_frameworks(frameworks)
     lock = read_lock(path)
     check_entries(lock)
@@ -154,6 +157,7 @@ def verify_lock(
         result.remarks.append("stopped: the rest was not compared")
     elif python is None:
         verify_objects(lock, find_saved, result)
+    # Another Python may lack multigrad: it runs only the frameworks' probes.
     elif lock.objects:
         result.remarks.append(f"{len(lock.objects)} rules and Functions: not run by {python}")
     echo(json.dumps(result.to_dict(), indent=1) if as_json else str(result))

@@ -1,8 +1,8 @@
-"""What `multigrad audit` is told to audit: what a word names, and what a module defines.
+"""Targets of `multigrad audit`: what a name refers to, and which targets a module defines.
 
-Code that is imported may import a library that needs help before and after. A helper is a module of
-a backend's package with `prepare` (before the import), `mend` (after it), `is_interpreted` (whether
-it changes where code runs), `NAME` of that place, and `NOTE`, which says what is different there.
+Audited code may import a library that needs a helper. That is a module of a backend's package with
+`prepare` (before the import; `Helped` calls its counterpart after it), `is_interpreted` (whether it
+changes where code runs), `NAME` of that place, and `NOTE`, which says what is different there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from multigrad.rules.registry import get
 
 from ...backend.finding.installed import extra_line
 
-# What follows a forward's name in that of its VJP, and what its cotangent is called.
+# Endings that make a forward's name that of its VJP, and names of cotangents.
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
 COTANGENTS = re.compile(r"g|gy|dy|dz|dout|ct|cot|upstream|cotangents?|(d|g|grad)_?(out|outputs?|y)")
 IN_NUMPY = ("", "numpy", "scipy", "autograd")
@@ -43,12 +43,12 @@ DEPTH = 3  # of functions between a module and a custom gradient
 
 @dataclass(slots=True)
 class Targets:
-    """What is audited.
+    """The targets that a word stands for.
 
     Attributes:
         names: as `find_target` reads them.
         unimported: modules that cannot be imported, with the reason.
-        unmade: classes of modules that are not made without arguments.
+        unmade: classes of modules that cannot be made without arguments.
     """
 
     names: tuple[str, ...] = ()
@@ -74,6 +74,7 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
     note = Path(journal).write_text if journal else None
     found = find_custom_gradients(holder, (Function, Rule), note, skipped)
     home = holder.__name__
+    # The dots keep package `ab` from counting as part of `a`.
     modules = [m for n, m in sorted(sys.modules.items()) if m and f"{n}.".startswith(f"{home}.")]
     ids = {id(value) for value in found.named.values()}
     names = list(found.named)
@@ -110,12 +111,11 @@ def find_target(what: str) -> Any:
 
 
 def holder_of(what: str) -> types.ModuleType | None:
-    """Return the module of a target, None for what is of ours."""
+    """Return the module of a target, None for a rule, a saved file or a Function of multigrad."""
     return None if _is_of_library(what) else import_target(what.partition(":")[0])
 
 
 def _is_of_library(what: str) -> bool:
-    """Return whether a word names a rule, a Function of the library or a saved file."""
     if ":" in what or what.endswith(".py"):
         return False
     if what.endswith(".json") or what.startswith("estimators."):
@@ -124,6 +124,7 @@ def _is_of_library(what: str) -> bool:
         get(what)
     except RuleError:
         return False
+    # A rule may share its name with a module, which then wins.
     with contextlib.suppress(ImportError, ValueError):
         return importlib.util.find_spec(what) is None
     return True
@@ -131,10 +132,11 @@ def _is_of_library(what: str) -> bool:
 
 # --- what a module defines beside custom gradients ----------------------------------------------
 def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any] | None:
-    """Return a forward and its VJP, which are plain functions in NumPy: one that stands beside it
-    as name_vjp, or one that HIPS autograd was told of.
+    """Return a forward and its VJP, plain NumPy functions, or None: the VJP has the same name with
+    an ending of PAIRED, or is registered with HIPS autograd.
     """
     known = getattr(sys.modules.get("autograd.core"), "primitive_vjps", {})
+    # An unhashable object raises TypeError: it is no primitive.
     with contextlib.suppress(TypeError):
         if forward in known and _is_of(getattr(forward, "fun", forward), holder):
             return _of_hips(forward, known[forward])
@@ -150,9 +152,7 @@ def pair_of(holder: types.ModuleType, name: str, forward: Any) -> tuple[Any, Any
 
 
 def _as_pair(forward: Any, backward: Any) -> tuple[Any, Any] | None:
-    """Return a pair as `xg.function` takes it, None where it is not plain which one is the
-    cotangent.
-    """
+    # None if it is not clear which argument is the cotangent.
     given, taken = (list(read_parameters(each) or ()) for each in (forward, backward))
     if taken[1:] == given and taken[0] not in given:
         return forward, backward
@@ -172,10 +172,12 @@ def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
 
     def backward(grad_out: Any, *args: Any) -> Any:
         places = tuple(i for i, x in enumerate(args) if getattr(x, "dtype", None) is not None)
+        # HIPS autograd gives the gradients of `places` only, in their order.
         found = iter(make(places, primitive(*args), args, {})(grad_out))
         return tuple(next(found) if i in places else None for i in range(len(args)))
 
     forward.__name__ = primitive.__name__
+    # The audit reads argument names, which the wrapper's *args would hide.
     signature = inspect.signature(getattr(primitive, "fun", primitive))
     forward.__dict__["__signature__"] = signature
     return forward, backward
@@ -198,18 +200,18 @@ def _find_operator(what: Any) -> Callable[..., Any] | None:
 
 
 def _operators(module: types.ModuleType) -> Iterator[str]:
-    """Yield the registered operators whose names stand in a module's code."""
     text = source_of(module)
     for backend in in_use():
         for full in backend.imports.operators() if backend.imports.operators else ():
             space, _, name = full.partition("::")
+            # Registered under "space::name", or with the namespace and the name as two strings.
             apart = rf"[\"']{space}[\"'](?s:.*)\b{name}\b"
             if space in text and re.search(rf"[\"']{full}\b|{apart}", text):
                 yield full
 
 
 def source_of(module: types.ModuleType) -> str:
-    """Return a module's code, "" where there is none."""
+    """Return a module's source code, "" if there is none."""
     try:
         return inspect.getsource(module)
     except (OSError, TypeError):
@@ -217,7 +219,6 @@ def source_of(module: types.ModuleType) -> str:
 
 
 def _models(modules: list[types.ModuleType], ids: set[int]) -> Iterator[tuple[str, type]]:
-    """Yield classes of modules and layers whose code leads to a custom gradient."""
     for module in modules:
         for name, value in sorted(vars(module).items()):
             if isinstance(value, type) and _is_of(value, module) and _is_model(value):
@@ -232,11 +233,11 @@ def _is_model(cls: type) -> bool:
 
 
 def _leads_to(function: types.FunctionType, ids: set[int], depth: int) -> bool:
-    """Return whether a function's code names a custom gradient, or another one that does."""
     root = function.__module__.partition(".")[0]
     for _, value in mentioned(function):
         if id(value) in ids or id(getattr(value, "__self__", None)) in ids:
             return True
+        # Only functions of the same package are followed, DEPTH calls deep.
         is_own = inspect.isfunction(value) and value.__module__.partition(".")[0] == root
         if depth and is_own and _leads_to(value, ids, depth - 1):
             return True
@@ -273,6 +274,7 @@ def _import_as_named(name: str) -> types.ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise MultigradError(f"there is no file {name}")
+    # In sys.modules before it runs, as importlib does: dataclasses look themselves up there.
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))
     try:
@@ -295,11 +297,12 @@ _used: list[Any] = []
 
 
 class Ahead(MetaPathFinder):
-    """Sees the first import of a library, and lets its helper be there before."""
+    """A finder that lets a library's helper prepare before the first import of the library."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in HELPERS:
             return None
+        # Off the path meanwhile: `find_spec` below would recurse.
         sys.meta_path.remove(self)
         try:
             helper = _load(HELPERS[name])
@@ -316,7 +319,7 @@ class Ahead(MetaPathFinder):
 
 
 class Helped(Loader):
-    """The loader of a library, of which others may be in use, and what comes after it."""
+    """The loader of a library with a helper, which it calls after the import."""
 
     def __init__(self, loader: Loader, helper: Any) -> None:
         self.loader, self.helper = loader, helper
@@ -325,6 +328,7 @@ class Helped(Loader):
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
+        # Restored first, so that the library sees its own loader.
         module.__loader__ = self.loader
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader
@@ -334,7 +338,7 @@ class Helped(Loader):
 
 
 def _load(name: str) -> Any:
-    """Return a module without its package, which may import the library itself."""
+    # Without an import of its package, which may import the library itself.
     package, *rest = name.split(".")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:

@@ -1,3 +1,1 @@
-"""The lock: what a rule, a Function and the frameworks' own functions give, written down, and held
-against what they give later.
-"""
+"""Locks: recorded results of rules, Functions and the frameworks' own functions, for comparison."""

@@ -1,6 +1,6 @@
 """The file `gradients.lock`: plain JSON, sorted, a probe on a line; docs/format.md specifies it.
 
-What is read is checked as a whole before anything of it is asked.
+A file is checked as a whole before any of its calls is run.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from .runner import Refused, framework_of, read_call
 Data = Any
 FORMAT, VERSION = "multigrad-lock", 1
 FIELDS = ("format", "version", "hash", "frameworks", "objects")
+# A float as C prints it by %a; float64 has at most 13 hex digits.
 HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
 LETTER = re.compile(r"[a-z]")
 OUTCOMES = {"missing": bool, "raises": str}
+# Levels of lists in an input, a limit for untrusted files.
 MOST_NESTED = 6
 
 
 @dataclass(slots=True)
 class LockFile:
-    """What a file holds.
+    """The content of a lock file.
 
     Attributes:
         probes: by name.
@@ -54,6 +56,7 @@ class LockFile:
             "frameworks": frameworks,
             "objects": self.objects,
         }
+        # The hash covers all other fields, so that an edit by hand is noticed.
         return {**data, "hash": digest(data)}
 
     def _places(self, answer: Answer) -> dict[str, Data]:
@@ -73,7 +76,7 @@ def format_lock(lock: LockFile) -> str:
 
 
 def _lines(data: Data, name: str, indent: str) -> Iterator[str]:
-    """Yield the lines of a value: one where it holds no object that holds objects."""
+    # One line for each probe, so that a diff of two locks shows single probes.
     head = f"{indent}{json.dumps(name)}: " if name else indent
     if _depth(data) <= 2:  # no more than an outcome
         yield head + json.dumps(data, sort_keys=True, ensure_ascii=False)
@@ -103,6 +106,7 @@ def read_lock(path: str | Path) -> LockFile:
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')
     version = data.get("version")
+    # `type() is`, not isinstance: True is an int too.
     if type(version) is not int or version < 1:
         fail(f"{path}: version", f"expected {VERSION}, got {describe(version)}")
     if version > VERSION:
@@ -117,6 +121,7 @@ def read_lock(path: str | Path) -> LockFile:
 def _decode(data: Data) -> LockFile:
     read_fields(data, "", FIELDS)
     said = data["hash"]
+    # Before anything is decoded: an edited file is refused as a whole.
     if digest({name: data[name] for name in FIELDS if name != "hash"}) != said:
         fail("hash", "the lock is not as it was written: write it again, by multigrad lock")
     lock = LockFile(objects=_object(data["objects"], "objects"))
@@ -148,6 +153,7 @@ def _decode_place(
         _check_numbers(number, f"{where}.inputs.{letter}", MOST_NESTED)
     for call, outcome in _object(fields["calls"], f"{where}.calls").items():
         try:
+            # Parsed and checked against the functions that a probe may call; nothing runs.
             read_call(call)
             owner = framework_of(call)
         except Refused as error:

@@ -1,8 +1,8 @@
-"""Probes: calls of a framework's functions where there is no derivative, or more than one, so that
-each framework chooses. `probes.txt` is the table.
+"""Probes: calls of a framework's functions at points without a derivative, or with more than one,
+where each framework chooses. `probes.txt` is the table.
 
-What they give is asked of `runner.py` in a process of its own, of any Python. A call may end its
-process: that is its answer, and a new process goes on with the next one.
+`runner.py` runs them in a process of its own, under any Python. A call may end its process: that is
+its answer, and a new process continues with the next probe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...errors import MultigradError
 from .runner import NAMESPACES, framework_of, hex_of
 
 TABLE = Path(__file__).with_name("probes.txt")
-# Where a function that the table has not is asked.
+# Where a function that is not in the table is probed.
 ANYWHERE = """
 at 0 {"x": 0}
 at -0.0 {"x": -0.0}
@@ -49,8 +49,8 @@ class Probe:
     """One call at one place.
 
     Attributes:
-        at: as a sentence goes on after "its derivative".
-        inputs: by the letters that stand in the call, hex floats or nested lists of them.
+        at: the place in words, to follow "its derivative".
+        inputs: by the letters in the call, hex floats or nested lists of them.
     """
 
     call: str
@@ -83,6 +83,7 @@ def read_probes(text: str) -> Iterator[Probe]:
         if not line or line.startswith("#"):
             continue
         if not line.startswith(" "):
+            # Places hold for all calls that follow; a place after a call begins a new group.
             places = [] if have_calls else places
             have_calls = False
             at, _, inputs = line.partition(" {")
@@ -103,8 +104,8 @@ def find_probes(frameworks: Sequence[str] = tuple(NAMESPACES)) -> dict[str, Prob
 
 
 def probes_of(path: str) -> dict[str, Probe]:
-    """Return the table's probes of a function; of one of a single tensor, and of one that it has
-    not, also those where most have their kinks.
+    """Return the table's probes of a function. If it takes one tensor, or the table does not have
+    it, add probes at the common kinks.
     """
     known = {name: probe for name, probe in read_table().items() if probe.path == path}
     call = f"{path}(x)"
@@ -126,10 +127,10 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_PLATFORMS": "cpu"}
 
 @dataclass(slots=True)
 class Answer:
-    """What a framework gives.
+    """The answers of a framework.
 
     Attributes:
-        version: "" where it is absent.
+        version: "" if it is absent.
         absent: why it cannot be imported.
     """
 
@@ -139,15 +140,15 @@ class Answer:
 
 
 class Asking:
-    """Frameworks that are asked, each in a process of its own.
+    """A run of probes, each framework in a process of its own.
 
     Args:
-        probes: what they are asked.
+        probes: by name.
         python: the path of the Python that runs them; None: this one.
-        note: is told of each answer, from any thread.
+        note: called with the framework's name after each answer, from any thread.
 
     Attributes:
-        answers: what is known by now, also where `run` was interrupted.
+        answers: those so far, also after `run` was interrupted.
     """
 
     def __init__(
@@ -167,13 +168,14 @@ class Asking:
         self._ended = False
 
     def run(self) -> dict[str, Answer]:
-        """Ask, and return the answers."""
+        """Run the probes, and return the answers."""
         order = sorted(self.own, key=lambda name: -len(self.own[name]))  # the longest first
         with ThreadPoolExecutor(AT_ONCE) as pool:
             try:
                 for asked in [pool.submit(self._ask, name) for name in order]:
                     asked.result()
             finally:
+                # Also on Ctrl-C: the threads wait for these processes.
                 self._ended = True
                 pool.shutdown(wait=False, cancel_futures=True)
                 for process in self._processes:
@@ -188,15 +190,17 @@ class Asking:
             pending = [name for name in pending if name not in answer.outcomes]
             if code == 0 or answer.absent or self._ended:
                 return
+            # A negative code is a signal; a positive one is an error of the runner itself.
             if not answer.version or code > 0 or not pending:
                 last = (said.strip().splitlines() or ["it says nothing"])[-1]
                 python = self._python or sys.executable
                 raise MultigradError(f"{python} does not run {framework}: {last}")
+            # Probes run in sorted order: the first without an answer ended the process.
             answer.outcomes[pending.pop(0)] = {"raises": ENDS}
 
     def _run(self, framework: str, probes: Mapping[str, Probe]) -> tuple[int, str]:
-        """Take the answers as they come; return how the process ended, and what else it said."""
         rows = {name: {"call": each.call, "inputs": each.inputs} for name, each in probes.items()}
+        # Files, not pipes: a full pipe of stderr would block the process.
         with TemporaryFile("w+") as asked, TemporaryFile("w+", errors="replace") as said:
             json.dump({"framework": framework, "probes": rows}, asked)
             asked.seek(0)
@@ -211,6 +215,7 @@ class Asking:
                 )
             except OSError as error:
                 raise MultigradError(f"{self._python} cannot be run: {error}") from error
+            # Reading lines has no timeout, so that a timer kills the process.
             late = threading.Event()
             timer = threading.Timer(SECONDS, lambda: (late.set(), process.kill()))
             timer.daemon = True
@@ -231,14 +236,12 @@ class Asking:
 
 
 def _paths(python: str | None) -> dict[str, str]:
-    """Return where this Python finds its modules, for another process of it."""
     if python is not None:
         return {}
     return {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
 def _take(line: Mapping[str, Any], answer: Answer) -> bool:
-    """Note a line, and return whether it answers a probe."""
     if "probe" in line:
         answer.outcomes[line["probe"]] = line["outcome"]
         return True

@@ -1,9 +1,9 @@
-"""Runs probes of a framework's conventions: this file alone, the framework, and nothing else.
+"""Runner of probes: a script that needs this file, the framework, and nothing else.
 
 `python runner.py` reads `{"framework": name, "probes": {...}}` from its input and prints what
-each gives, so that a lock is verified under any Python, of 3.8 on, where multigrad is not
-installed. A probe is data: a call of public functions with tensors and literals, which is read, and
-not evaluated.
+each gives, so that a lock is verified under any Python from 3.8 on, even without multigrad. A probe
+is data: a call of public functions with tensors and literals, which is parsed and checked, never
+passed to `eval`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMESPACES = {
     "keras": ("keras.ops", "keras.activations", "keras.losses"),
     "multigrad": ("multigrad.xp",),
 }  # fmt: skip
-# What reads or writes files, or changes the library.
+# Functions that read or write files, or change the library.
 REFUSED = re.compile(r"_.*|(load|save|set|from|import|compile|fork|seed|manual|py_|numpy_).*")
 WORD = re.compile(r"[A-Za-z_0-9]{1,20}")
 MOST_CALL = 300
@@ -58,7 +58,7 @@ def framework_of(call: str) -> str:
 
 
 def read_call(text: str) -> Any:
-    """Return a call as its tree, in which everything is legal; an index of its result too."""
+    """Return the checked syntax tree of a call, or of an index into a call's result."""
     if type(text) is not str or len(text) > MOST_CALL:
         raise Refused(f"a call is a text of at most {MOST_CALL} characters")
     try:
@@ -147,6 +147,7 @@ def _find(path: str, module: Any) -> Callable[..., Any]:
         if not hasattr(found, part):
             raise Missing(path)
         found = getattr(found, part)
+    # To call a class could do more than compute.
     if isinstance(found, type) or not callable(found):
         raise Refused(f"{path} is no function")
     return found
@@ -169,6 +170,7 @@ def differentiate_torch(torch: Any, f: Any, inputs: Sequence[Any], pull: Any) ->
 
 
 def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
+    # On the CPU, so that locks of different machines can be compared.
     with jax.default_device(jax.devices("cpu")[0]):
         given = [jax.numpy.asarray(each, dtype=DTYPE) for each in inputs]
         value, back = jax.vjp(f, *given)
@@ -202,6 +204,7 @@ def differentiate_keras(keras: Any, f: Any, inputs: Sequence[Any], pull: Any) ->
 def differentiate_multigrad(multigrad: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     np = importlib.import_module("numpy")
     given = [np.asarray(each, DTYPE) for each in inputs]
+    # Probes go to poles on purpose.
     with np.errstate(all="ignore"):
         value, back = multigrad.vjp(f, *given)
         if value.dtype.kind != "f":
@@ -235,6 +238,7 @@ def load(framework: str) -> Any:
 
 def version_of(framework: str, module: Any) -> str:
     """Return a framework's version; Keras's with what it runs on."""
+    # Without the build's part, such as +cpu.
     version = str(module.__version__).partition("+")[0]
     return f"{version} on {module.backend.backend()}" if framework == "keras" else version
 
@@ -250,6 +254,7 @@ def answer(framework: str, probes: Mapping[str, Probe]) -> Iterator[Mapping[str,
         yield {"absent": f"{type(error).__name__}: {str(error)[:200]}"}
         return
     yield {"version": version_of(framework, module)}
+    # Sorted: the caller takes the first without an answer for the one that ended the process.
     for name in sorted(probes):
         yield {"probe": name, "outcome": run_probe(framework, module, probes[name])}
 
@@ -261,6 +266,7 @@ def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
     inputs = [_nest(probe["inputs"][name]) for name in names]
 
     def call(*given: Tensor) -> Tensor:
+        # No `strict`: zip has it from Python 3.10 on, and this file runs on 3.8.
         return _make(tree, module, dict(zip(names, given)))
 
     try:
@@ -306,14 +312,13 @@ def hex_of(number: float) -> str:
 
 
 def main() -> None:
-    """Answer the question on the input, a line for each probe.
-
-    What frameworks print goes to the other stream.
-    """
+    """Answer the question on the input, a line for each probe."""
+    # Frameworks print to stdout: theirs goes to stderr, so that only answers are left.
     out, sys.stdout = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
     asked = json.load(sys.stdin)
     for line in answer(asked["framework"], asked["probes"]):
+        # Flushed, because the next probe may end the process.
         print(json.dumps(line, sort_keys=True), file=out, flush=True)
 
 

@@ -1,5 +1,5 @@
-"""A lock held against what is installed now, and its rules and Functions against what they are now
-on every backend; what differs is a sentence.
+"""Verification of a lock: its probes against the installed frameworks, its rules and Functions
+against every backend. Each difference is a sentence.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Change:
 
 @dataclass(slots=True)
 class Verification:
-    """What became of a lock.
+    """The result of a verification.
 
     Attributes:
-        changes: what differs; a lock without them is kept.
-        remarks: what is said beside: what was not compared, and why.
+        changes: what differs; if there are none, the lock is kept.
+        remarks: what was compared, what was not, and why.
     """
 
     changes: list[Change] = field(default_factory=list)
@@ -95,9 +95,10 @@ def compare_answers(
     """Add to a result what differs between two answers of a framework."""
     if now.absent:
         result.remarks.append(
-            f"{framework} {locked.version} was locked and is not to be had here: {now.absent}"
+            f"{framework} {locked.version} was locked and is not available here: {now.absent}"
         )
         return
+    # Keras's version names its backend: numbers of two backends are not compared.
     before, after = locked.version.partition(" on "), now.version.partition(" on ")
     if before[2] != after[2]:
         result.remarks.append(
@@ -107,6 +108,7 @@ def compare_answers(
     words = _Words(probes, framework, locked.version, now.version)
     count = len(result.changes)
     rounded: Counter[str] = Counter()
+    # Several probes may give one sentence, because names are shortened.
     seen = set()
     asked = sorted(set(locked.outcomes) & set(now.outcomes))
     for name in asked:
@@ -157,10 +159,11 @@ class _Words:
                 what = f"{name}'s derivative" if letter else name
                 of = f" for {letter}" if letter and len(locked["derivative"]) > 1 else ""
                 yield f"{what}{of} {probe.at} is {say(was)} {then} and {say(is_now)} {here}"
+        # "" was counted too, with 0.
         rounded.pop("", None)
 
     def name(self, probe: Probe) -> str:
-        """Return a function's name, with its arguments where that alone could be another's."""
+        """Return a function's name, with its arguments if another probe has the same name."""
         last = probe.path.rpartition(".")[2]
         same = [
             each
@@ -182,7 +185,7 @@ def _ends(outcome: Outcome) -> str:
 
 
 def compare(was: Sequence[str] | None, now: Sequence[str] | None) -> tuple[bool, str]:
-    """Return whether two results count as the same, and how they differ if so."""
+    """Return whether two results count as the same, and how they still differ."""
     if was is None or now is None:
         return was is now, ""
     if len(was) != len(now):
@@ -214,7 +217,7 @@ def say(numbers: Sequence[str] | None) -> str:
 
 Data = Any
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")  # they have float64
-# By dtype, beside 1: what kernels' roundings may differ by. docs/format.md has the same.
+# By dtype, relative to max(1, size): what kernels' roundings may differ by, as in docs/format.md.
 CLOSE_IN = {"float64": 2.0**-40, "float32": 2.0**-16, "bfloat16": 2.0**-5, "float16": 2.0**-7}
 
 
@@ -226,13 +229,14 @@ def make_entry(word: str, found: Any) -> Data:
         evidence = document.get("evidence")
     else:
         found = getattr(found, "captured_form", found)
+        # By way of a document: the lock covers what a saved file would hold.
         document = (found if isinstance(found, Function) else resolve(found)).to_dict()
         obj, evidence = from_dict(document), None
     return {"kind": document["kind"], **(evidence or make_evidence(obj, document))}
 
 
 def is_file(word: str) -> bool:
-    """Whether a word names a saved file, as commands take it."""
+    """Return whether a word names a saved file."""
     return Path(word).suffix == ".json" or (":" not in word and Path(word).is_file())
 
 
@@ -242,7 +246,7 @@ def check_entries(lock: LockFile) -> None:
 
 
 def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verification) -> None:
-    """Add to a result what became of the rules and Functions of a lock."""
+    """Add to a result how the rules and Functions of a lock differ now."""
     installed = {row.name: row.version for row in backends() if row.installed}
     for word, locked in lock.objects.items():
         try:
@@ -279,10 +283,12 @@ def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:
         )
     if locked["op_set"] != OP_SET:
         yield f"{word} was locked with op set {locked['op_set']}, and this multigrad has {OP_SET}"
+    # `conventions_of` reads no more of a graph than its ops.
     ops = {"nodes": [{"op": op} for op in locked["conventions"]]}
     for op, places in conventions_of(ops).items():
         for at, row in places.items():
             before = locked["conventions"][op].get(at)
+            # A place that is not in the lock is newer than it.
             if before is not None and before != row:
                 yield (
                     f"{op}'s derivative {at} is {_say(before)} in the lock of {word} "
@@ -310,19 +316,18 @@ def _leaves(data: Data) -> Iterator[str]:
 
 
 def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Iterator[str]:
-    """Yield what a backend, named with its version, gives else than was locked: of each array of
-    a vector the first number.
-    """
     backend = load_backend(on.partition(" ")[0])
     for vector in vectors:
         try:
             found = run_vector(obj, vector, backend)
+        # An op that a backend lacks is no change.
         except UnsupportedOp as error:
             remarks.append(f"{word} is not compared on {on}: {error}")
             return
         except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             yield f"{word} does not run on {on}: {type(error).__name__}: {error}"
             return
+        # The first difference of each array is enough.
         for what, before, now in _pairs(vector, found):
             place = _first_difference(before, now)
             if place is not None:
@@ -341,14 +346,15 @@ def _pairs(vector: Data, found: Mapping[str, Data]) -> Iterator[tuple[str, Data,
 
 
 def _first_difference(before: Data, now: Data) -> int | None:
-    """Return the place of the first number that differs; -1 where it is something else."""
     if before is None or now is None:
         return None if before is now else -1
     if before["shape"] != now["shape"] or before["dtype"] != now["dtype"]:
+        # -1: the shape or the dtype differs, not a number.
         return -1
     a, b = (np.asarray(decode(each), np.float64).ravel() for each in (before, now))
     with np.errstate(invalid="ignore"):
         near = np.abs(a - b) <= CLOSE_IN.get(before["dtype"], 0.0) * np.maximum(1.0, np.abs(a))
+    # The difference of two infinities is NaN, though they are equal.
     off = ~(near | (a == b) | (np.isnan(a) & np.isnan(b)))
     return int(np.argmax(off)) if off.any() else None
 

@@ -1,8 +1,7 @@
-"""Exact results of rules, ops and Functions as data, computed by `tools/vectors`: plain JSON that
-any language reads; `schema.json` says what is where.
+"""Exact results of rules, ops and Functions as data, computed by `tools/vectors`: plain JSON for
+any language; `schema.json` specifies it.
 
-The document that ships is packed. Columns that stand in several sets are written once, in
-`columns`, and named where they stand.
+The document that ships is packed: columns that several sets share are in `columns`, by name.
 """
 
 from __future__ import annotations
@@ -22,16 +21,17 @@ from ...rules.model.rule import Rule
 Data = dict[str, Any]
 FILE = Path(__file__).with_name("vectors.json.xz")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+# The results of comparisons and of integer ops have no float dtype.
 NO_FLOATS = ("bool", "int32")  # the one dtype of an op of masks or integers
 OF_XP, OF_OURS = "xp.", "estimators."
-# What the table of ops calls those of `xp`.
+# Ops whose name in `xp` differs from that in the table of ops.
 TABLE_NAMES = {"divide": "div", "astype": "cast"}
 IN_SETS = ("cotangents", "results", "result_distances")
 IN_LISTS = ("inputs", "gradients", "gradient_distances")
 
 
 class NoVectors(MultigradError, ValueError):
-    """The witness has no formula of what is named."""
+    """There is no exact result of an object, or in a dtype."""
 
 
 def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
@@ -48,7 +48,7 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
             of one number among `xg.estimators`; all of them, if none is given.
         dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
 
-    Raises:
+    NoVectors: the file does not have it.
         NoVectors: the file has none of it.
     """
     chosen = (*read_dtypes(dtypes), *NO_FLOATS)
@@ -71,12 +71,12 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
 
 @cache
 def read_document() -> Data:
-    """Return the document that ships; it is shared, and nobody changes it."""
+    """Return the document that ships, cached and shared: callers must not change it."""
     return json.loads(lzma.decompress(FILE.read_bytes()))
 
 
 def read_dtypes(names: Sequence[str] | None) -> Sequence[str]:
-    """Return the dtypes that are named, or all."""
+    """Return the given dtypes, all if there are none."""
     for name in names or ():
         if name not in DTYPES:
             raise NoVectors(f"no dtype {name!r}; there are {', '.join(DTYPES)}")
@@ -93,6 +93,7 @@ def name_of(subject: Data) -> str:
 def find_name(obj: Any, known: Collection[str]) -> str:
     """Return the name of a rule, an op or a Function of the library."""
     name = obj
+    # The library's own object, not a user's rule of the same name.
     if isinstance(obj, Rule) and obj.name in registry.rules() and registry.get(obj.name) is obj:
         name = obj.name
     elif isinstance(obj, Estimator) and catalogue().get(obj.name) is obj:
@@ -109,7 +110,7 @@ def find_name(obj: Any, known: Collection[str]) -> str:
 
 
 def _columns_of(subject: Data) -> Iterator[str]:
-    """Yield the names of the columns that stand elsewhere."""
+    # A string is the name of a shared column; a list is a column itself.
     for each in subject["sets"]:
         columns = [each[key] for key in IN_SETS]
         columns += [column for key in IN_LISTS for column in each[key]]
@@ -117,15 +118,16 @@ def _columns_of(subject: Data) -> Iterator[str]:
 
 
 def write(document: Data) -> str:
-    """Return the text of a document: a set of cases stands on a line for each of its fields."""
+    """Return the text of a document, with a line for each field of a set of cases."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    # Line breaks at these fields keep diffs of the document small.
     for mark in ('"conventions":', '"columns":', '"subjects":', '{"name":', '{"dtype":'):
         text = text.replace(mark, f"\n{mark}")
     return f"{text}\n"
 
 
 def open_columns(document: Data) -> Data:
-    """Return a document with each column where it stands."""
+    """Return a document with each shared column copied to where it is used."""
     columns = document["columns"]
 
     def opened(column: Any) -> Any:

@@ -1,3 +1,3 @@
-"""What the commands do that look at rules and Functions, and what all commands share."""
+"""Commands that look at rules and Functions, and the parts that all commands share."""
 
 STOPPED = 130  # what shells say of a program that Ctrl-C ended

@@ -1,7 +1,7 @@
-"""`multigrad convert`: what becomes of other people's custom gradients, one of them or a package's.
+"""The command `multigrad convert`: a custom gradient, or all of a package, on every backend.
 
-Those of a package run in another process, each with a limit. Each row is printed when it is known,
-so that what was printed stays where somebody stops it.
+Those of a package run in another process, each with a time limit. A row is printed as soon as it is
+known, so that Ctrl-C loses none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .worker import Apart, Lost
 
 SHAPE = (4, 6)  # of the tensors that are guessed
 NUMBER = 2  # that is guessed: a length, a factor
-# What else is guessed of arguments that take no tensor: by their annotations, by their names.
+# Guesses for arguments that take no tensor: by annotation, else by name.
 NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
 AXES = ("axis", "axes", "dim", "dims")
 SHORT = {EQUAL: SAME}
@@ -51,10 +51,10 @@ Print = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of every custom gradient.
+    """The options of a conversion, the same for every custom gradient.
 
     Attributes:
-        words: the inputs, one for each argument; guessed where there are none.
+        words: the inputs, one for each argument; if empty, they are guessed.
         names: the backends; all that are installed if empty.
         compiled: those on which it also runs under the framework's compiler.
         copies: whether code that writes into its arguments does so on copies.
@@ -71,7 +71,7 @@ class Asked:
 
 
 def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
-    """Convert what is named, print its verdicts, and return the exit status.
+    """Convert a target, print its verdicts, and return the exit status.
 
     Args:
         what: module:name, or a module or package.
@@ -91,12 +91,12 @@ def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int
 
 
 def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
-    """Convert all that a module or a package defines, each with a limit."""
     kinds: Counter[str] = Counter()
     tried: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
     found = Importable()
     with Progress(echo) as progress, Apart(asked.limit) as process:
         progress.begin(f"importing {module}")
+        # `first` runs again in each new process, and has a limit of its own.
         process.first = (find_all, module, asked)  # to import it takes none of a limit
         found = process.call(*process.first)
         if found.named and not as_json:
@@ -108,6 +108,7 @@ def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -
             except MultigradError as error:
                 report = Conversion(name, "", (), problem=str(error))
                 kind, cause = summarize(report)
+                # The process ended or hung: a state of its own, not a refusal of the code.
                 if isinstance(error, Lost):
                     kind, cause = GIVEN_UP, f"{GIVEN_UP}: {error}"
             kinds[kind] += 1
@@ -123,14 +124,13 @@ def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -
                 echo(f"under {name}: {_say_counts(states)}")
         if found.unimported:
             echo(_say_unimported(found.unimported).removeprefix("; "))
+    # A refusal is no failure of the command; errors, other numbers and lost calls are.
     return STOPPED if progress.stopped else int(any(kind in kinds for kind in (*BAD, GIVEN_UP)))
 
 
 @dataclass(frozen=True, slots=True)
 class Importable:
-    """What is found: custom gradients, backends to convert them to, what is not imported, and the
-    transforms to be tried.
-    """
+    """The custom gradients of a package, the backends and transforms to try, and failed imports."""
 
     named: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
@@ -189,8 +189,8 @@ def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
 
 
 def guess_inputs(obj: Any) -> list[Any]:
-    """Return inputs by the signature: a float32 tensor for each argument without a default, a
-    number for one that takes no tensor.
+    """Return inputs by the signature: a float32 tensor for each argument without a default, or a
+    number if it takes no tensor.
     """
     original = find_original(obj)
     fixed = original.function.recipe.fixed_names
@@ -208,7 +208,7 @@ def guess_number(parameter: inspect.Parameter) -> Any:
 
 
 def line_to_type(command: str, what: str, obj: Any) -> str:
-    """Return a line that gives an input to each argument, and their names."""
+    """Return a command line with an input for each argument, and the arguments' names."""
     given = zip(arguments_of(find_original(obj)) or [None], guess_inputs(obj), strict=False)
     words = [
         (getattr(p, "name", "x"), "x".join(map(str, SHAPE)) if hasattr(x, "shape") else repr(x))
@@ -223,11 +223,13 @@ def line_to_type(command: str, what: str, obj: Any) -> str:
 
 
 def summarize(report: Conversion) -> tuple[str, str]:
-    """Return the worst state of a report, and its first cause; a transform may refuse what is
-    equal otherwise.
+    """Return the worst state of a report and its first cause.
+
+    A transform that is refused leaves the state `converted, equal`, and gives the cause.
     """
     if report.problem:
         return NEEDS_INPUT, f"{NEEDS_INPUT}: {report.problem}"
+    # The worst first; transforms count only if they give other numbers.
     for state in (DIFFERS, FAILED, REFUSED, AS_IT_IS):
         for verdict in report.rows if state in BAD else report.verdicts:
             if verdict.state == state:

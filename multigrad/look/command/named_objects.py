@@ -1,5 +1,5 @@
-"""What a command line names: an object of a module, a saved file, a Function of the library, a
-registered rule, a package of custom gradients; and the tensors and plain values that it gives.
+"""Objects that a command line names: of a module, a saved file, a Function of the library, a rule,
+a package of custom gradients; and the tensors and plain values that it gives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 20
 
 
 def find(what: str, forward: str | None = None) -> Any:
-    """Return the object that a word names, a rule put under an activation where one is given."""
+    """Return the object that a word names, under an activation if one is given."""
     found = _find(what)
     if forward is None:
         return found
@@ -44,7 +44,7 @@ def find(what: str, forward: str | None = None) -> Any:
 
 
 def read_order(rule: str, backend: str) -> tuple[str, str]:
-    """Return a rule and a backend, which people name in either order."""
+    """Return a rule and a backend, which may come in either order."""
     backends = [row.name for row in xg.backends()]
     is_turned = rule in backends and backend not in backends
     return (backend, rule) if is_turned else (rule, backend)
@@ -57,7 +57,7 @@ def find_forward(word: str) -> Any:
 
 
 def with_params(found: Any, words: Sequence[str]) -> Any:
-    """Return a rule with the params that words say: width=2.0."""
+    """Return a rule with params set by words such as width=2.0."""
     if not words:
         return found
     if not isinstance(found, xg.Rule):
@@ -72,7 +72,7 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
 
 
 def read_params(words: Sequence[str]) -> dict[str, Any]:
-    """Return params with their values from words: width=0.5,1,2."""
+    """Return params with their values, from words such as width=0.5,1,2."""
     params = {}
     for word in words:
         name, sign, values = word.partition("=")
@@ -84,7 +84,7 @@ def read_params(words: Sequence[str]) -> dict[str, Any]:
 
 
 def read_value(word: str) -> Any:
-    """Return a value as Python writes it, or the word."""
+    """Return a Python literal's value, or the word itself."""
     try:
         return ast.literal_eval(word)
     except (SyntaxError, ValueError):
@@ -92,6 +92,7 @@ def read_value(word: str) -> Any:
 
 
 def _find(what: str) -> Any:
+    # A file wins over a rule of the same name, unless the word has a colon.
     if Path(what).suffix == ".json" or (Path(what).is_file() and ":" not in what):
         return xg.load(what)
     module, colon, name = what.rpartition(":")
@@ -103,11 +104,12 @@ def _find(what: str) -> Any:
 
 
 def import_named(name: str) -> types.ModuleType:
-    """Import a module, one of the current folder too."""
+    """Import a module, which may be in the current folder."""
     sys.path.insert(0, "")  # as python -m has it: modules of the current folder
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
+        # The module itself was found, and a module that it imports was not.
         if not f"{name}.".startswith(f"{error.name}."):
             raise MultigradError(f"{name} needs {error.name}, which is not installed") from error
         raise MultigradError(
@@ -122,9 +124,9 @@ def import_named(name: str) -> types.ModuleType:
 
 
 def _suggest_module(name: str) -> str:
-    """Return a module whose name is close, among the neighbors of one that is not there."""
     parent, _, last = name.rpartition(".")
     try:
+        # The missing module's siblings: their names are the likely ones.
         path = importlib.import_module(parent).__path__ if parent else None
     except (AttributeError, ImportError):
         return ""
@@ -148,9 +150,7 @@ def make_inputs(
     dtype: str = "float64",
     found: Any = None,
 ) -> list[Any]:
-    """Return normal numbers of the shapes, then the numbers; without a shape what `found` is tried
-    with.
-    """
+    """Return normal numbers of the shapes, then the numbers, or default inputs of `found`."""
     if not shapes:
         if numbers:
             raise MultigradError("--number needs the shapes of the tensors as well: --input 3x4")
@@ -180,7 +180,7 @@ def read_shape(word: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-# --- what it gives to a function ------------------------------------------------------------------
+# --- inputs of a function -------------------------------------------------------------------------
 
 
 FORMS = (
@@ -194,13 +194,13 @@ MOST = 3  # integers are below: small enough to be indices
 
 
 def read_inputs(words: Sequence[str]) -> list[Any]:
-    """Return the values of words, tensors as arrays that are the same each time."""
+    """Return the values of words; a tensor is an array, equal in every run."""
     generator = np.random.default_rng(SEED)
     return [read_input(word, generator) for word in words]
 
 
 def read_input(word: str, generator: np.random.Generator) -> Any:
-    """Return the value of a word: one of FORMS."""
+    """Return the value of a word in one of FORMS."""
     found = SHAPE.fullmatch(word.strip())
     if found is None:
         try:
@@ -212,10 +212,12 @@ def read_input(word: str, generator: np.random.Generator) -> Any:
 
 
 def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:
-    """Return an array of normal numbers, of numbers within 0 and 1, small integers or bools."""
+    """Return an array of normal numbers, numbers within 0 and 1, small integers or bools."""
     if kind == "uniform":
+        # Away from the ends, where logarithms and divisions have poles.
         return np.asarray(generator.uniform(0.05, 0.95, shape), np.float32)
     if kind in FLOATS:
+        # Drawn in float64 first, so that all dtypes get the same numbers, rounded.
         return np.asarray(generator.standard_normal(shape)).astype(as_numpy_dtype(kind))
     if kind in INTEGERS:
         return np.asarray(generator.integers(0, MOST, shape), kind)
@@ -233,7 +235,7 @@ SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
 
 @dataclass(slots=True)
 class Found:
-    """What a package holds.
+    """The custom gradients of a package, and the modules that failed to import.
 
     Attributes:
         named: the custom gradients by module:name.
@@ -253,20 +255,22 @@ def find_custom_gradients(
     """Return every custom gradient that a module or a package and its submodules define.
 
     Args:
-        kinds: types of whose objects are custom gradients, too.
-        note: is told of each module before it is imported, which may end the process.
+        kinds: types whose objects count as custom gradients too.
+        note: called with each module's name before its import, which may end the process.
         skipped: modules that are not imported.
     """
     found = Found()
     seen: set[int] = set()
 
     def is_wanted(name: str) -> bool:
+        # The journal is written before the import, or a crash would leave no name.
         if note is not None:
             note(name)
         return name not in skipped
 
     for module in _modules(package, found.unimported, is_wanted):
         for name, value in sorted(vars(module).items()):
+            # One object may have several names; the first one in order stays.
             if id(value) in seen or not _is_own(value, package):
                 continue
             if find_custom(value) is not None or isinstance(value, kinds):
@@ -276,9 +280,9 @@ def find_custom_gradients(
 
 
 def _is_own(value: Any, package: types.ModuleType) -> bool:
-    """Return whether a value is made in the package, as far as it says."""
     if not callable(value):
         return False
+    # Without `__module__` nobody knows where it was made: it counts as imported.
     home = getattr(value, "__module__", None)
     return isinstance(home, str) and f"{home}.".startswith(f"{package.__name__}.")
 
@@ -300,11 +304,11 @@ def _modules(
 
 
 def _import(name: str, unimported: dict[str, str]) -> types.ModuleType | None:
-    """Import a module; what it prints and warns of is no concern of the table."""
     if name in sys.modules:
         return sys.modules[name]
     silent = io.StringIO()
     try:
+        # Output and warnings of an import would break the table.
         with (
             ignoring_warnings(),
             contextlib.redirect_stdout(silent),

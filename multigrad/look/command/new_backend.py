@@ -1,7 +1,7 @@
-"""`multigrad new-backend`: a package to begin a backend with, which fails the conformance suite
-with a to-do list.
+"""The command `multigrad new-backend`: a package to start a backend from, which fails the
+conformance suite with a to-do list.
 
-The files stand in `template/`, one for one; the list of ops is made from the op table.
+The files come from `template/`, one for one; the list of ops is made from the op table.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from multigrad.graph.ir.op import Op
 
 TEMPLATE = Path(__file__).parent / "template"
 WIDTH = 98
-# By the file of the template: where it goes in the package.
+# By the template's file, the path in the new package.
 FILES = {
     "README.md.txt": "README.md",
     "attach.py.txt": "multigrad_$name/attach.py",
@@ -49,6 +49,7 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
     root = Path(f"multigrad-{name}") if folder is None else folder
     if root.exists():
         raise MultigradError(f"{root} exists, and nothing is written over; name another by --out")
+    # Infix ops carry a symbol, and a backend does not repeat them.
     rows = [op for op in ops.CALLABLE_OPS if op.symbol is None]
     words = {
         "name": name,
@@ -67,7 +68,7 @@ def write_package(name: str, folder: Path | None) -> list[Path]:
 
 
 def check_name(name: str) -> None:
-    """Check that a backend may have this name: that under which a framework is imported."""
+    """Check that a backend may have this name, that by which its framework is imported."""
     form = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
     if form is None or keyword.iskeyword(name) or name.startswith("_"):
         root = name.partition(".")[0]
@@ -78,6 +79,7 @@ def check_name(name: str) -> None:
         )
     if name in entry_points():
         raise MultigradError(f"there is a backend {name!r} already: multigrad backends")
+    # Keras, say, is a dialect: its code runs on another framework's backend.
     if name in find_dialects():
         raise MultigradError(f"{name} runs on the other frameworks, and needs no backend")
     if name == "multigrad" or name in sys.stdlib_module_names:
@@ -85,7 +87,7 @@ def check_name(name: str) -> None:
 
 
 def list_ops(rows: list[Op]) -> str:
-    """Return comments that name each op by family, with its arguments and what it means."""
+    """Return comments that list the ops by family, each with its arguments and meaning."""
     lines = []
     for family in ops.FAMILIES:
         own = [op for op in vars(family).values() if op in rows]
@@ -93,6 +95,7 @@ def list_ops(rows: list[Op]) -> str:
             title = inspect.getdoc(family) or ""
             lines += ["#", *_comment(f"--- {title.splitlines()[0]}")]
             lines += [line for op in own for line in _comment(describe(op), "    ")]
+    # Without the empty "#" that comes before the first family.
     return "\n".join(lines[1:])
 
 

@@ -1,5 +1,5 @@
-"""What several commands have in common: their arguments, what they show while they work, and how an
-error or Ctrl-C ends one.
+"""Options and behavior that commands share: arguments, a progress line, and how an error or Ctrl-C
+ends one.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Python = Annotated[
     str | None,
     typer.Option(help="Use the frameworks of this Python, which does not need multigrad."),
 ]
-# Whether one backend can be named or several, the option is the same.
+# The same option, whether a command takes one backend or several.
 Backends = Annotated[
     str,
     typer.Option(
@@ -74,8 +74,9 @@ Backends = Annotated[
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn an error that the user can mend into its text and exit code 2."""
+    """Turn an error that the user can fix into its text and exit code 2."""
     if not gc.isenabled():  # by `main`, while the command is imported
+        # What is imported by now lives on: frozen, no collection has to visit it.
         gc.freeze()
         gc.enable()
     try:
@@ -88,7 +89,7 @@ def report_errors() -> Iterator[None]:
 
 
 def prepare_environment() -> None:
-    """Set what a framework reads once, at import, where the user has not set it."""
+    """Set the environment variables that frameworks read once, at import, unless the user has."""
     # oneDNN sums in another order, and TensorFlow says so on the screen; numbers are compared here.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -99,7 +100,7 @@ def prepare_environment() -> None:
 
 
 def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
-    """Return a bar that only a terminal shows, on one line that goes when it ends."""
+    """Return a progress bar that only a terminal shows, and that disappears when it ends."""
     # Colors may be forced into a file, which a bar would fill.
     draws = console.is_interactive and console.file.isatty()
     return Bar(
@@ -116,7 +117,7 @@ def make_bar(console: Console, *columns: ProgressColumn) -> Bar:
 
 
 class Interruption:
-    """Remembers an interrupt, also one that a framework turned into another error or swallowed."""
+    """A handler of Ctrl-C that remembers it, even if a framework swallows or converts the error."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -129,6 +130,7 @@ class Interruption:
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> bool:
         signal.signal(signal.SIGINT, self.previous)
         sys.unraisablehook = self.hook
+        # Swallowed here: the command goes on, and shows what it has.
         return kind is KeyboardInterrupt
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
@@ -136,15 +138,13 @@ class Interruption:
         raise KeyboardInterrupt
 
     def report(self, lost: Any) -> None:
-        """Say what Python could not raise, but for the interrupt: JAX's callback of the garbage
-        collector is a place where one gets lost.
-        """
+        # JAX's callback of the garbage collector cannot raise: an interrupt in it ends up here.
         if lost.exc_type is not KeyboardInterrupt:
             self.hook(lost)
 
 
 class Progress(ExitStack):
-    """What is at work, on one line of standard error where a person watches it.
+    """A line of standard error that names the current work, if a person watches it.
 
     Ctrl-C ends the `with`, after which a command shows what it has. `stopped` says so.
 
@@ -169,16 +169,16 @@ class Progress(ExitStack):
         return self
 
     def begin(self, what: str, total: int | None = None) -> None:
-        """Name what is done from now on, and of how many parts it is."""
+        """Start a new piece of work, of so many parts."""
         self._bar.reset(self._task, description=_plain(what), total=total)
 
     def advance(self, what: str = "") -> None:
-        """Count a part that is done, of what now has this name."""
+        """Count a finished part, and rename the work if a name is given."""
         named: dict[str, Any] = {"description": _plain(what)} if what else {}
         self._bar.update(self._task, advance=1, **named)
 
     def each(self, items: Collection[Item]) -> Iterator[Item]:
-        """Yield items, each with its name on the line while it is at work."""
+        """Yield items, and show the name of each while it is in progress."""
         self.begin("", len(items))
         for item in items:
             self._bar.update(self._task, description=_plain(str(item)))
@@ -186,14 +186,15 @@ class Progress(ExitStack):
             self.advance()
 
     def echo(self, text: str) -> None:
-        """Print to standard output, above the line."""
+        """Print to standard output, above the progress line."""
+        # The line is live: a print below it would tear it apart.
         self._bar.stop()
         self._echo(text)
         self._bar.start()
 
 
 def _plain(text: str) -> str:
-    """Return a text in which rich sees no markup."""
+    # Names of targets may have brackets, which rich reads as markup.
     from rich.markup import escape
 
     return escape(text)
@@ -201,7 +202,7 @@ def _plain(text: str) -> str:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Say what is at work until it is done, or Ctrl-C ends the command."""
+    """Show what is in progress, and exit if Ctrl-C ends it."""
     with Progress() as progress:
         progress.begin(what)
         yield
@@ -210,7 +211,7 @@ def working(what: str) -> Iterator[None]:
 
 
 def place_of_part(path: Path) -> Path:
-    """Return where a part is written, so that a file that is whole stays."""
+    """Return the path of an unfinished file, so that a finished one stays."""
     return path.with_name(f"{path.name}.partial")
 
 
@@ -219,7 +220,7 @@ def split(text: str) -> list[str]:
 
 
 def show_version(asked: bool) -> None:
-    """Print the version and end, where it is asked for."""
+    """Print the version and exit, if asked."""
     if asked:
         typer.echo(f"multigrad {xg.__version__}")
         raise typer.Exit()

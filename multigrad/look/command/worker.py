@@ -1,4 +1,4 @@
-"""Calls in another process: what does not end there, or ends the process, is an error here."""
+"""Calls in another process: one that hangs or ends its process is an error, not the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Lost(MultigradError):
 
 
 class Apart:
-    """A process that runs one call after another, and is started anew where one is lost.
+    """A process that runs one call after another, and is replaced if a call is lost.
 
     Args:
         limit: seconds for a call.
@@ -53,6 +53,7 @@ class Apart:
             Lost: the call does not end in time, or the process ends.
             MultigradError: the function raises; the message is that of its error.
         """
+        # State of the process: `first` is run again in each new one, outside the limit of calls.
         if self._process is None:
             self._start()
             if self.first is not None:
@@ -63,6 +64,7 @@ class Apart:
         try:
             self._ours.send((function, args))
             if not self._ours.poll(limit):
+                # Python cannot stop a call from outside, only its process.
                 self._end()
                 raise Lost(f"it does not end within {limit:g} s")
             is_returned, answer = self._ours.recv()
@@ -73,12 +75,14 @@ class Apart:
         return answer
 
     def _start(self) -> None:
+        # spawn, not fork: frameworks' threads and locks do not survive a fork.
         context = multiprocessing.get_context("spawn")
         self._ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs,), daemon=True)
         with _alone():
             process.start()
         self._process = process
+        # Ours would never see the end of the pipe while this copy is open.
         theirs.close()
 
     def _end(self) -> str:
@@ -86,12 +90,14 @@ class Apart:
         process, self._process = self._process, None
         if process is None:
             return ""
+        # The process reads EOF then, and ends by itself if it is not in a call.
         self._ours.close()
         process.join(0.5)
         if process.is_alive():
             process.kill()
         process.join(CALM)
         code = process.exitcode or 0
+        # A negative code is a signal, which may have no name (ValueError).
         with contextlib.suppress(ValueError):
             return signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return f"exit code {code}"
@@ -99,9 +105,8 @@ class Apart:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Let a process that starts run no script again, which would start a process of its own, and
-    ignore Ctrl-C from its beginning: that is for the one who asks.
-    """
+    # Without this a new process would run the caller's script again, which would start another one.
+    # It also ignores Ctrl-C from its start: that is for its parent. Only a main thread can set it.
     main, is_main = sys.modules["__main__"], threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
     sys.modules["__main__"] = ModuleType("__main__")
@@ -127,5 +132,5 @@ def _serve(theirs: Connection) -> None:
             answer = False, str(error)
         except BaseException as error:  # SystemExit, too
             answer = False, brief(error)
-        with contextlib.suppress(ConnectionError):  # nobody waits for it any more
+        with contextlib.suppress(ConnectionError):  # the caller has given up waiting
             theirs.send(answer)

@@ -244,7 +244,7 @@ def test_what_is_not_installed_is_said() -> None:
     absent = Answer(absent="ModuleNotFoundError: No module named 'torch'")
     compare_answers(lock.probes, "torch", lock.answers["torch"], absent, result)
     assert result.ok
-    assert "torch 2.13.0 was locked and is not to be had here" in result.remarks[0]
+    assert "torch 2.13.0 was locked and is not available here" in result.remarks[0]
 
 
 def test_the_page_groups_the_places_where_releases_differ_alike() -> None:
