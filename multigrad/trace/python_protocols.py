@@ -1,5 +1,5 @@
-"""What Python's protocols get from a symbolic value: a number it knows, a fact to ask for, or a
-refusal; never a guess.
+"""Python's protocols on a symbolic value: it answers with a number that it knows, asks for a fact,
+or refuses; it never guesses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def site() -> tuple[str, ...]:
 
 
 def is_asked_by(codes: set[CodeType]) -> bool:
-    """Return whether the user's code asks, itself or by Python's library; not libraries, nor we."""
+    """Return whether the user's code asks, directly or through Python's standard library."""
     # Without it (never): test_text_that_no_sample_of_a_proof_shows_is_not_captured gets a graph;
     # (always): test_a_message_of_a_library_shows_a_symbol gets no message.
     frame: FrameType | None = sys._getframe(2)
@@ -52,8 +52,8 @@ def is_asked_by(codes: set[CodeType]) -> bool:
 
 
 def place_of(trace: Any) -> str:
-    """Return on which kind of device a function's tensors lie, a fact of its capture; of a rule
-    there is one capture for all.
+    """Return the kind of device of a function's tensors, a fact of its capture; refuse rules, which
+    have one capture for all devices.
     """
     if trace.kind == "rule":
         raise trace.error(
@@ -65,7 +65,7 @@ def place_of(trace: Any) -> str:
 
 
 def gradient_of(value: Any) -> bool:
-    """Return whether a tensor asks for a gradient: of arguments, a fact of the capture."""
+    """Return whether a tensor requires a gradient; for arguments that is a fact of the capture."""
     trace, node = value.trace, value.node
     if not is_float(node.type):
         return False
@@ -85,7 +85,7 @@ def gradient_of(value: Any) -> bool:
 
 
 def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
-    """Return of a function's float tensors which ask for a gradient, a fact of its capture."""
+    """Return for each of a function's float tensors whether it requires a gradient."""
     facts = [f"gradient:{name}" for name in names]
     missing = [fact for fact in facts if fact not in trace.facts]
     if missing and not trace.facts.tell(missing):  # what was recorded so far is the same either way
@@ -94,7 +94,7 @@ def needs_gradient(trace: Any, names: tuple[str, ...]) -> tuple[bool, ...]:
 
 
 def refuse_other_layouts(value: Any) -> None:
-    """Say that no graph is of sparse tensors; whether the arguments are is a fact."""
+    """Refuse a question for the layout unless the arguments are dense, a fact of the capture."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
     if (
@@ -113,15 +113,15 @@ def refuse_other_layouts(value: Any) -> None:
 
 
 def is_dense(value: Any) -> bool:
-    """Return whether a tensor lies in memory in order, which no value shows: what was asked that is
-    recorded both ways, and must be the same.
+    """Return whether a tensor is contiguous. No value shows that, so that code which asks is
+    recorded with both answers, which must give the same graph.
     """
     value.trace.memory.is_asked = True
     return value.trace.memory.is_dense
 
 
 def assume(value: Any) -> None:
-    """Assume that a tensor of one element is true, as a function says that asserts it."""
+    """Assume that a tensor of one element is true, for a function that asserts it."""
     # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
     if is_caught(sys._getframe(1)):
         raise value.trace.error("catches what is raised where a tensor is not true")
@@ -129,7 +129,7 @@ def assume(value: Any) -> None:
 
 
 def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
-    """Note what code asserts of a value; what a backward does is not checked: it may never run."""
+    """Note what code asserts of a value; a backward's is not checked, as it may never run."""
     trace = value.trace
     trace.omit(ASSERTIONS)
     if not trace.backward.is_running:
@@ -137,10 +137,10 @@ def note_assertion(value: Any, expected: bool, kind: type[Exception]) -> None:
 
 
 class Pair:
-    """A complex tensor of two symbols: it says itself what a function of a library gives of it.
+    """A complex tensor of two symbols, which records the calls that it is given to.
 
     Attributes:
-        is_made: whether there has been one in this process: before, no call looks for any.
+        is_made: whether this process has made one; until then no call looks for any.
     """
 
     __slots__ = ()
@@ -205,7 +205,7 @@ class Answers:
         return self._concrete("writes a tensor as text", "Leave it out")
 
     def _rows(self) -> Any:
-        """Yield what lies along the first axis; what records by protocols overrides this."""
+        """Yield the rows of the first axis; the values of captured code override this."""
         return None
 
     def __iter__(self) -> Any:
@@ -236,7 +236,7 @@ class Answers:
         raise self.trace.error("pickles a tensor. A symbolic tensor holds no numbers")
 
     def refuse(self, name: str) -> None:
-        """Refuse to say whether it has an attribute; what records by protocols overrides this."""
+        """Refuse to say whether it has an attribute; the values of captured code override this."""
 
     def _concrete(self, problem: str, advice: str) -> Any:
         """Return the Python number, or ask for the facts that make it one."""
@@ -263,7 +263,7 @@ ON_INTEGERS = (ops.ADD, ops.SUB, ops.MUL, ops.NEG, ops.ABS)
 
 
 def is_whole(node: Node) -> bool:
-    """Return whether a number is an integer in Python, or may be one that has been computed."""
+    """Return whether a number is an integer in Python, or may be one."""
     if node.op is ops.CONST:
         return float(node.attr("value")).is_integer()
     if node.op in ON_INTEGERS:

@@ -1,4 +1,4 @@
-"""Recording: symbolic values whose operators build nodes, and the `xp` functions over them.
+"""Recording: a trace with its records, and the symbolic values whose operators build nodes.
 
 Every coercion (a bool that becomes a float, a Python number that becomes a weak scalar) happens in
 `apply` and nowhere else. The functions of the dialect `xg.xp` (`xp/all.py`) and the framework
@@ -80,26 +80,25 @@ class Facts(dict[str, Any]):
 
     def __init__(self, facts: Mapping[str, Any]) -> None:
         super().__init__(facts)
-        self.find: Any = None  # looks facts up in the arguments of the call, where there is one
-        self.told: dict[str, Any] = {}  # those that it has told
-        self.named_dtypes: set[str] = set()  # in which what is recorded may be something else
-        self.is_fresh = False  # nothing but the inputs was made
-        self.gives_dtype = False  # a symbol was given where a library's own dtype is expected
-        # How many values of loops have a name: the same in each capture, which else asks for ever.
+        self.find: Any = None  # looks facts up in the arguments of the call; None without a call
+        self.told: dict[str, Any] = {}  # the facts that it returned
+        self.named_dtypes: set[str] = set()  # the graph may differ between these
+        self.is_fresh = False  # only the inputs are recorded so far
+        self.gives_dtype = False  # code got a symbol where it expects a dtype of its library
+        # How many carried values of loops have a name. Each capture must give them the same names,
+        # or it asks for facts under new names for ever.
         self.carried = 0
 
     def has_dtype(self, *dtypes: str) -> bool:
-        """Return whether the input's dtype is fixed, and one of these: where it is not, a capture
-        may be another in each of them.
-        """
+        """Return whether the input's dtype is fixed to one of these; note them if it is open."""
         fixed = self.get("dtype")
         if fixed is None:
             self.named_dtypes.update(dtypes)
         return fixed in dtypes
 
     def tell(self, names: Iterable[str]) -> bool:
-        """Have facts told by the call, on which nothing depends that was recorded before; else the
-        capture is repeated with them.
+        """Look facts up in the call; return False if there is no call. Only for facts on which no
+        node depends yet: others raise NeedsConcrete, which repeats the capture.
         """
         if self.find is None:
             return False
@@ -110,35 +109,35 @@ class Facts(dict[str, Any]):
 
 @dataclass(slots=True, eq=False)
 class Backward:
-    """The gradients that code takes, where none passes, and what has no derivative."""
+    """The gradients that code takes, where gradients stop, and what has no derivative."""
 
     is_running: bool = False  # the backward of a function runs, or ran
-    is_taped: bool = False  # gradients will be taken of what is recorded now
-    is_once: bool = False  # the backward was recorded for a first derivative alone
+    is_taped: bool = False  # a tape records, which will take gradients
+    is_once: bool = False  # the backward is valid for first derivatives only
     lost_gradient: str = ""  # a function whose ops were recorded without its own gradient
-    combines: bool = False  # it calls what has `accumulate=`
+    combines: bool = False  # the code calls a function with `accumulate=`
     leaves: list[weakref.ref[Value]] = field(default_factory=list)  # whose gradients code takes
-    # Tells whether the code now running is where no gradient passes (`torch.no_grad`).
+    # Returns whether a library's context stops gradients now (`torch.no_grad`).
     is_paused: Callable[[], bool] | None = None
-    # Gives a node another name; where code takes gradients, each tensor has its own.
+    # Gives a node another name. Where code takes gradients, equal tensors must be told apart.
     rename: Callable[[Node], Node] | None = None
 
     def plainly(self) -> AbstractContextManager[None]:
-        """Record what is no tensor of the user's: it has no name, and gradients pass."""
+        """Record nodes of our own: they need no names, and gradients pass through them."""
         return setting(self, is_paused=None, rename=None)
 
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """Arrays that became constants, and what lies where."""
+    """Constants from arrays, updates in place, and how tensors lie in memory."""
 
     like: Node | None = None  # the tensor input on whose device constants lie
     lifted: list[Any] = field(default_factory=list)  # frameworks' tensors that became constants
-    scattered: set[Node] = field(default_factory=set)  # constants that do not lie in order
+    scattered: set[Node] = field(default_factory=set)  # constants whose array is not contiguous
     outside: dict[int, Any] = field(default_factory=dict)  # by id: facts about other tensors
     updates: dict[Node, Location | None] = field(default_factory=dict)  # of inputs, and where
-    is_dense: bool = True  # what a tensor says that is asked whether it lies in order
-    is_asked: bool = False  # one was asked: it is recorded both ways
+    is_dense: bool = True  # what a tensor answers if code asks whether it is contiguous
+    is_asked: bool = False  # code did; then both answers must give the same graph
 
 
 class Trace:
@@ -181,11 +180,11 @@ class Trace:
     def reading_as(
         self, libraries: tuple[str, ...], owner: str = CODE
     ) -> AbstractContextManager[None]:
-        """Run code that is written in a library, or in one of several."""
+        """Read the code that runs next as written in a library, or in one of several."""
         return setting(self, reading=Reading(libraries, owner))
 
     def omit(self, kind: str, words: str = "") -> None:
-        """Note what the graph leaves out, and the line that needs it; the first of a kind stays."""
+        """Note what the graph leaves out, with the line; of each kind the first is kept."""
         if kind not in self.limits.omissions:
             where = self.source.location() or self.source.defined
             self.limits.omissions[kind] = (words or kind) + (f" ({where})" if where else "")
@@ -199,7 +198,7 @@ class Trace:
         return value
 
     def named(self, value: Value) -> Value:
-        """Return a computed value as a tensor of its own, without a gradient where code says so."""
+        """Return a computed value under a name of its own, and cut where gradients stop."""
         type_ = value.node.type
         if type_.kind != "tensor" or not is_float(type_):
             return value
@@ -224,7 +223,7 @@ class Trace:
         return self.value(node)
 
     def like(self) -> Node:
-        """Return the tensor input that says on which device a constant lies."""
+        """Return the tensor input on whose device constants lie."""
         if self.memory.like is None:
             raise self.error("uses a constant array without a tensor among its inputs")
         return self.memory.like
@@ -246,10 +245,10 @@ class Trace:
 
 
 def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tuple[Any, Any]:
-    """Return the methods of an operator of Python's: of the value at its left, at its right.
+    """Return the two methods of a Python operator: for a value on its left, and on its right.
 
     Args:
-        logic: what it means where no operand is an integer.
+        logic: the op to record instead if no operand is an integer.
     """
 
     def record(a: Any, b: Any) -> Any:
@@ -269,7 +268,7 @@ def infix(function: Callable[..., Any], op: Op, logic: Op | None = None) -> tupl
 def confirmed(
     trace: Trace, function: Callable[..., Any], args: tuple[Any, ...], record: Callable[..., Any]
 ) -> Any:
-    """Return the result of an operator in the type that the library gives it."""
+    """Apply an operator; its result has the dtype that the library gives it."""
     if trace.types is None:
         return record(*args)
     try:
@@ -284,16 +283,16 @@ class Value(Answers):
     __slots__ = (
         "__weakref__", "base", "is_certain", "made", "node", "notes", "trace", "twin", "views",
     )  # fmt: skip
-    is_number = False  # that it stands for a Python number, though it is a tensor here
+    is_number = False  # whether it stands for a Python number, though it is a tensor in the graph
     kind: type = float  # the class of that number
     __hash__ = Answers.__hash__
 
     trace: Trace
     node: Node
-    made: Node  # by which its memory was made; an update gives it another node
+    made: Node  # the node that made its memory; updates in place change `node` only
     base: Value | None  # what this is a view of
-    twin: weakref.ref[Value] | None  # what this is a copy of, or the same memory
-    is_certain: bool  # that it is a view: a library may have made a copy
+    twin: weakref.ref[Value] | None  # a value that this one copies, or shares memory with
+    is_certain: bool  # False where a library may have made a copy instead of a view
     views: list[weakref.ref[Value]]
     notes: dict[str, Any] | None  # attributes that the user's code has set
 
@@ -395,7 +394,7 @@ def pow(a: Any, b: Any) -> Any:
 
 
 def _power_of_integer(a: Value, b: float) -> Any:
-    """a to a power: among integers as long as the exponent is one."""
+    """a to the power b, in integers if b is an integer."""
     if type(b) is int and b == 0:
         own = a.node.type.dtype
         return apply(ops.FULL_LIKE, a, 1, dtype=INT32 if own == BOOL else own)
@@ -531,13 +530,13 @@ def native_dtype(x: Any, dtype: Any) -> Any:
 # --- how messages of a capture speak --------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a kind of trace is spoken of.
+    """The words of messages about a kind of trace.
 
     Attributes:
-        native: what has it run as it is; "" where the reader cannot say so.
-        param: as what a value is to be given that may change.
-        write: what to write instead of what is not captured.
-        lead: how advice begins, where it is another's code.
+        native: the argument that runs the code as it is; "" if the reader cannot give it.
+        param: how to pass a value that may change.
+        write: what to write instead of code that is not captured.
+        lead: how advice begins if another author wrote the code.
     """
 
     native: str = ""
@@ -546,11 +545,11 @@ class Words:
     lead: str = ""
 
     def ways(self, *advice: str) -> str:
-        """Return ways out: these, or to run it as it is."""
+        """Return a list of ways out, to run the code as it is among them."""
         return ", or ".join((*advice, *((self.native,) if self.native else ())))
 
     def advise(self, *advice: str) -> str:
-        """Return the same as a sentence after a problem, "" where there is no way."""
+        """Return the ways out as a sentence that follows a problem; "" if there is none."""
         ways = self.ways(*advice)
         if not ways:
             return ""

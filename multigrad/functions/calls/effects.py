@@ -25,7 +25,7 @@ from ...graph.ir.types import BOOL, dtype_name
 from ...graph.support.trees import optree
 from ...lowering.lower import PASSING
 from ...trace.derived.calls import passing_to, replay
-from ...trace.trace import Trace, Value
+from ...trace.trace import Trace, Value, setting
 from ...trace.xp import all as xp
 from .arguments import Leaf, flatten, owner_of
 
@@ -90,9 +90,8 @@ def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[
 def assign(symbol: V, value: Value) -> None:
     """Give a symbol a value, as no line of the function that is captured does."""
     trace = symbol.trace
-    written = dict(trace.memory.updates)
-    symbol.update(value)
-    trace.memory.updates = written
+    with setting(trace.memory, updates=dict(trace.memory.updates)):
+        symbol.update(value)
 
 
 def describe(updates: Sequence[Update]) -> str:
