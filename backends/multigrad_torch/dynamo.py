@@ -27,14 +27,29 @@ from . import versions
 F = TypeVar("F", bound=Callable[..., Any])
 NAME = "torch._dynamo"
 set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame
-# The lists below change under the lock. `_LOADED` decides whether entries wait or are made at once;
-# `tell` fills it once, empties the waiting lists, and nothing undoes that.
 _LOCK = make_lock()
-_ALLOWED: weakref.WeakSet[Any] = weakref.WeakSet()
-_WAITING: list[Callable[[], None]] = []
-_FORCED: list[ExitStack] = []
-_LOADED: list[ModuleType] = []
-_SAID: list[bool] = []
+
+
+class _Import:
+    """Dynamo, once it is imported, and what waits for that; it changes under the lock. `tell` fills
+    it once and empties what waits, and nothing undoes that.
+
+    Attributes:
+        allowed: the functions whose calls stand in graphs.
+        waiting: what is called then.
+        forced: what makes code run eagerly that is entered now: it tells Dynamo, too.
+        warned: whether it was said that calls run between graphs.
+    """
+
+    def __init__(self) -> None:
+        self.dynamo: Any = None
+        self.allowed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.waiting: list[Callable[[], None]] = []
+        self.forced: list[ExitStack] = []
+        self.warned = False
+
+
+_IMPORT = _Import()
 
 
 def disable(function: F) -> F:
@@ -62,17 +77,17 @@ def assume_constant_result(function: F) -> F:
 def allow_in_graph(function: F) -> F:
     """Act as `torch._dynamo.allow_in_graph`: graphs hold calls, without a look inside."""
     with _LOCK:
-        if not _LOADED:
-            _ALLOWED.add(function)
+        if _IMPORT.dynamo is None:
+            _IMPORT.allowed.add(function)
             return function
-    return _LOADED[0].allow_in_graph(function)
+    return _IMPORT.dynamo.allow_in_graph(function)
 
 
 def at_import(run: Callable[[], None]) -> Callable[[], None]:
     """Call a function once Dynamo is imported, at once if it is."""
     with _LOCK:
-        if not _LOADED:
-            _WAITING.append(run)
+        if _IMPORT.dynamo is None:
+            _IMPORT.waiting.append(run)
             return run
     run()
     return run
@@ -83,8 +98,9 @@ def force_eager() -> Iterator[None]:
     """Run compiled functions as written, as `torch.compiler.set_stance("force_eager")` does."""
     prior = set_eval_frame(None)
     try:
+        dynamo = _IMPORT.dynamo
         # Also frames that a compiled function's uncompiled frame calls: hence set_eval_frame.
-        with versions.force_eager(_LOADED[0]) if _LOADED else _force_eager_from_import_on():
+        with versions.force_eager(dynamo) if dynamo else _force_eager_from_import_on():
             yield
     finally:
         set_eval_frame(prior)
@@ -94,11 +110,11 @@ def force_eager() -> Iterator[None]:
 def _force_eager_from_import_on() -> Iterator[None]:
     with ExitStack() as stack:
         with _LOCK:
-            _FORCED.append(stack)
+            _IMPORT.forced.append(stack)
         try:
             yield
         finally:
-            _FORCED.remove(stack)
+            _IMPORT.forced.remove(stack)
 
 
 def is_around() -> bool:
@@ -120,8 +136,8 @@ def say_apart() -> None:
     """
     if torch.compiler.is_compiling():
         raise versions.refuse(versions.EXPORTING, "export what comes before and after")
-    if not _SAID:
-        _SAID.append(True)
+    if not _IMPORT.warned:
+        _IMPORT.warned = True
         message = versions.need(versions.COMPILING, "it runs eagerly, between graphs")
         warnings.warn(message, UserWarning, stacklevel=4)
 
@@ -144,14 +160,14 @@ def apart(function: F) -> F:
 
 def forget() -> None:
     """Compile all code anew, on a torch whose Dynamo does not notice changes of modules."""
-    if not versions.COMPILES and _LOADED:
-        _LOADED[0].reset()
+    if not versions.COMPILES and _IMPORT.dynamo is not None:
+        _IMPORT.dynamo.reset()
 
 
 def begin_again() -> None:
     """Restart Dynamo's reading of the current code, if it reads some: it did not know of us yet."""
     if CompileContext.try_get() is not None:
-        raise _LOADED[0].exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
+        raise _IMPORT.dynamo.exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
 
 
 def tell(dynamo: ModuleType) -> None:
@@ -163,15 +179,15 @@ def tell(dynamo: ModuleType) -> None:
         for name in ("multigrad", __name__.partition(".")[0]):
             dynamo.trace_rules.add(name)
     with _LOCK:
-        allowed, waiting = [*_ALLOWED], [*_WAITING]
-        _LOADED.append(dynamo)
-        _ALLOWED.clear()
-        _WAITING.clear()
+        allowed, waiting = [*_IMPORT.allowed], [*_IMPORT.waiting]
+        _IMPORT.dynamo = dynamo
+        _IMPORT.allowed.clear()
+        _IMPORT.waiting.clear()
     for function in allowed:
         dynamo.allow_in_graph(function)
     for run in waiting:
         run()
-    for stack in _FORCED:
+    for stack in _IMPORT.forced:
         stack.enter_context(force_eager())
 
 

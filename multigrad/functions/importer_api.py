@@ -8,6 +8,10 @@ the framework's own come to us while something is captured.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from ..capture.code.interception import Interception, comes_to_us
 from ..capture.copies.capture import run_written_in
 from ..trace.trace import Trace, Value
@@ -24,11 +28,18 @@ __all__ = [
     "Trace",
     "Value",
     "comes_to_us",
+    "find_imported",
     "is_tensor",
     "owner_of",
     "run_written_in",
     "signature_of",
 ]
+
+
+@functools.lru_cache(maxsize=1024)
+def find_imported(make: Callable[[Any], Function[..., Any]], function: Any) -> Function[..., Any]:
+    """Return the Function that a backend makes of a custom gradient of its framework, made once."""
+    return make(function)
 
 
 def is_tensor(value: object) -> bool:

@@ -31,6 +31,7 @@ from ..graph.passes.carried_shapes import assume_alike
 from ..graph.passes.scalars import scalar_function, symbol_function
 from ..graph.passes.simplify import is_elementwise
 from ..graph.support.class_bases import cached_property, dataclass
+from ..graph.support.threads import SERIALS
 from .function_graph import PACK, UNPACK
 from .patterns import apply_patterns
 
@@ -462,10 +463,6 @@ def identifier(name: str) -> str:
     return f"rule_{word}" if word[0].isdigit() or keyword.iskeyword(word) else word
 
 
-# For file names: linecache holds a source under a name of its own.
-_serial = itertools.count()
-
-
 class _Source:
     """Has the source of emitted code shown in tracebacks while the code, which holds it, lives."""
 
@@ -484,7 +481,7 @@ class _Lines(list[str]):
 
 def compile_source(source: str, name: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Execute emitted source once, visible to tracebacks, and return its namespace."""
-    filename = f"<multigrad rule {name} {next(_serial)}>"
+    filename = f"<multigrad rule {name} {next(SERIALS)}>"
     # The source is ours, emitted from a verified graph; rules loaded from elsewhere are graphs, not
     # code.
     exec(compile(source, filename, "exec"), namespace)  # noqa: S102

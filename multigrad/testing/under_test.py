@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
@@ -102,7 +101,6 @@ def as_function(native: Any) -> Callable[..., Any]:
     return native.apply if isinstance(native, type) else native
 
 
-@cache
 def is_installed(package: str) -> bool:
     return find_spec(package) is not None
 

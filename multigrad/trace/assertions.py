@@ -117,7 +117,6 @@ def _is_own(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith(OWN)
 
 
-@lru_cache(maxsize=1024)
 def _asserted(
     code: CodeType, at_offset: int, has_bool: bool
 ) -> tuple[bool, type[Exception]] | None:
@@ -175,7 +174,6 @@ def is_call_of(frame: FrameType, name: str, count: int) -> bool:
     return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
 
 
-@lru_cache(maxsize=1024)
 def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
     rows, at = _at(code, at_offset)
     return at < len(rows) and _calls(rows, at, name, count)
@@ -189,7 +187,6 @@ def is_searched(frame: FrameType) -> bool:
     return _is_searched_at(frame.f_code, frame.f_lasti)
 
 
-@lru_cache(maxsize=1024)
 def _is_searched_at(code: CodeType, at_offset: int) -> bool:
     # Where it calls Python, it is at the end of the instruction.
     before = [row for row in _rows(code) if row.offset <= at_offset]
@@ -269,7 +266,6 @@ def is_caught(frame: FrameType) -> bool:
     return any(_catches(each.f_code, each.f_lasti) for each in inside[:count] if not _is_own(each))
 
 
-@lru_cache(maxsize=1024)
 def _catches(code: CodeType, at_offset: int) -> bool:
     """Return whether code has an `except` around an instruction, or lets exceptions end there."""
     rows = _rows(code)

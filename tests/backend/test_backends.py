@@ -238,11 +238,11 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     (tmp_path / "multigrad_toyarray.py").write_text(BACKEND)
     monkeypatch.syspath_prepend(tmp_path)
     discovery.entry_points()
-    monkeypatch.setitem(discovery._points, "toyarray", Point())
+    monkeypatch.setitem(discovery._registry.points, "toyarray", Point())
     import toyarray  # type: ignore[import-not-found]
 
     yield toyarray
-    discovery._loaded.pop("toyarray", None)
+    discovery._registry.loaded.pop("toyarray", None)
     discovery._owners.pop(toyarray.Array, None)
     discovery.READERS.pop(toyarray.Array, None)
     for name in ("toyarray", "multigrad_toyarray"):

@@ -24,7 +24,7 @@ ROOMS = (
 # door, which may open to all of them.
 INSIDE = {
     "graph": ("support", "random", "ir", "ops", "passes"),
-    "backend": ("", "finding"),
+    "backend": ("", "finding", "events"),
     "trace": ("", "scope", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (

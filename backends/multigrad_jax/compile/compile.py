@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
-import itertools
 import threading
 import warnings
 import weakref
@@ -26,7 +25,7 @@ import jax
 from multigrad.backend import compilers
 from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import StaleTraceError
-from multigrad.graph.support.threads import make_lock
+from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.scope.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
@@ -41,15 +40,24 @@ EPOCH = jax.make_user_context("0")
 # The changing numbers that kept traces have read; set on all threads, as any thread may step.
 MOVED = jax.make_user_context("")
 MOST_OWNED = 4096
-OWNED: OrderedDict[str, str] = OrderedDict()  # the value of a token that a kept trace has read
 FREE: list[str] = []  # values of threads that have ended, which no token owns
-READ: set[Lookup] = set()  # the names that kept traces looked up
-# The changing numbers that kept traces hold as constants, with the values that were traced.
-MOVING: weakref.WeakKeyDictionary[Moving, set[float]] = weakref.WeakKeyDictionary()
 MANY = 8  # values of one number that were traced before a warning names xg.jit
 _moving = make_lock()
-_serials = itertools.count(1)
-_epochs = itertools.count(1)
+
+
+class Kept:
+    """What the traces that jax keeps depend on.
+
+    Attributes:
+        owned: the value of a token that one of them has read.
+        names: the names that they looked up.
+        moving: the changing numbers that they hold as constants, with the values that were traced.
+    """
+
+    def __init__(self) -> None:
+        self.owned: OrderedDict[str, str] = OrderedDict()
+        self.names: set[Lookup] = set()
+        self.moving: weakref.WeakKeyDictionary[Moving, set[float]] = weakref.WeakKeyDictionary()
 
 
 class Shared:
@@ -59,7 +67,7 @@ class Shared:
         try:
             self.value: str | None = FREE.pop()
         except IndexError:
-            self.value = f"frames {next(_serials)}"
+            self.value = f"frames {next(SERIALS)}"
 
     def own(self) -> str | None:
         """Return the value and forget it: it now belongs to one token."""
@@ -79,6 +87,7 @@ class Shown(threading.local):
         self.shared: Shared | None = None
 
 
+KEPT = Kept()
 SHOWN = Shown()
 Entry = tuple[int, str, str]  # of one `use`: a serial number, its token, and the value shown for it
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
@@ -88,7 +97,7 @@ ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
 
 def on_enter(token: str) -> Callable[[], None]:
     """Set the cache key of jax for rules that come into force, and return how they are left."""
-    own, value = next(_serials), value_of(token)
+    own, value = next(SERIALS), value_of(token)
     ENTERED.set((*ENTERED.get(), (own, token, value)))
     show(token, value)
     return functools.partial(leave, own)
@@ -101,7 +110,8 @@ def leave(own: int) -> None:
     position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
     value = "" if position is None else entries[position][2]
     # a kept trace may have taken the value for other rules meanwhile
-    if position is None or value not in (OWNED.get(token), SHOWN.shared and SHOWN.shared.value):
+    shared = SHOWN.shared
+    if position is None or value not in (KEPT.owned.get(token), shared and shared.value):
         value = value_of(token)
         if position is not None:
             entries[position] = (*entries[position][:2], value)
@@ -122,11 +132,11 @@ def value_of(token: str) -> str:
     """
     if token == "":
         return ""
-    owned = OWNED.get(token)
+    owned = KEPT.owned.get(token)
     if owned is not None:
         return owned
     if is_kept():
-        return keep_for(token, f"frames {next(_serials)}")
+        return keep_for(token, f"frames {next(SERIALS)}")
     if SHOWN.shared is None or SHOWN.shared.value is None:
         SHOWN.shared = Shared()
     assert SHOWN.shared.value is not None
@@ -135,23 +145,25 @@ def value_of(token: str) -> str:
 
 def keep_for(token: str, value: str) -> str:
     """Give a value to one token for good."""
-    OWNED[token] = value
-    if len(OWNED) > MOST_OWNED:
-        OWNED.popitem(last=False)  # traces under its value are never found again, which is safe
+    KEPT.owned[token] = value
+    if len(KEPT.owned) > MOST_OWNED:
+        KEPT.owned.popitem(
+            last=False
+        )  # traces under its value are never found again, which is safe
     return value
 
 
 def on_register(epoch: int) -> None:
     """Invalidate compiled code on all threads if a name that a kept trace looked up changed."""
-    stale = [lookup for lookup in tuple(READ) if lookup.superseded]
+    stale = [lookup for lookup in tuple(KEPT.names) if lookup.superseded]
     if stale:
-        READ.difference_update(stale)
+        KEPT.names.difference_update(stale)
         on_replace()
 
 
 def on_replace() -> None:
     """Invalidate all compiled code on all threads: a value that it holds as a constant changed."""
-    set_everywhere(EPOCH, str(next(_epochs)))
+    set_everywhere(EPOCH, str(next(SERIALS)))
 
 
 def on_depend(holder: Any) -> None:
@@ -159,11 +171,11 @@ def on_depend(holder: Any) -> None:
     if isinstance(holder, Lookup):
         if is_collecting():  # a capture that reads a jaxpr
             note({NAME + holder.name: holder.number})
-        if holder not in READ and is_kept():
-            READ.add(holder)
+        if holder not in KEPT.names and is_kept():
+            KEPT.names.add(holder)
     elif isinstance(holder, NumberRead) and is_kept():
         with _moving:
-            traced = MOVING.setdefault(holder.moving, set())
+            traced = KEPT.moving.setdefault(holder.moving, set())
             is_many = len(traced) == MANY - 1 and holder.number not in traced
             traced.add(holder.number)
         if is_many:
@@ -178,9 +190,9 @@ def on_depend(holder: Any) -> None:
 
 def on_move(moving: Moving) -> None:
     """Change the key of jax's caches on all threads if a kept trace holds this number."""
-    if moving in MOVING:
+    if moving in KEPT.moving:
         with _moving:  # the last context set must show the last values
-            values = sorted((each.serial, each.value) for each in tuple(MOVING))
+            values = sorted((each.serial, each.value) for each in tuple(KEPT.moving))
             set_everywhere(MOVED, repr(values))
 
 
@@ -307,7 +319,7 @@ def _add_hidden(fn: Callable[..., Any]) -> inspect.Signature:
 @contextmanager
 def _in_force(active: ActiveRules) -> Iterator[None]:
     value, before = value_of(active.token), SHOWN.token
-    entered = ENTERED.set((*ENTERED.get(), (next(_serials), active.token, value)))
+    entered = ENTERED.set((*ENTERED.get(), (next(SERIALS), active.token, value)))
     reset = CURRENT.set(active)
     SHOWN.token = active.token
     try:

@@ -19,6 +19,7 @@ from multigrad.capture.code.interception import Interception, comes_to_us
 from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function
+from multigrad.functions.importer_api import find_imported
 from multigrad.graph.ir.types import is_float
 from multigrad.trace.trace import Value
 
@@ -347,13 +348,12 @@ def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
 def own_gradient(function: Any) -> WithOwnGradient | None:
     """Return the stand-in for a custom function, even one of jax's; None if it has no rule."""
     try:
-        return WithOwnGradient(function, find_imported(function))
+        return WithOwnGradient(function, find_imported(make_function, function))
     except RuleTypeError:
         return None
 
 
-@functools.lru_cache(maxsize=256)
-def find_imported(function: Any) -> Function:
+def make_function(function: Any) -> Function:
     return Function(import_function(function))
 
 

@@ -152,15 +152,14 @@ def parameters_of(function: Function) -> Iterator[inspect.Parameter]:
         yield from (several, several, several)
 
 
-@functools.lru_cache(maxsize=1024)
-def find_imported(function: Any) -> importers.Function[..., Any]:
+def make_function(function: Any) -> importers.Function[..., Any]:
     return importers.Function(import_function(function))
 
 
 def call_custom(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a custom function; on symbolic values and other frameworks' tensors, as a Function."""
     if importers.comes_to_us(args, kwargs, "mlx", "numpy"):
-        return find_imported(self)(*args, **kwargs)
+        return importers.find_imported(make_function, self)(*args, **kwargs)
     return CALL(self, *args, **kwargs)
 
 

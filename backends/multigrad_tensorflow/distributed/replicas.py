@@ -133,7 +133,6 @@ def make_group(active: Any, rank: int, size: int, lane: str) -> Group:
     )
 
 
-@functools.lru_cache(1)
 def store_of(active: Any) -> Any:
     def put(key: str, text: str) -> None:
         active.set_config_key_value(KEYS + key, text)

@@ -8,7 +8,6 @@ gradient function gets `variables`.
 from __future__ import annotations
 
 import contextvars
-import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
@@ -26,6 +25,7 @@ from multigrad.functions.calls.arguments import read_parameters, signature_of
 from multigrad.functions.calls.gradients import asked_variables, deliver
 from multigrad.functions.calls.recipe import Recorded, kind_name
 from multigrad.functions.function import Function
+from multigrad.functions.importer_api import find_imported
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph.support.class_bases import dataclass
@@ -187,7 +187,7 @@ def with_own_gradient(f: Any) -> Function | OfItself | None:
         if is_same(f._f, recording.function):
             return OfItself(f, recording)
     try:
-        return find_imported(f)
+        return find_imported(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
         return None
 
@@ -209,8 +209,7 @@ def is_same(a: Any, b: Any, depth: int = 4) -> bool:
     return isinstance(a, bool | int | float | str) and a == b
 
 
-@functools.lru_cache(maxsize=256)
-def find_imported(f: Any) -> Function:
+def make_function(f: Any) -> Function:
     return Function(import_function(f))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch.autograd import Function
 
 from multigrad.backend import Guest, kind_of
+from multigrad.graph.support.threads import SERIALS
 
 from .. import dynamo
 from ..dynamo import at_import
@@ -153,7 +154,7 @@ def _guest_of(guest: Guest | int) -> Guest:
 
 
 def number_guest(guest: Guest) -> int:
-    number = len(GUESTS)
+    number = next(SERIALS)  # two threads may number guests at once
     GUESTS[number] = guest
     return number
 

@@ -7,7 +7,6 @@ the active rules on one thread.
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import weakref
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from multigrad.graph.support.threads import SERIALS
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
 from multigrad.trace.scope.lookups import all_at_present
 
@@ -32,8 +32,6 @@ Tensor: TypeAlias = Any
 MOST_NOTES = 16
 MOST_BACKWARDS = 256
 DEVICES = ("cuda", "cpu")
-# Eras of all threads come from one counter, so that notes of one module can be compared.
-_eras = itertools.count(1)
 
 
 class _Era(threading.local):
@@ -51,8 +49,9 @@ _REACHED: OrderedDict[int, int] = OrderedDict()
 
 def era_of(active: ActiveRules) -> int:
     """Return the era of these rules, a new one if this thread noted other rules last."""
+    # All threads count together, so that notes of one module can be compared.
     if _ERA.active is not active:
-        _ERA.active, _ERA.number = active, next(_eras)
+        _ERA.active, _ERA.number = active, next(SERIALS)
     return _ERA.number
 
 

@@ -6,7 +6,6 @@ The class's code runs on symbolic values with a context of ours, in the old styl
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import types
@@ -26,6 +25,7 @@ from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own
 from multigrad.functions.function import Function
+from multigrad.functions.importer_api import find_imported
 from multigrad.functions.object_arguments import MayTakeObjects
 from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
@@ -394,22 +394,21 @@ def import_function(function_class: Any) -> ClassRecipe:
 # --- classes that captured code applies, wherever that is -----------------------------------------
 
 
-@functools.lru_cache(maxsize=1024)
-def find_imported(function_class: type[torch.autograd.Function]) -> Function:
+def make_function(function_class: type[torch.autograd.Function]) -> Function:
     return MayTakeObjects(import_function(function_class))
 
 
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Apply a class; on symbolic values and other frameworks' tensors, by its Function."""
     if comes_to_us(args, kwargs, "torch"):
-        return find_imported(cls)(*args, **kwargs)
+        return find_imported(make_function, cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Do what `apply` does, before torch asks which transforms are active."""
     if comes_to_us(args, kwargs, "torch"):
-        return find_imported(cls)(*args, **kwargs)
+        return find_imported(make_function, cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 

@@ -14,11 +14,12 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 
 from multigrad.capture.copies.capture import run_written_in
+from multigrad.functions.importer_api import find_imported
 from multigrad.graph.support.trees import optree
 from multigrad.trace.python_protocols import place_of
 from multigrad.trace.trace import Value
 
-from .autograd_function import find_imported
+from .autograd_function import make_function
 
 
 def find_custom_op(function: Any) -> Callable[..., Any] | None:
@@ -47,7 +48,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
     if definition._backward_fn is not None:
         own_class = class_of(definition, kernel, tuple(kwargs))
-        return find_imported(own_class)(*args, *kwargs.values())
+        return find_imported(make_function, own_class)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
     # Only values, as in a class: a derivative of its backward ends here.

@@ -425,7 +425,7 @@ def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
     is_own = not cls.__module__.startswith("torch.nn.modules.")
     if is_own or is_parametrized(type(module)) or "forward" in vars(module):
         return True
-    within = {each.__name__ for each in functions_calling(frozenset(operations))}
+    within = {each.__name__ for each in functions_calling(operations)}
     names = {
         each.strip("_")
         for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]

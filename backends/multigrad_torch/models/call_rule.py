@@ -6,7 +6,6 @@ runs unchanged on detached inputs, and gets the rule's gradient (`multigrad.mode
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.graph.support.threads import SERIALS
 from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_rule, weight_axis
 from multigrad.models.attribution.layers import merge_batch_norm
 from multigrad.models.handle import named
@@ -255,7 +255,6 @@ class Merging:
     version: int
 
 
-_keys = itertools.count()
 # Dynamo holds constants only, so traced code names a rule by its key.
 RULES: weakref.WeakValueDictionary[str, WeightRule] = weakref.WeakValueDictionary()
 
@@ -283,7 +282,7 @@ class WeightRule:
         self.rule = rule
         self.name = named(rule)
         self.merges = merges
-        self.key = f"weights_{next(_keys)}"
+        self.key = f"weights_{next(SERIALS)}"
         RULES[self.key] = self
 
     def call(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from multigrad.errors import RuleTypeError, RuleValueError, suggest
 from multigrad.functions.custom_gradient import name_of
+from multigrad.graph.support.threads import SERIALS
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.interpose import Following, parts_of, unmet
 
@@ -45,7 +45,6 @@ from .operations import (
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
 stack_at = torch._C._get_function_stack_at
-_keys = itertools.count()
 # Dynamo holds constants only, so traced code names a mode by its key.
 MODES: weakref.WeakValueDictionary[str, OperationMode] = weakref.WeakValueDictionary()
 # nn.ReLU6 calls hardtanh with these limits.
@@ -69,7 +68,6 @@ class Known:
     inplace_at: int = 99
 
 
-@functools.cache
 def know(name: str, function: Any) -> Known:
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
@@ -91,6 +89,7 @@ class OperationMode(TorchFunctionMode):
         recorded: those whose rules acted while gradients were recorded, as long as there is `seen`.
         hits: how often each rule acted; in compiled code, how often it was traced.
         around: the modes of models around this one that have rules on some of its operations.
+        overriding: returns the function's `Overriding` that the mode is for, None of a model's.
         roots: returns the models that the mode is for: one, and its copies.
         say_layers: returns which layers that are an operation have rules of their own.
     """
@@ -98,12 +97,13 @@ class OperationMode(TorchFunctionMode):
     def __init__(self, rules: Mapping[str, CallRule]) -> None:
         self.rules = dict(rules)
         self.around: tuple[OperationMode, ...] = ()
+        self.overriding: Callable[[], Any] = type(None)
         self.roots: Callable[[], Sequence[Any]] = tuple
         self.say_layers: Callable[[str], str] = lambda operation: ""
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
-        self.key = f"operations_{next(_keys)}"
+        self.key = f"operations_{next(SERIALS)}"
         MODES[self.key] = self
         self.table = self._tabulate()
         by_name = [Known(name, writes=writes) for name in self.rules for writes in (False, True)]
@@ -123,7 +123,7 @@ class OperationMode(TorchFunctionMode):
         for name in names:
             for packet, *overloads in overloaded(name):
                 table |= dict.fromkeys([packet, *overloads], know(name, packet))
-        for function in functions_calling(frozenset(names)):
+        for function in functions_calling(names):
             table[function] = Known("", through=see_through(function))
         return table
 
@@ -329,7 +329,7 @@ class Overriding:
 
     def make_mode(self, found: Any) -> OperationMode:
         self.mode = OperationMode({n: rule_of_operation(n, r) for n, r in self.rows.items()})
-        ACTING[self.mode.key] = self
+        self.mode.overriding = weakref.ref(self)
         return self.mode
 
     def say_unmet(self) -> str:
@@ -344,12 +344,10 @@ class Overriding:
         return unmet(f"function {self.name!r}", repr(missing), near, called)
 
 
-ACTING: weakref.WeakValueDictionary[str, Overriding] = weakref.WeakValueDictionary()
-
-
 @dynamo.assume_constant_result
 def say_unmet(key: str) -> str:
-    return ACTING[key].say_unmet()
+    overriding: Overriding = MODES[key].overriding()
+    return overriding.say_unmet()
 
 
 def find(selector: Any) -> str:

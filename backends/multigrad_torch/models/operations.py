@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -50,7 +50,7 @@ def name_operation(function: Any) -> str:
         # `__iadd__` and `__radd__` are add, but `__invert__` is no in-place `nvert`.
         for prefix in ("", "i", "r"):
             plain = SAME.get(word.removeprefix(prefix), word.removeprefix(prefix))
-            if word.startswith(prefix) and plain in plain_names():
+            if word.startswith(prefix) and plain in read_names()[0]:
                 return plain
         return SAME.get(word, word)
     for home in ("special_", "linalg_", "fft_"):
@@ -60,19 +60,20 @@ def name_operation(function: Any) -> str:
 
 
 @functools.cache
-def plain_names() -> frozenset[str]:
+def read_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in torch's namespaces without the operators', and the operations' names."""
     found = {
         name.rstrip("_")
         for home in HOMES
         for name in dir(home)
         if not name.startswith("_") and isinstance(getattr(home, name, None), CALLABLES)
     }
-    return frozenset(found | {"getitem"})
+    found.add("getitem")
+    return frozenset(found), frozenset(SAME.get(name, name) for name in found)
 
 
-@functools.cache
 def operation_names() -> frozenset[str]:
-    return frozenset(SAME.get(name, name) for name in plain_names())
+    return read_names()[1]
 
 
 @functools.cache
@@ -151,7 +152,6 @@ def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
         get_overridable_functions().update(functions)
 
 
-@functools.cache
 def overloaded(name: str) -> tuple[tuple[Any, ...], ...]:
     """Return torch's operators of a name, also in place: each packet and its overloads."""
     packets = (getattr(torch.ops.aten, each, None) for each in (name, f"{name}_"))
@@ -162,13 +162,12 @@ def overloaded(name: str) -> tuple[tuple[Any, ...], ...]:
     )
 
 
-@functools.cache
-def functions_calling(operations: frozenset[str]) -> tuple[types.FunctionType, ...]:
+def functions_calling(operations: Collection[str]) -> tuple[types.FunctionType, ...]:
     """Return torch's Python functions that call one of some operations internally."""
     return tuple(
         function
         for function, names in _callees().items()
-        if name_operation(function) not in operations and not names.isdisjoint(operations)
+        if not names.isdisjoint(operations) and name_operation(function) not in operations
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from importlib import import_module
@@ -42,14 +42,9 @@ ReaderRow = tuple[tuple[type, ...], Callable[[], bool], Callable[..., Any]]
 EVERY_READER: list[ReaderRow] = []
 READERS: dict[type, tuple[ReaderRow, ...]] = {}  # for exactly these types of tensors
 FUNCTION_READERS: list[Reader] = []
-# Likewise, of all loaded compilers: what is called at each `use` and at each step of a number.
-IS_TRACING: list[Callable[[], bool]] = []
 # In its only element the frameworks that may still be imported. At first `sys`, which always is, so
 # that the first call looks for backends.
 AWAITED: list[frozenset[str]] = [frozenset({"sys"})]
-ON_ENTER: list[Callable[[str], Callable[[], None]]] = []
-ON_DEPEND: list[Callable[[Any], None]] = []
-ON_MOVE: list[Callable[[Any], None]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +82,27 @@ class Statuses(list[BackendStatus], InNotebooks):
         )
 
 
-# What this process has found, and never forgets: backends by name, owners by exact type, entry
-# points by name.
-_loaded: dict[str, Backend] = {}
-_owners: dict[type, Backend] = {}
-_points: dict[str, Any] = {}
-_refused: dict[str, str] = {}  # by name: why it could not be loaded
-_contested: dict[str, str] = {}  # by name: which packages offer the same one
+class _Registry:
+    """What is known of the backends, by name.
+
+    Attributes:
+        points: the entry points of all; empty until somebody asks.
+        contested: what is said where several packages offer one.
+        loaded: those that have been loaded.
+        refused: what was said where one could not be loaded.
+        listeners: what is told all loaded backends whenever there is another one.
+    """
+
+    def __init__(self) -> None:
+        self.points: dict[str, Any] = {}
+        self.contested: dict[str, str] = {}
+        self.loaded: dict[str, Backend] = {}
+        self.refused: dict[str, str] = {}
+        self.listeners: list[Callable[[Sequence[Backend]], None]] = []
+
+
+_registry = _Registry()
+_owners: dict[type, Backend] = {}  # by the class of a tensor
 _indexing = make_lock()
 
 
@@ -104,7 +113,7 @@ def load_backend(name: str) -> Backend:
         BackendNotFound: there is none, its framework is not installed or too old, or the package
             that offers it is broken.
     """
-    backend = _loaded.get(name)
+    backend = _registry.loaded.get(name)
     if backend is not None:
         return backend
     points = entry_points()
@@ -115,19 +124,19 @@ def load_backend(name: str) -> Backend:
     try:
         backend = _import_backend(name, points[name])
         with _indexing:  # so that no table of fewer backends comes last
-            found = _loaded.setdefault(name, backend)
+            found = _registry.loaded.setdefault(name, backend)
             try:
                 index_readers()
             except BaseException as error:
-                del _loaded[name]
+                del _registry.loaded[name]
                 if not isinstance(error, Exception):
                     raise
                 raise _broken(name, f"the compiler of {name!r}", error) from error
-            _refused.pop(name, None)
+            _registry.refused.pop(name, None)
     except BackendNotFound as error:
         # Amid the framework's own import it may still work later.
         if not _is_being_imported(name):
-            _refused[name] = str(error)
+            _registry.refused[name] = str(error)
         raise
     return found
 
@@ -135,8 +144,8 @@ def load_backend(name: str) -> Backend:
 def _import_backend(name: str, point: Any) -> Backend:
     package = package_of(point)
     where = f"{getattr(point, 'value', name)} of {package or 'an unknown package'}"
-    if name in _contested and package != OWN and name != REFERENCE[0]:
-        raise BackendNotFound(f"backend {name!r} cannot be used: {_contested[name]}")
+    if name in _registry.contested and package != OWN and name != REFERENCE[0]:
+        raise BackendNotFound(f"backend {name!r} cannot be used: {_registry.contested[name]}")
     # Before the import, in which an old framework may fail with a worse message.
     _check_version(name, package)
     try:
@@ -199,13 +208,18 @@ def index_readers() -> None:
     functions.sort(key=lambda reader: not reader.reads_code)
     # From here on nothing raises: a malformed third-party backend changes no table.
     READERS.update(readers)
-    compilers = [backend.compiler for backend in loaded()]
-    IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
-    ON_ENTER[:] = [each.on_enter for each in compilers if each.on_enter is not None]
-    ON_DEPEND[:] = [each.on_depend for each in compilers if each.on_depend is not None]
-    ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
+    for listener in _registry.listeners:
+        listener(loaded())
     EVERY_READER[:] = [_row(*row) for row in rows]
     FUNCTION_READERS[:] = functions
+
+
+def tell_loaded(listener: Callable[[Sequence[Backend]], None]) -> Callable[..., None]:
+    """Tell a function which backends are loaded, now and whenever there is another one."""
+    with _indexing:
+        _registry.listeners.append(listener)
+        listener(loaded())
+    return listener
 
 
 def _row(backend: Backend, reader: Reader) -> ReaderRow:
@@ -217,7 +231,7 @@ def entry_points() -> Mapping[str, Any]:
 
     An entry point is named after its framework's import name. No package takes a name of ours.
     """
-    if not _points:
+    if not _registry.points:
         from importlib.metadata import EntryPoint
 
         found: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
@@ -228,10 +242,10 @@ def entry_points() -> Mapping[str, Any]:
                 same.append(point)
         for name, points in found.items():
             if len(points) > 1:
-                _contested[name] = _say_contested(points)
+                _registry.contested[name] = _say_contested(points)
         # In one step, because other threads read it without a lock.
-        _points.update({name: points[0] for name, points in found.items()})
-    return _points
+        _registry.points.update({name: points[0] for name, points in found.items()})
+    return _registry.points
 
 
 def _say_contested(points: list[Any]) -> str:
@@ -262,22 +276,23 @@ def _status(name: str, load: bool) -> BackendStatus:
     if load or name in sys.modules:
         with suppress(BackendNotFound):
             load_backend(name)
-    point = _points[name]
+    point = _registry.points[name]
     package = package_of(point)
     requirements = requirements_of(name, package) if package else []
     if not is_importable(name):
         return BackendStatus(name, False, None, install_line(name, package, requirements))
     version = find_version(name, requirements)
-    reason = None if name in _loaded else _refused.get(name) or _foresee(name, point, package)
-    if reason is not None:
-        return BackendStatus(name, False, version, reason.removeprefix(f"backend {name!r} "))
-    return BackendStatus(name, True, version, _contested.get(name))
+    if name not in _registry.loaded:
+        reason = _registry.refused.get(name) or _foresee(name, point, package)
+        if reason is not None:
+            return BackendStatus(name, False, version, reason.removeprefix(f"backend {name!r} "))
+    return BackendStatus(name, True, version, _registry.contested.get(name))
 
 
 def _foresee(name: str, point: Any, package: str) -> str | None:
     # As far as it can be told without an import.
-    if name in _contested and package != OWN and name != REFERENCE[0]:
-        return _contested[name]
+    if name in _registry.contested and package != OWN and name != REFERENCE[0]:
+        return _registry.contested[name]
     root = str(getattr(point, "module", "") or "").partition(".")[0]
     if root and not is_importable(root):
         return f"its entry point names {root}, which is not there: reinstall {package}"
@@ -319,7 +334,7 @@ def refuse_unusable(*types: type) -> None:
     """Raise BackendNotFound if a type is of a framework whose backend cannot be used."""
     for type_ in types:
         roots = {each.__module__.partition(".")[0] for each in type_.__mro__}
-        for name, said in _refused.items():
+        for name, said in _registry.refused.items():
             if any(root.startswith(name) for root in roots):  # jaxlib's arrays are jax's
                 raise BackendNotFound(
                     f"no backend takes a {type_.__module__}.{type_.__qualname__}: {said}"
@@ -329,10 +344,10 @@ def refuse_unusable(*types: type) -> None:
 def in_use() -> list[Backend]:
     """Return the backends whose framework is already imported."""
     found = []
-    for name in _points or entry_points():
-        backend = _loaded.get(name)
+    for name in _registry.points or entry_points():
+        backend = _registry.loaded.get(name)
         # One that could not be loaded is not tried again.
-        if backend is None and name in sys.modules and name not in _refused:
+        if backend is None and name in sys.modules and name not in _registry.refused:
             try:
                 backend = load_backend(name)
             except BackendNotFound:
@@ -345,14 +360,14 @@ def in_use() -> list[Backend]:
 def load_imported() -> None:
     in_use()
     # Only those that can still come: neither loaded nor refused.
-    AWAITED[0] = frozenset(entry_points()) - _loaded.keys() - _refused.keys()
+    AWAITED[0] = frozenset(entry_points()) - _registry.loaded.keys() - _registry.refused.keys()
 
 
 def load_awaited() -> None:
     """Load backends whose framework was imported since, when a call has met no reader."""
     if sys.modules.keys().isdisjoint(AWAITED[0]):
         return
-    known = frozenset(_loaded)
+    known = frozenset(_registry.loaded)
     load_imported()
     for backend in loaded():
         # A compiler that reads this call begins again, so that it meets the new reader.
@@ -364,7 +379,7 @@ load_awaited._dynamo_marked_constant = True  # type: ignore[attr-defined]  # run
 
 
 def loaded() -> list[Backend]:
-    return list(_loaded.values())
+    return list(_registry.loaded.values())
 
 
 def backend_among(values: Any) -> Backend:

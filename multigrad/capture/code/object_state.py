@@ -9,7 +9,6 @@ runs, with symbols in place of the tensors; the object itself is not touched.
 from __future__ import annotations
 
 import copy
-import functools
 import types
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -182,7 +181,6 @@ def is_open(value: Any) -> bool:
     return hasattr(value, "__dict__") and _is_plain_class(kind)
 
 
-@functools.lru_cache(maxsize=4096)
 def _is_plain_class(kind: type) -> bool:
     """Return whether an object of a class can be made and filled without its constructor."""
     if hasattr(kind, "__del__"):  # which wants what the constructor makes

@@ -6,7 +6,6 @@ marks the stand-ins are made, for each dtype that `T` may be.
 
 from __future__ import annotations
 
-import functools
 import operator
 import re
 import warnings
@@ -181,7 +180,7 @@ FOLLOWS = frozenset(
 )
 FOLLOWING = ((T, False), (BOOL, False))  # leaves that are the same in every mode
 ORDERS = frozenset(getattr(operator, name) for name in ("lt", "le", "gt", "ge", "eq", "ne"))
-is_not_asked = functools.cache(partial(re.search, NOT_ASKED))  # each name is met again and again
+is_not_asked = partial(re.search, NOT_ASKED)
 
 
 # --- trees of arguments and results ---------------------------------------------------------------

@@ -8,7 +8,6 @@ new attribute is to be decided on. Other forms in which Python asks a value are 
 from __future__ import annotations
 
 import fnmatch
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -123,12 +122,12 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
         return Row("refused", NEVER[name])
     if dialect is not None and dialect.refusals is not None:
         if name.startswith("__") and hasattr(dialect.tensor, name) and hasattr(object, name):
-            return MODELLED if name in _own(kind) else Row("refused", OBJECT)
+            return MODELLED if _owns(kind, name) else Row("refused", OBJECT)
         if name in dialect.attributes:
             return MODELLED
         if not hasattr(dialect.tensor, name):
             return ABSENT
-    if name in _own(kind) or find_method(name, dialect) is not None:
+    if _owns(kind, name) or find_method(name, dialect) is not None:
         return MODELLED
     if name in methods.REFUSED:
         return Row("refused", methods.REFUSED[name])
@@ -158,9 +157,8 @@ def check_callers(value: Value, name: str) -> None:
         raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
 
 
-@functools.cache
-def _own(kind: type[Value]) -> set[str]:
-    return {name for base in kind.__mro__[:-1] for name in vars(base)}
+def _owns(kind: type[Value], name: str) -> bool:
+    return any(name in vars(base) for base in kind.__mro__[:-1])
 
 
 def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:

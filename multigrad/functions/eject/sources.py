@@ -16,24 +16,34 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ...errors import UnsupportedOp
+from ...graph.support.class_bases import cached_property
 
 CODE = (ast.FunctionDef, ast.ClassDef)
 
 
-@functools.cache
-def _tree(module: str) -> tuple[str, ast.Module]:
-    text = inspect.getsource(sys.modules[module])
-    return text, ast.parse(text)
+class Source:
+    """The source of a module, parsed."""
+
+    def __init__(self, module: str) -> None:
+        self.text = inspect.getsource(sys.modules[module])
+        self.tree = ast.parse(self.text)
+
+    @cached_property
+    def statements(self) -> Mapping[str, ast.stmt]:
+        """The statements outside of functions by the names that they bind."""
+        return {name: each for each in self.tree.body for name in _names_of(each)}
+
+    @cached_property
+    def nested(self) -> Mapping[int, ast.FunctionDef]:
+        """All functions by their first lines, those of their decorators."""
+        return {
+            min([node.lineno, *(each.lineno for each in node.decorator_list)]): node
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.FunctionDef)
+        }
 
 
-@functools.cache
-def statements(module: str) -> Mapping[str, ast.stmt]:
-    """Return the statements outside of functions by the names that they bind."""
-    found: dict[str, ast.stmt] = {}
-    for statement in _tree(module)[1].body:
-        for name in _names_of(statement):
-            found[name] = statement
-    return found
+read = functools.cache(Source)
 
 
 def _names_of(statement: ast.stmt) -> Iterator[str]:
@@ -58,19 +68,9 @@ def defines_one(statement: ast.stmt) -> bool:
     )
 
 
-@functools.cache
-def nested(module: str) -> Mapping[int, ast.FunctionDef]:
-    """Return all functions of a module by their first lines, those of their decorators."""
-    return {
-        min([node.lineno, *(each.lineno for each in node.decorator_list)]): node
-        for node in ast.walk(_tree(module)[1])
-        if isinstance(node, ast.FunctionDef)
-    }
-
-
 def segment(module: str, statement: ast.AST) -> str:
     """Return the text of a statement, its decorators included."""
-    lines = _tree(module)[0].splitlines(keepends=True)
+    lines = read(module).text.splitlines(keepends=True)
     decorators = getattr(statement, "decorator_list", ())
     first = min([statement.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
     last = statement.end_lineno  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def segment(module: str, statement: ast.AST) -> str:
 
 def attached(module: str, name: str) -> Iterator[ast.stmt]:
     """Yield the statements that add to a name's meaning: its methods as calls and decorators."""
-    for statement in _tree(module)[1].body:
+    for statement in read(module).tree.body:
         if isinstance(statement, ast.FunctionDef):
             heads: list[ast.expr] = statement.decorator_list
         else:  # a call, perhaps where there is such a method

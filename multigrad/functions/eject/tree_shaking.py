@@ -249,8 +249,10 @@ class Shaker:
             homes.append(getattr(each, "__globals__", {}).get("__name__"))
         for module in dict.fromkeys(filter(self.is_ours, homes)):
             for name, each in vars(sys.modules[module]).items():
-                if each is value and isinstance(sources.statements(module).get(name), sources.CODE):
-                    return module, name
+                if each is value:
+                    statement = sources.read(module).statements.get(name)
+                    if isinstance(statement, sources.CODE):
+                        return module, name
         return None
 
     def refer(self, module: str, name: str) -> str | None:
@@ -261,7 +263,7 @@ class Shaker:
         value = scope[name]
         if self.form_of(value) is not value or isinstance(value, types.ModuleType):
             return self.express(value, name)
-        statement = sources.statements(module).get(name)
+        statement = sources.read(module).statements.get(name)
         if isinstance(statement, ast.ImportFrom):
             origin = sources.origin(statement, module)
             if self.is_ours(origin):
@@ -279,7 +281,7 @@ class Shaker:
         known = self.known.get((module, name))
         if known is not None:
             return known
-        statement = sources.statements(module)[name]
+        statement = sources.read(module).statements[name]
         scope = vars(sys.modules[module])
         if not isinstance(statement, sources.CODE) and not sources.defines_one(statement):
             return self.express(scope[name], name)  # one of several: by its value
@@ -304,7 +306,7 @@ class Shaker:
             return known
         module = function.__globals__["__name__"]
         line = function.__code__.co_firstlineno
-        statement = sources.nested(module).get(line)
+        statement = sources.read(module).nested.get(line)
         if statement is None:
             raise UnsupportedOp(f"{name!r} is {function!r}, whose source is no statement")
         self.alive.append(function)

@@ -20,6 +20,7 @@ from ...graph.ir.graph import Graph, Location
 from ...graph.ir.types import WHOLE
 from ...graph.ir.types import is_float as is_float_type
 from ...graph.ops.results import PER_ELEMENT
+from ...graph.random.native import name_of
 from ...graph.support.class_bases import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
 from ...trace.derived.calls import drop_calls
@@ -201,17 +202,11 @@ def find_dtype(
         found = original.get(name)
         if found is None or name not in shown:
             continue
-        if _name_of(found.dtype) != dtype:
+        name_found = name_of(found.dtype)
+        if HOLDING.get(name_found, name_found) != dtype:
             words = f"of {found.dtype.name}", f"of {dtype}"
             return Difference(shown[name], (), *words, sample)
     return None
-
-
-@functools.cache
-def _name_of(dtype: Any) -> str:
-    """Return the name that graphs have for a dtype; NumPy makes it anew each time."""
-    name = str(dtype.name)
-    return HOLDING.get(name, name)
 
 
 def are_equal(original: Mapping[str, Any], lowered: Mapping[str, Any]) -> bool:
@@ -236,16 +231,15 @@ def largest_of(array: Any) -> float:
     return float(np.max(magnitude(np.asarray(array, np.float64)), initial=0.0))
 
 
-@functools.cache
 def eps_of(dtype: Any) -> float:
     return float(limits_of(np.dtype(dtype)).eps)
 
 
-@functools.cache
 def smallest_of(dtype: Any) -> float:
     return float(limits_of(np.dtype(dtype)).smallest_normal)
 
 
+@functools.cache
 def limits_of(dtype: np.dtype[Any]) -> Any:
     """Return the limits of a float dtype; of NumPy's own without an import."""
     if dtype.isbuiltin == 1:

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..support.class_bases import dataclass
-from ..support.threads import make_lock
+from ..support.threads import SERIALS, make_lock
 from ..support.versions import HeldWeakly
 from .op import Op
 from .types import Type
@@ -209,7 +209,6 @@ def format_graph(graph: Graph) -> str:
 
 
 MOST_ELEMENTS = 65_536
-_serials = itertools.count()
 # Weak: an array is found while something holds it.
 _arrays: WeakValueDictionary[int, ArrayValue] = WeakValueDictionary()
 
@@ -227,7 +226,7 @@ class ArrayValue(HeldWeakly):
     shape: tuple[int, ...]
     dtype: str
     digest: str
-    serial: int = field(default_factory=lambda: next(_serials))
+    serial: int = field(default_factory=lambda: next(SERIALS))
     native: dict[Any, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ for them.
 from __future__ import annotations
 
 import _imp
+import itertools
 import os
 import sys
 import threading
@@ -21,6 +22,8 @@ IMPORTING = 10.0  # seconds; longer than a framework takes
 # What we import: our own parts (multigrad_torch, ...), what we depend on, and the standard library.
 OURS = __name__.partition(".")[0]
 THEIRS = frozenset({"ml_dtypes", "numpy", "optree", "scipy"}) | sys.stdlib_module_names
+# Tells things of all kinds apart, also from those that are gone; a number is taken without a lock.
+SERIALS = itertools.count(1)
 _MISSING: Any = object()
 
 # --- locks ----------------------------------------------------------------------------------------

@@ -103,27 +103,27 @@ def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
+@functools.cache
+def answer(question: Callable[[], bool]) -> bool:
+    """Return what Keras's backend answers to one of the questions below."""
+    return at_once(question)()
+
+
 def number(x: Any) -> float:
     found: Any = keras.ops.convert_to_numpy(x)
     return float(np.ravel(found)[0])
 
 
-@functools.cache
-@at_once
 def remembers_logits() -> bool:
     """Whether probabilities know the logits that they were made of: on TensorFlow."""
     return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
 
 
-@functools.cache
-@at_once
 def floors_quotients() -> bool:
     """Whether `floor_divide` of inf is inf, the floor of a quotient: on TensorFlow."""
     return math.isinf(number(keras.ops.floor_divide(keras.ops.full((1,), math.inf), 2.0)))
 
 
-@functools.cache
-@at_once
 def limits_logarithms() -> bool:
     """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
     Others multiply 0 by log(0).
@@ -132,8 +132,6 @@ def limits_logarithms() -> bool:
     return math.isfinite(number(keras.ops.binary_crossentropy(one, one)))
 
 
-@functools.cache
-@at_once
 def takes_lower_limit() -> bool:
     """Whether `clip` between limits that cross gives the lower one: on TensorFlow."""
     return number(keras.ops.clip(keras.ops.zeros(1), 2.0, 1.0)) == 2

@@ -21,7 +21,13 @@ from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .backend import floors_quotients, limits_logarithms, remembers_logits, takes_lower_limit
+from .backend import (
+    answer,
+    floors_quotients,
+    limits_logarithms,
+    remembers_logits,
+    takes_lower_limit,
+)
 
 # Keras gathers its public names at import, where pyright cannot follow.
 # pyright: reportAttributeAccessIssue=false
@@ -101,7 +107,7 @@ def expected(*operands: Any) -> str:
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Of floats Keras casts the quotient, not the operands."""
     dtype = expected(x1, x2)
-    if dtype in (T, *FLOATS) and floors_quotients():
+    if dtype in (T, *FLOATS) and answer(floors_quotients):
         quotient = xp.floor(xp.divide(x1, x2))
     else:
         quotient = xp.floor_divide(x1, x2)
@@ -116,7 +122,7 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
     """Of limits that cross the upper one is taken, on TensorFlow the lower one."""
-    if takes_lower_limit() and (isinstance(x_min, Value) or isinstance(x_max, Value)):
+    if answer(takes_lower_limit) and (isinstance(x_min, Value) or isinstance(x_max, Value)):
         return xp.maximum(xp.minimum(x, x_max), x_min)
     return xp.clip(x, x_min, x_max)
 
@@ -129,7 +135,7 @@ def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) 
         positive, negative = xp.log_sigmoid(output), xp.log_sigmoid(xp.negative(output))
     else:
         p = within(output)
-        if limits_logarithms():
+        if answer(limits_logarithms):
             return layers.binary_cross_entropy(p, target)
         positive, negative = xp.log(p), xp.log(xp.subtract(1.0, p))
     rest = xp.multiply(xp.subtract(1.0, target), negative)
@@ -152,7 +158,7 @@ def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
     (`_get_logits` of its TensorFlow backend): else probabilities of 0 and 1 would hide them.
     """
     made = output.node if isinstance(output, Value) else None
-    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and remembers_logits():
+    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and answer(remembers_logits):
         return output.trace.value(made.operands[0]), True
     return output, from_logits
 

@@ -331,7 +331,6 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
     return outputs[0] if is_one else outputs
 
 
-@functools.cache
 def methods_of(kind: type) -> dict[str, FunctionType]:
     """Return the methods of a class of Keras's layers that its `call` calls, and those that they
     call.

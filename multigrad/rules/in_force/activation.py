@@ -6,7 +6,6 @@ entry.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -19,6 +18,7 @@ from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.params import FixedParams, Fused, read_params
 from ...graph.support.public_types import Axes, Over, Residuals
+from ...graph.support.threads import SERIALS
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
@@ -51,7 +51,6 @@ Tensor = Any
 T = TypeVar("T")
 
 
-_keys = itertools.count()
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
@@ -82,7 +81,7 @@ class Activation(InNotebooks):
         self._params = read_params(params)
         # Equal keys mean the same backward under the same active rules.
         name = self.forward.key
-        self.key = name if rule is None else f"{name}:{next(_keys)}"
+        self.key = name if rule is None else f"{name}:{next(SERIALS)}"
         by_key[self.key] = self
         self._own = Own()
         self._latest = Remembered()

@@ -8,7 +8,6 @@ how many applications were made before.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, overload
@@ -18,13 +17,12 @@ from ...backend.finding.discovery import backend_of, load_backend
 from ...errors import BackendNotFound, MultigradError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.public_types import P, R
+from ...graph.support.threads import SERIALS
 from ...trace.scope.draws import FREE, Counter, Draws
 from ...trace.scope.schedule_values import Moving
 from ..context import ActiveRules, RuleInForce
 from ..model.binding import value_token
 from ..model.specialization import BoundRule
-
-_serial = itertools.count()
 
 
 class Decorator(Protocol):
@@ -212,7 +210,7 @@ def reveal(cut: Cut, hidden: tuple[Hidden, Hidden]) -> ActiveRules:
     """Return the rules for a trace: what was hidden is put back, as the arguments of the trace."""
     first, second = map(_reveal, cut.rules, cut.looked_at, hidden)
     both = cut.active.params is cut.active.activations
-    token = f"<traced {next(_serial)}>"
+    token = f"<traced {next(SERIALS)}>"
     return replace(cut.active, activations=first, params=first if both else second, token=token)
 
 
@@ -224,7 +222,7 @@ def _reveal(
     values = iter(hidden.values)
     pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
     merged = tuple(value if name in looked_at else next(values) for name, value in pairs)
-    bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(_serial)}>")
+    bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(SERIALS)}>")
     if in_force.counter is None:
         return RuleInForce(bound_rule, FREE)
     return RuleInForce(bound_rule, Draws(hidden.key, Counter(hidden.count)))

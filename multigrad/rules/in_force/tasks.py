@@ -24,7 +24,6 @@ from ...graph.support.trees import optree
 from ...trace.xp import all as xp
 
 Tensor = Any
-TASK_RULES: dict[str, TaskRule] = {}  # the library's, by name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,8 +48,7 @@ def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
     """Declare a rule of the library."""
 
     def declare(function: Callable[..., Tensor]) -> TaskRule:
-        TASK_RULES[name] = TaskRule(name, as_function(function, native=False))
-        return TASK_RULES[name]
+        return TaskRule(name, as_function(function, native=False))
 
     return declare
 
@@ -235,3 +233,6 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     shares = xp.where(norms == 0, 0.0, aimed / xp.where(norms == 0, 1.0, norms))
     total = xp.sum(shares)
     return number * shares / xp.where(total == 0, 1.0, total)
+
+
+TASK_RULES = {each.name: each for each in (pcgrad, gradnorm)}

@@ -26,14 +26,13 @@ LEADING = tuple(
     inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
     for name, annotation in (("ctx", "Any"), ("grad_out", "Tensor"), ("tin", "Tensor | None"))
 )
-_ranges: dict[Any, Mapping[str, str]] = {}
 
 
 def ranged(**ranges: str) -> Callable[[Curve], Curve]:
     """Say which values the params of a curve take, whatever rule it is."""
 
     def note(curve: Curve) -> Curve:
-        _ranges[curve] = ranges
+        curve.ranges = ranges  # type: ignore[attr-defined]
         return curve
 
     return note
@@ -106,7 +105,7 @@ def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:
     if isinstance(what, Rule):
         found: Mapping[str, str] = {n: allowed.text for n, allowed in what.own_ranges.items()}
     else:
-        found = _ranges.get(what, {})
+        found = getattr(what, "ranges", {})
     return [(name, found[name]) for name in words if name in found]
 
 

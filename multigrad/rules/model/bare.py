@@ -73,7 +73,7 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     check_values(specialization.subject, specialization.runtime, backend, grad_out, values)
     if tin is not None and grad_out.dtype != tin.dtype:
         grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
-    find = _finders.get(backend.name) or _finder_for(backend)
+    find, _ = _opaque.get(backend.name) or _make_opaque(backend)
     found = find(specialization, backend, grad_out, tin, values)
     if found is None:
         return specialization.run_as_it_is(ctx, grad_out, tin, values)
@@ -87,13 +87,16 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
 Find = Callable[
     [Specialization, Backend, Tensor, Tensor | None, tuple[Any, ...]], EmittedRule | None
 ]
-_finders: dict[str, Find] = {}
+_opaque: dict[str, tuple[Find, Callable[..., Any]]] = {}  # by backend
 
 
-def _finder_for(backend: Backend) -> Find:
-    """Return `find_rule` as a compiler must see it that reads Python: it would enter a capture."""
+def _make_opaque(backend: Backend) -> tuple[Find, Callable[..., Any]]:
+    """Return `find_rule` and `_act` as a compiler must see them that reads Python: it would enter a
+    capture.
+    """
     opaque = backend.compiler.opaque
-    return _finders.setdefault(backend.name, find_rule if opaque is None else opaque(find_rule))
+    made = (find_rule, _act) if opaque is None else (opaque(find_rule), opaque(_act))
+    return _opaque.setdefault(backend.name, made)
 
 
 def find_rule(
@@ -159,16 +162,8 @@ def apply_to_many(
     in_force = at_present(in_force, backend)
     if not all(type(value) is float for value in in_force.values):
         return None
-    act = _acting.get(backend.name) or _act_for(backend)
+    _, act = _opaque.get(backend.name) or _make_opaque(backend)
     return act(in_force, gradients, backend, in_place, *tries)
-
-
-_acting: dict[str, Callable[..., Any]] = {}
-
-
-def _act_for(backend: Backend) -> Callable[..., Any]:
-    opaque = backend.compiler.opaque
-    return _acting.setdefault(backend.name, _act if opaque is None else opaque(_act))
 
 
 def _act(

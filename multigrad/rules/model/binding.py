@@ -4,7 +4,6 @@ specializations of a rule there are.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from ...backend.finding.values import concrete_number
 from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
 from ...graph.support.params import find_part, is_address, read_params
+from ...graph.support.threads import SERIALS
 from ...trace.scope.identity import function_key, items_key, owners_of
 from ...trace.scope.schedule_values import Moving
 from .names import as_registered
@@ -19,7 +19,6 @@ from .specialization import BoundRule, Slot, Specialization, code_of
 
 Rule = Any  # of rule.py, which uses what stands here
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
-_serial = itertools.count()
 
 
 def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> BoundRule:
@@ -157,7 +156,7 @@ def value_token(value: Any) -> str:
         return f"moving {value.serial}"
     number = concrete_number(value)
     # Not a number's text: what is compiled for a number holds it, and a tensor may change in place.
-    return f"<traced {next(_serial)}>" if number is None else f"tensor {number!r}"
+    return f"<traced {next(SERIALS)}>" if number is None else f"tensor {number!r}"
 
 
 # --- the parts of a composed rule: their params by name, and the chain in words -------------------

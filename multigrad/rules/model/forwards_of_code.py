@@ -7,7 +7,6 @@ over it is lowered, keyed and compiled as over any other.
 from __future__ import annotations
 
 import copy
-import itertools
 import pickle
 import types
 import weakref
@@ -36,7 +35,7 @@ from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.class_bases import dataclass
-from ...graph.support.threads import build_once
+from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.versions import HeldWeakly
 from ...lowering.forwards import Forward, find_forward
 from ...trace.axes import known_shape
@@ -48,7 +47,6 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 Tensor = Any
 MOST_GRAPHS = 256
 MOST_RULES = 256
-_serials = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,7 +243,7 @@ def _make(forward: Any) -> ForwardOfCode:
         differentiable=False,
         given=forward,
         function=function,
-        serial=f"#{next(_serials)}",
+        serial=f"#{next(SERIALS)}",
     )
     _by_key[made.key] = made
     return made

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ...backend.finding.events import tell_registered
+from ...backend.events.compilers import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.lazy_modules import uncollected
-from ...graph.support.threads import make_lock
+from ...graph.support.threads import SERIALS, make_lock
 from ...trace.scope.lookups import NUMBERS, Lookup, note_lookup
 from ...trace.scope.schedule_values import meant, note_renamed
 
@@ -31,7 +30,6 @@ lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
 ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
 _loaded: set[str] = set()
-_numbers = itertools.count()
 
 
 class Epoch:
@@ -134,7 +132,7 @@ def renaming(name: str) -> Iterator[None]:
         note_renamed(name, before, number)
         try:
             yield
-            NUMBERS[name] = next(_numbers)  # last: who reads it first cannot miss the change
+            NUMBERS[name] = next(SERIALS)  # last: who reads it first cannot miss the change
             if is_known:
                 Epoch.number += 1
                 IN_FORCE.clear()

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import types
 import warnings
 import weakref
@@ -24,7 +23,7 @@ from ...graph.ir.graph import Graph
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...graph.support.public_types import WrittenRule
-from ...graph.support.threads import build_once
+from ...graph.support.threads import SERIALS, build_once
 from ...lowering.input_checks import shape_check
 from ...trace.derived.shards import over_shards
 from ...trace.scope.identity import Same, items_key
@@ -38,7 +37,6 @@ from ...trace.trace import NeedsConcrete, Trace
 # refers to none of those functions, or what they close over would live for ever.
 MOST_CODES = 4096
 MOST_MEANINGS = 64
-_serial = itertools.count()
 
 
 class Code:
@@ -69,7 +67,7 @@ class Code:
 
     def __init__(self, name: str, owners: tuple[int, ...]) -> None:
         self.owners = owners  # by their identity
-        self.id = f"{name}#{next(_serial)}"
+        self.id = f"{name}#{next(SERIALS)}"
         self.facts: frozenset[str] = frozenset()
         self.reads: frozenset[str] = frozenset()
         self.draws = False

@@ -11,8 +11,8 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any
 
+from ...backend.events.compilers import is_tracing, tell_moved
 from ...backend.finding.discovery import backend_of
-from ...backend.finding.events import is_tracing, tell_moved
 from ...backend.finding.values import concrete_number
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name

@@ -7,7 +7,6 @@ which backward a derivative passes. Once derivatives are taken, the nodes are dr
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
@@ -18,6 +17,7 @@ from ...graph.ir.types import UNKNOWN, T, Type
 from ...graph.passes.residuals import marks
 from ...graph.passes.simplify import rebuild, simplify, substitute
 from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import SERIALS
 from ..trace import Trace, Value, apply
 from ..xp import all as xp
 
@@ -76,9 +76,6 @@ def _as_given(own: Type, given: Type) -> Type:
     return Type(given.kind, given.dtype, shape)
 
 
-_serials = itertools.count()
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class CustomCall:
     """One call of a function inside a capture.
@@ -98,7 +95,7 @@ class CustomCall:
     outputs: tuple[Node, ...]
     modes: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    serial: int = field(default_factory=lambda: next(_serials))
+    serial: int = field(default_factory=lambda: next(SERIALS))
 
     def __repr__(self) -> str:
         return f"<call {self.serial} of {self.backward.name}>"

@@ -6,7 +6,6 @@ result is a graph like any other: it can be lowered, shown and differentiated ag
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,13 +17,12 @@ from ...graph.ops.properties import CONSTANT, LINEAR, is_zero, spread
 from ...graph.passes.carried_shapes import read_shapes_alone
 from ...graph.passes.residuals import by_value
 from ...graph.passes.simplify import simplify, substitute
+from ...graph.support.threads import SERIALS
 from ..coercion import cast_node
 from ..trace import Trace, Value
 from ..xp import all as xp
 from .calls import Calls, CustomCall
 from .scans import Scans
-
-_serials = itertools.count()
 
 
 def pullback(forward: Graph, wrt: str = "tin") -> Graph:
@@ -128,7 +126,7 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
     """Return each operand's share by what the op of a node is made of."""
     # Pulled to copies, as an operand may be made of another; no input has a name with a space.
     copies = [
-        make_node(ops.INPUT, (), {"name": f"operand {next(_serials)}"}, operand.type)
+        make_node(ops.INPUT, (), {"name": f"operand {next(SERIALS)}"}, operand.type)
         for operand in node.operands
     ]
     assert node.op.made_of is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import field
@@ -13,9 +12,8 @@ from ...backend.finding.values import key_for, key_pair
 from ...errors import RuleValueError
 from ...graph.random import REPLAYED, key_from_int
 from ...graph.support.class_bases import dataclass
-from ...graph.support.threads import make_lock
+from ...graph.support.threads import SERIALS, make_lock
 
-_serials = itertools.count()
 _counting = make_lock()
 
 
@@ -39,7 +37,7 @@ class Counter:
     def __init__(self, start: Any = 0) -> None:
         self.start = start
         self.number = 0
-        self.serial = next(_serials)
+        self.serial = next(SERIALS)
         self.home = BRANCH.get()
 
     @property

@@ -13,7 +13,6 @@ the frameworks ask here, at each application.
 from __future__ import annotations
 
 import contextvars
-import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,11 @@ from dataclasses import replace
 from typing import Any
 
 from ...backend.contract import Backend
-from ...backend.finding.events import is_tracing, tell_depend, tell_read
+from ...backend.events.compilers import is_tracing, tell_depend, tell_read
 from ...errors import RuleValueError, TraceError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import as_number
+from ...graph.support.threads import SERIALS
 from .rules import CURRENT, ActiveRules, RuleInForce
 from .schedule_values import THEN, Moving, NumberRead, alive, meant, standing
 
@@ -160,7 +160,6 @@ def look_up_all(facts: Iterable[str]) -> Meanings:
 # --- numbers that move ---------------------------------------------------------------------------
 
 
-_serials = itertools.count(1)
 MOST_HELD = 8  # traces of one function, where each is for the numbers that it holds
 
 
@@ -296,7 +295,7 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
     check_present(in_force, values)
     moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
     fixed = all(type(value) is float for value in moved)
-    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(_serials)}>"
+    word = ",".join(map(repr, moved)) if fixed else f"<traced {next(SERIALS)}>"
     applied = in_force.with_values(values, f"{in_force.bound_rule.token}[{word}]")
     if fixed:
         in_force.present = applied

@@ -8,14 +8,13 @@ that are waiting for theirs what stood before it.
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-_serials = itertools.count(1)
+from ...graph.support.threads import SERIALS
 
 
 class Moving:
@@ -29,7 +28,7 @@ class Moving:
     state: tuple[int, float]
 
     def __init__(self) -> None:
-        self.serial = next(_serials)
+        self.serial = next(SERIALS)
         # Weak references, which tell when they are gone: a step asks faster than of a set of them.
         self._holders: list[weakref.ref[Any]] = []
         self._followers: list[weakref.ref[Any]] = []

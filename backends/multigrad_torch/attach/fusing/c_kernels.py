@@ -142,7 +142,6 @@ static inline int64_t find_last(
 CAPABILITIES = {"AVX2": ("AVX2", 32), "AVX512": ("AVX512F", 64)}
 
 
-@cache
 def library() -> ctypes.CDLL | None:
     """Return torch's library of operations, or None if torch does not compute with vectors."""
     if torch.backends.cpu.get_cpu_capability() not in CAPABILITIES:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from .discovery import (
-    AWAITED,
-    IS_TRACING,
-    ON_DEPEND,
-    ON_ENTER,
-    ON_MOVE,
-    in_use,
-    load_imported,
-    loaded,
-)
+from ..contract import Backend
+from ..finding.discovery import AWAITED, in_use, load_imported, loaded, tell_loaded
 
 Leave = Callable[[], None]
+# Of all loaded compilers: who is asked, and told, at each `use` and step of a number. They change
+# where a backend is loaded and nowhere else, because a compiler that reads along guards on them.
+IS_TRACING: list[Callable[[], bool]] = []
+ON_ENTER: list[Callable[[str], Leave]] = []
+ON_DEPEND: list[Callable[[Any], None]] = []
+ON_MOVE: list[Callable[[Any], None]] = []
+
+
+@tell_loaded
+def listen(backends: Sequence[Backend]) -> None:
+    """Let the compilers of the loaded backends hear of all events, and no others."""
+    compilers = [backend.compiler for backend in backends]
+    IS_TRACING[:] = [each.is_tracing for each in compilers if each.is_tracing is not None]
+    ON_ENTER[:] = [each.on_enter for each in compilers if each.on_enter is not None]
+    ON_DEPEND[:] = [each.on_depend for each in compilers if each.on_depend is not None]
+    ON_MOVE[:] = [each.on_move for each in compilers if each.on_move is not None]
 
 
 def enter_rules(token: str) -> list[Leave]:
