@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from multigrad.trace.source import TRANSITIONS
+
 ROOT = Path(__file__).parents[2]
 # From the ground up: a room imports rooms to its left, and itself.
 ROOMS = (
@@ -248,3 +250,9 @@ def test_the_project_knows_no_added_backend_by_name(folder: str) -> None:
     assert not [
         path.name for path in files if re.search(rf"\b{name}\b", path.read_text("utf-8").lower())
     ]
+
+
+def test_the_page_has_a_row_for_each_state_that_dtypes_have() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    states = {state for row in TRANSITIONS for state in (row.state, row.next)}
+    assert [state for state in sorted(states) if f"\n| {state} |" not in page] == []
