@@ -1,5 +1,7 @@
-"""The graphs of a Function, one pair for each layout of its arguments and the facts about them that
-its code asked for; each is captured once and compared with what was written.
+"""`Captures`: the graphs of a Function, one variant for each layout and set of facts.
+
+Facts are what its code asked about the arguments. Each variant is captured once and compared with
+the code as written (the proof).
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ from .calls.recipe import NotCaptured, Recipe, Variant
 from .proof.compare import is_asked
 
 MOST_VARIANTS = 256
+# Ops whose constant index may lie outside the array.
 INDEXED = (ops.GETITEM, ops.TAKE)
 
 
 class Captures:
-    """What a recipe was captured to.
+    """The variants that a recipe was captured as.
 
     Attributes:
         recipe: runs the function on symbolic values.
-        prove: whether a capture is compared with what was written.
+        prove: whether a capture is compared with the code as written.
         module: the name of the module that warnings are about.
         variants: the graphs, by layout and facts.
-        facts: what Python needed to know of the arguments; grows.
+        facts: the names of the facts that the code has asked for; they only grow.
     """
 
     def __init__(self, recipe: Recipe, prove: bool, module: str) -> None:
@@ -46,22 +49,24 @@ class Captures:
         self.facts: frozenset[str] = frozenset()
 
     def for_call(self, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the graphs for arguments, captured under the facts about them that turn out to be
-        needed.
+        """Return the variant for a call's arguments, under the facts that turn out to be needed.
 
         Raises:
             NotCaptured: it cannot be captured.
         """
         while True:
             try:
+                # Each round adds to `self.facts`, or ends in `NotCaptured`.
                 facts = gather_facts(self.recipe.subject, self.facts, layout, leaves)
                 variant = self.for_facts(layout, facts, leaves)
                 break
             except NeedsConcrete:
                 continue
         dtype = layout.dtype or ""
+        # One proof for each dtype of the first float tensor.
         if dtype not in variant.proofs and is_asked(self.prove):
             variant = self._prove(variant.laid_out(layout), leaves)
+            # Kept without the call's objects, so that no argument stays alive.
             variant = variant.laid_out(layout.without_objects())
             self.variants[layout.key, items_key(facts)] = variant
         proof = variant.proofs.get(dtype)
@@ -72,17 +77,12 @@ class Captures:
         return variant
 
     def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
-        """Return a captured form that was compared with what it was captured from, in the dtype of
-        a call.
-
-        Raises:
-            NotCaptured: it is a rule's, and was not what was written.
-        """
         dtype = variant.layout.dtype or ""
         try:
             proof = variant.proofs[dtype] = self.recipe.prove(variant, leaves)
         except DisprovedError as error:
             warn_disproved(error, self.module)
+            # Kept, so that each later call of this dtype raises it too.
             variant.proofs[dtype] = error.to_keep()
             return variant
         except TraceError as error:
@@ -96,7 +96,7 @@ class Captures:
     def for_facts(
         self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
     ) -> Variant:
-        """Return the graphs for a layout under these facts, captured once.
+        """Return the variant for a layout under these facts, captured once.
 
         Raises:
             NeedsConcrete: more facts are needed; `self.facts` has been extended.
@@ -114,6 +114,7 @@ class Captures:
         if variant is not None:
             return variant
         if not self.facts <= facts.keys():
+            # Facts that one capture of the code asked for are facts of all.
             raise NeedsConcrete(*self.facts, noted=False)
         build = partial(self._capture, layout, facts, leaves)
         return build_once(self.variants, key, build, MOST_VARIANTS)
@@ -133,7 +134,8 @@ class Captures:
             raise
         self._look_outside(variant, layout, facts, leaves)
         variant = variant.laid_out(layout.without_objects())
-        if not variant.facts.keys() <= facts.keys():  # found out on the way: it is kept by them
+        # The capture fixed more facts itself: it is stored under these, and the call begins anew.
+        if not variant.facts.keys() <= facts.keys():
             self.facts = self.facts | frozenset(variant.facts)
             self.variants[layout.key, items_key(variant.facts)] = variant
             raise NeedsConcrete(*self.facts, noted=False)
@@ -142,13 +144,10 @@ class Captures:
     def _look_outside(
         self, variant: Variant, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]
     ) -> None:
-        """Look whether a constant index lies outside of these arguments.
-
-        Raises:
-            NeedsConcrete: one does, which means something in the library: of this shape.
-        """
         indexed = [node for node in variant.graphs.forward.nodes if node.op in INDEXED]
         dialect = find_dialect(self.recipe.dialect()) if indexed else None
+        # Unless a library refuses a constant index that lies outside, its meaning depends on the
+        # shape, which becomes a fact.
         if dialect is None or dialect.habits.outside[0] == "refused":
             return
         shapes = Shapes({})
@@ -164,7 +163,7 @@ class Captures:
                 raise NeedsConcrete(*needed) from None
 
     def _reaching(self, layout: Layout, facts: Mapping[str, Any]) -> Variant | None:
-        """Return the variant captured for wide floats, or None if it does not hold in 16 bits."""
+        # A variant captured for wide floats may hold in 16 bits, too: its `reach` tells in which.
         if not layout.is_apart or layout.mixes_floats or "dtype" in self.facts:
             return None
         wide = {fact: value for fact, value in facts.items() if fact != "dtype"}
@@ -174,18 +173,17 @@ class Captures:
         return replace(known, layout=layout.without_objects(), facts=dict(facts))
 
     def renewed(self, variant: Variant) -> Variant:
-        """Return a captured form as it is for what is read now: the rule in force, the rules that
-        names mean.
+        """Return the variant for what its code reads now: the rule in force, the rules of names.
 
         Raises:
-            NeedsConcrete: under them, more has to be known of the arguments.
-            NotCaptured: under them, it cannot be captured.
+            NeedsConcrete: under these, more facts about the arguments are needed.
+            NotCaptured: under these, it cannot be captured.
         """
         read = look_up_all(variant.facts)
         return self.for_facts(variant.layout, {**variant.facts, **read}) if read else variant
 
     def for_symbols(self, trace: Trace, layout: Layout, leaves: Sequence[Any]) -> Variant:
-        """Return the graphs for symbolic arguments, under the facts that turn out to be needed."""
+        """Return the variant for symbolic arguments, under the facts that turn out to be needed."""
         facts: dict[str, Any] = {}
         while True:
             try:

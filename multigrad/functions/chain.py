@@ -21,7 +21,7 @@ from .recipes.saved import SavedRecipe
 
 Tensor = Any
 REQUIRED = inspect.Parameter.empty
-TAKES_ANY = "params"  # of the signature: addresses are no identifiers
+TAKES_ANY = "params"  # in signatures: addresses such as "noise.sigma" are no identifiers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +30,9 @@ class Part:
 
     Attributes:
         call: a Function, one with values for some of its arguments, or an activation.
-        function: the Function, None of an activation.
+        function: the Function, None for an activation.
         bound: the values of its arguments.
-        parameters: what it takes besides its first argument and these; None: nobody knows.
+        parameters: what it takes besides its first argument and these; None: unknown.
     """
 
     call: Callable[..., Any]
@@ -49,8 +49,9 @@ class Part:
         return name in self.parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
     def required(self) -> list[str]:
-        """Return the arguments that a call has to give. A document knows no defaults, and a chain
-        looks for itself.
+        """Return the names of the arguments that a call has to give.
+
+        A document knows no defaults, and a chain inside this one checks its own parts.
         """
         if isinstance(getattr(self.function, "recipe", None), ChainRecipe | SavedRecipe):
             return []
@@ -70,7 +71,7 @@ class Part:
 
 
 def part_of(given: Any) -> Part:
-    """Return the part of a series that a Function, a bound one or an activation makes up.
+    """Return a Function, a bound Function or an activation as a part of a series.
 
     Raises:
         RuleTypeError: it reads tensors of an object or is bound to some, which a graph would hold
@@ -102,8 +103,9 @@ def part_of(given: Any) -> Part:
 
 
 def list_tensors(given: Any) -> list[str]:
-    """Return the names under which a Function or an activation is bound to tensors, which a capture
-    around it would take for constants.
+    """Return the names of the tensors that a Function or an activation is bound to.
+
+    A capture around it would take them for constants.
     """
     params = {} if isinstance(given, Function) else dict(given.params)
     if isinstance(given, Function) and given.parameters is not None:
@@ -119,7 +121,7 @@ def _holds_tensor(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChainRecipe(CodeRecipe):
-    """Functions in series: nothing but their graphs is between them."""
+    """Functions in series, each recorded on the result of the one before."""
 
     parts: tuple[Part, ...]
     name: str
@@ -131,13 +133,14 @@ class ChainRecipe(CodeRecipe):
 
     @property
     def signature(self) -> inspect.Signature:
-        """The first argument, then by name what the parts take."""
+        """The first argument by position, then all arguments of the parts by name."""
         first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
         named: dict[str, inspect.Parameter] = {}
         for part in self.parts:
             for name, p in (part.parameters or {}).items():
                 if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
                     continue
+                # Required where one of the parts that take it requires it.
                 if name not in named or p.default is REQUIRED:
                     named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
         rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
@@ -164,8 +167,9 @@ class ChainRecipe(CodeRecipe):
         return Recorded(x, None)
 
     def share(self, named: Mapping[str, Any], is_all: bool = True) -> list[dict[str, Any]]:
-        """Return which of the named arguments each part gets: every one that declares it, or the
-        one that is named with it.
+        """Return the named arguments as one dict for each part.
+
+        A plain name reaches every part that declares it, an address such as "noise.sigma" one part.
 
         Raises:
             RuleTypeError: no part takes one, or (`is_all`) a part lacks one.
@@ -183,6 +187,7 @@ class ChainRecipe(CodeRecipe):
                     f"(arguments: {', '.join(known) or 'none besides the first'})"
                 )
             for i in takers:
+                # What an address gave wins, in any order.
                 shares[i].setdefault(name, value)
         for part, share in zip(self.parts, shares, strict=True) if is_all else ():
             missing = [name for name in part.required() if name not in share]
@@ -194,7 +199,7 @@ class ChainRecipe(CodeRecipe):
         return shares
 
     def find(self, address: str) -> tuple[tuple[int, ...], str]:
-        """Return where the part is that an address names, and the argument's own name.
+        """Return the path to the part that an address names, and the argument's own name.
 
         Raises:
             RuleTypeError: there is no such part.
@@ -205,7 +210,7 @@ class ChainRecipe(CodeRecipe):
         return rows[position][1], name
 
     def is_bound(self, path: Sequence[int], name: str) -> bool:
-        """Return whether an argument of the part at a place is bound, there or around it."""
+        """Return whether an argument of the part at a path is bound, there or around it."""
         first, *inner = path
         part = self.parts[first]
         if name in part.bound:
@@ -233,12 +238,13 @@ class ChainRecipe(CodeRecipe):
         if not inner:
             shares[first][name] = value  # over what reaches all
             return
+        # A chain gets the rest of the address, in its own labels.
         own = self.parts[first].function
         assert isinstance(own, Chain)
         shares[first][f"{own.label_of(tuple(inner))}.{name}"] = value
 
     def walk(self, path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the names of the parts, of those within parts too, and where they are."""
+        """Yield the names of the parts, and of parts inside them, with their paths."""
         for i, part in enumerate(self.parts):
             yield part.name, (*path, i)
             if isinstance(part.function, Chain):

@@ -1,5 +1,6 @@
-"""Functions of the user's own code: `xg.custom_gradient`, with one signature for every framework,
-`f(*args, **kwargs) -> (outputs, grad)`; `xg.function`, from a forward and a backward.
+"""`xg.custom_gradient` and `xg.function`: Functions of the user's own code, in any library.
+
+The first takes `f(*args, **kwargs) -> (outputs, grad)`, the second a forward and a backward.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class GradientRecipe(CodeRecipe):
 
 
 def refuse_class(function: Any) -> None:
-    """Refuse what is not called, and a class, whose call makes an object and computes nothing."""
+    """Raise if this is not callable, or is a class, whose call makes an object."""
     if not callable(function):
         is_name = isinstance(function, str)
         advice = "; xg.activation(name) gives an activation as a function" if is_name else ""
@@ -81,7 +82,7 @@ def refuse_class(function: Any) -> None:
 
 
 def refuse_rule(function: Any) -> None:
-    """Refuse a rule where a forward is to be: it has none."""
+    """Raise if this is a rule, which has no forward."""
     if type(function).__module__.startswith(OWN) and hasattr(function, "under"):
         raise RuleTypeError(
             f"rule {function.name!r} says a gradient, not a forward: put it under an activation, "
@@ -129,6 +130,7 @@ def call_gradient(
     if "variables" in parameters:
         positional = [p for p in positional if p.name != "variables"]
         cotangents = tuple(upstream) if several and (spread or len(positional) > 1) else (upstream,)
+        # TensorFlow's form: the variables that the function read get gradients of their own.
         variables = asked_variables()
         returned = grad(*cotangents, variables=variables)
         is_pair = isinstance(returned, tuple | list) and len(returned) == 2
@@ -149,7 +151,7 @@ def call_gradient(
 
 
 class Decorator(Protocol):
-    """What `custom_gradient` returns where it is given options alone."""
+    """What `custom_gradient` returns if it is given options alone."""
 
     def __call__(self, function: Callable[P, tuple[R, Any]], /) -> Function[P, R]: ...
 
@@ -275,7 +277,7 @@ class PairRecipe(CodeRecipe):
 
         outputs = run(self.forward, *args, **kwargs)
 
-        def pull_kept(upstream: Any) -> Any:  # what is kept is of the outputs as backward has them
+        def pull_kept(upstream: Any) -> Any:  # residuals come from the outputs that backward has
             return self._pull(run, outputs, args, kwargs)(upstream)
 
         if self.residuals is None or self.backward is None:
@@ -284,7 +286,7 @@ class PairRecipe(CodeRecipe):
         return Recorded(outputs, pull_kept, keeps_output=True)
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with what they were captured from: of sums, as autodiff makes them."""
+        """Compare graphs with their code, as sums: autodiff knows no other way to combine."""
         if not self.modes:
             return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
         adding = replace(self, modes=())
@@ -305,7 +307,6 @@ class PairRecipe(CodeRecipe):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Return the map from cotangents to gradients, or None for the true derivative."""
         backward = self.backward
         if backward is None:
             return None
@@ -439,7 +440,7 @@ def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
-    """Refuse `accumulate` where a graph of ours does not make the cotangents one."""
+    """Raise if `accumulate` is given where cotangents do not meet in a graph of ours."""
     name = name_of(forward)
     if backward is not None:
         raise RuleTypeError(
@@ -461,6 +462,7 @@ class Accumulating(Function[P, R]):
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.parameters is not None  # `accumulate` names them
         given = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
+        # Before the call: a refused one computes nothing.
         refuse_second_call(self.name, given)
         outputs = super()._apply(args, kwargs)
         note_uses(given, outputs)
@@ -468,8 +470,9 @@ class Accumulating(Function[P, R]):
 
 
 def calling(forward: Any) -> Callable[..., Any]:
-    """Return a plain function that calls an object of ours: of one tensor, and of what a Function
-    with values has no value for.
+    """Return a plain function that calls an activation or a bound Function.
+
+    Its signature has the arguments that are still open.
     """
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,8 @@
-"""What runs a call of a Function: an entry for each layout of its arguments, built at the first."""
+"""`Entries`: what runs the calls of a Function, one entry for each layout of the arguments.
+
+An entry is built at the first call of its layout. It runs lowered graphs or the code as written, or
+chooses between them at each call.
+"""
 
 from __future__ import annotations
 
@@ -56,19 +60,20 @@ from .calls.recipe import NotCaptured, Recipe, Variant
 from .captures import Captures
 from .proof.compare import ALL, how_much
 
+# For each Function; a table that is full is emptied.
 MOST_ENTRIES = 1024
 
 
 class Entries:
-    """What runs the calls of a Function, in one choice of how they run.
+    """The entries that run the calls of a Function under one set of choices.
 
     Attributes:
         captures: what its recipe was captured to; copies of a Function share them.
         completion: fills in the arguments that a call leaves out.
-        native: None: what cannot be captured runs as it is, on its own framework; True: always;
-            False: never.
-        residuals: what forward keeps, where that is chosen; see `FunctionGraph`.
-        fused: whether its parts are to run as one kernel each; see `xg.function`.
+        native: None: code that cannot be captured runs as written, on its own framework; True: it
+            always does; False: it never does.
+        residuals: what forward keeps, if that is chosen; see `FunctionGraph`.
+        fused: whether its parts run as one kernel each; see `xg.function`.
         known: the entries, by the kinds of a call's leaves.
     """
 
@@ -88,7 +93,7 @@ class Entries:
         self.known: dict[Any, Entry] = {}
 
     def changed(self, **choices: Any) -> Entries:
-        """Return the entries, none yet, of a Function that runs otherwise."""
+        """Return new, empty entries with some of the choices changed."""
         names = ("captures", "completion", "native", "residuals", "fused")
         return Entries(**{name: getattr(self, name) for name in names} | choices)
 
@@ -100,7 +105,8 @@ class Entries:
             key = (tree, *beside, tuple(kind or value_key(leaf) for kind, leaf in rows))
         try:
             hash(key)
-        except TypeError:  # an object holds what has no hash, as TensorFlow's tensors
+        except TypeError:
+            # An object holds something unhashable, as TensorFlow's tensors: nothing is kept.
             return self._build(leaves, tree)
         build = partial(self._build, leaves, tree)
         return self.known.get(key) or build_once(self.known, key, build, MOST_ENTRIES)
@@ -108,17 +114,17 @@ class Entries:
     def decide(
         self, door: Door, layout: Layout, leaves: Sequence[Any], backend: Backend | None = None
     ) -> Decision:
-        """Decide how a call runs at a door; its code has been captured, or is now.
+        """Decide how a call runs at a door; captures its code if that is still to be done.
 
         Raises:
             NotCaptured: it cannot be captured.
-            UnsupportedOp: the door has no way to do what the code does besides returning.
+            UnsupportedOp: this door refuses what the code does besides returning.
         """
         variant = self.captures.for_call(layout, leaves)
         return decide(door, self.recipe, variant, backend, self.native)
 
     def lowered(self, variant: Variant, backend: Backend) -> Attached:
-        """Return a captured form as one backend runs it, lowered once."""
+        """Return a variant lowered to one backend, once for each set of choices."""
         if variant.updates and not self.recipe.copies:
             module = self.captures.module
             warn_left_out(self.recipe.subject, variant.updates, backend.name, module)
@@ -133,6 +139,7 @@ class Entries:
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
         given = [unwrap(leaf) for leaf in leaves]
         if learn_containers(given):
+            # Classes that a framework registered as containers: the call is flattened anew.
             return Entry(partial(self._run_apart, nesting))
         wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
         owner = framework_of(given)
@@ -146,12 +153,13 @@ class Entries:
             args, kwargs = optree.tree_unflatten(nesting, given)
             self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
         is_incomplete = self.completion.is_needed(given)
+        # Defaults come before the layout: they are arguments like the others.
         whole, tree = self.completion.complete(given, nesting, owner)
         given = in_one_framework(whole)
         mixes = any(a is not b for a, b in zip(given, whole, strict=True))
         try:
             layout = self.recipe.lay_out(self.completion.parameters, given, tree)
-        except GradientError as error:  # a dtype that a graph has not
+        except GradientError as error:  # a dtype that no graph has
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
@@ -168,6 +176,7 @@ class Entries:
             if not mixes:
                 return inner.run(whole, draws)
             alike = in_one_framework(whole)
+            # The original may write into the caller's own lists and dicts.
             with giving(callers_own(optree.tree_unflatten(nesting, leaves), leaves), alike):
                 return inner.run(alike, draws)
 
@@ -180,11 +189,11 @@ class Entries:
 
     @property
     def runs_as_written(self) -> bool:
-        """Whether it runs as it is, where no compiler reads along."""
+        """Whether it runs as written while no compiler traces."""
         return self.native is True or self.recipe.looks_at_values
 
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
-        """Return whether the original's library makes its own arrays of these numbers."""
+        # Numbers alone name no framework: the original's library may make its own arrays of them.
         makes_arrays = self.recipe.makes_arrays_of_numbers
         is_plain = all(
             leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
@@ -194,11 +203,11 @@ class Entries:
     def _original_entry(
         self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
     ) -> Entry:
-        """Return an entry that runs the original; `rebuild` makes its arguments of the leaves."""
         apply, copies = self.recipe.apply, self.recipe.copies
         assert apply is not None
 
         def original(leaves: Sequence[Any], draws: Draws) -> Any:
+            # `rebuild` nests the leaves into (args, kwargs).
             args, kwargs = callers_own(rebuild(leaves), leaves)
             try:
                 if not copies:
@@ -224,7 +233,7 @@ class Entries:
         return entry
 
     def _entry_for(self, layout: Layout, backend: Backend, leaves: Sequence[Any]) -> Entry:
-        """Return the entry for unwrapped leaves: captured, or as it is."""
+        # An imported gradient has its original on its own framework alone.
         if self.runs_as_written and (
             not is_imported(self.recipe) or is_original_on(self.recipe, backend)
         ):
@@ -237,19 +246,18 @@ class Entries:
     def _captured_or_native(
         self, layout: Layout, backend: Backend, capture: Callable[[], Entry]
     ) -> Entry:
-        """Return the captured entry, or where there is none the function as it is.
-
-        On its own framework an imported one runs as it is whatever went wrong; but for gradients
-        that do not fit, unless that framework refuses them itself.
-        """
         opaque = backend.compiler.opaque
-        try:  # a compiler that runs code around this call as written reads on in what that calls
+        try:  # a compiler that traces the code around this call would read on in the capture
             return capture() if opaque is None else opaque(capture)()
         except NotCaptured as error:
             error.error.__cause__ = error.__cause__
             why = self.recipe.give_up(error.error)
+            # Kept without the traceback, which would keep the call's tensors alive.
             return self._native_entry(layout.without_objects(), backend, why, error.error.to_keep())
         except Exception as error:
+            # On its own framework an imported function runs as written whatever went wrong;
+            # gradients that do not fit are raised, unless that framework refuses them itself
+            # (`is_checked`).
             is_caught = self.recipe.is_checked or not isinstance(error, GradientError)
             is_home = is_original_on(self.recipe, backend)
             if self.native is False or not (is_caught and is_home):
@@ -276,7 +284,6 @@ class Entries:
             )
 
         def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
-            """Look at the arguments first, and at what is read besides them."""
             if reads and backend.compiler.on_call is not None:
                 with backend.compiler.on_call():
                     return choose(leaves).run(leaves, draws)
@@ -290,6 +297,7 @@ class Entries:
                 before = self.captures.facts
                 found = find(leaves)
                 if self.captures.facts != before or len(known) >= MOST_ENTRIES:
+                    # New facts tell more calls apart: the look and the table begin anew.
                     state = look, known = watch(self.captures.facts, layout), {}
                     reads = any(map(is_in_force, self.captures.facts))
                 known[look(leaves)] = found
@@ -298,16 +306,15 @@ class Entries:
         return Entry(with_facts)
 
     def _entry_of(self, decision: Decision, layout: Layout, backend: Backend) -> Entry:
-        """Return how a captured form runs, or its code as written."""
         variant = decision.variant
         if not decision.reason:
+            # `attribute_of` reads this: results on this backend lack these attributes.
             left_out.update((backend.name, note.name) for note in variant.notes)
             return self._unless_cast(self._lowered_entry(variant, backend), variant, backend)
         native = self._native_entry(layout.without_objects(), backend, None, decision.reason)
         return self._choosing_entry(native, variant, backend)
 
     def _unless_cast(self, entry: Entry, variant: Variant, backend: Backend) -> Entry:
-        """Return an entry that runs otherwise while its framework chooses dtypes by itself."""
         if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
             plain = variant.graphs.is_rule or variant.graphs.is_random
             return entry if plain else follow_weak(entry, self.recipe, variant, backend)
@@ -319,15 +326,14 @@ class Entries:
         return follow_casts(entry, own if way == ORIGINAL else None, self.recipe, layout, backend)
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
-        """Return an entry that runs the graphs where the original has no key to draw from, or does
-        not pass a transform that shows nothing of what they leave out.
-        """
         transform, is_random = backend.autodiff.transform, variant.graphs.is_random
         if transform is None and not is_random:
             return native
         lowered: list[Entry] = []
 
         def choose(leaves: Sequence[Any], draws: Draws) -> Any:
+            # A call with a key of ours needs the graph: the original cannot draw from that key.
+            # Under a transform the graph runs if what it leaves out does not show there.
             if not (is_random and draws.counter is not None):
                 shown = None if transform is None else transform()
                 if (
@@ -337,6 +343,7 @@ class Entries:
                     ).reason
                 ):
                     return native.run(leaves, draws)
+            # Lowered at the first call that needs it.
             if not lowered:
                 lowered.append(self._lowered_entry(variant, backend))
             return lowered[0].run(leaves, draws)
@@ -356,6 +363,7 @@ class Entries:
             check_apart(subject, variant.updates, [leaves[i] for i in tensors])
 
         def prove(leaves: Sequence[Any]) -> None:
+            # A compiler's trace has no values to compare.
             if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
                 self.recipe.prove(variant, leaves, is_call=True)
 
@@ -371,7 +379,7 @@ class Entries:
     def _refusing(
         self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
     ) -> Entry:
-        """Return an entry that refuses derivatives which a framework would take for zero."""
+        # A framework would take these derivatives for zero.
         refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
         once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
 
@@ -390,6 +398,7 @@ class Entries:
         if is_imported(self.recipe) and error is not None:
             raise no_original(error, self.recipe) from error.__cause__
 
+        # Some libraries call their own gradient in another framework's program (`call_across`).
         across = self.recipe.call_across
         if across is not None and backend.name != self.recipe.dialect():
             return Entry(lambda leaves, draws: across(backend, layout, leaves))
@@ -405,7 +414,7 @@ class Entries:
 
 
 def acting(entry: Entry, act: Callable[[Sequence[Any]], None]) -> Entry:
-    """Return an entry that first looks at the leaves of each call."""
+    """Return an entry that calls `act` on the leaves, then runs."""
     run = entry.run
 
     def run_after(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -425,7 +434,7 @@ def kind_of(leaf: Any) -> Any:
     return None if owner_of(unwrap(leaf)) is None else (kind, leaf.dtype)
 
 
-# --- what runs a call while its framework chooses the dtypes of calls by itself -------------------
+# --- calls while the framework chooses dtypes by itself: autocast and weak types ------------------
 def follow_casts(
     entry: Entry,
     native: Callable[[], Entry] | None,
@@ -436,7 +445,7 @@ def follow_casts(
     """Return an entry that asks at each call whether the framework chooses dtypes now.
 
     Args:
-        native: () -> what runs the original; None: the graph runs then, too.
+        native: makes the entry of the original; None: the graph runs then, too.
     """
     casts, run, call = backend.autodiff.casts, entry.run, entry.call
     assert casts is not None
@@ -446,6 +455,8 @@ def follow_casts(
 
     def run_aside(leaves: Sequence[Any], draws: Draws) -> Any:
         shown = transform()
+        # The original cannot draw from our key and may lack forward mode: the graph runs, in its
+        # own dtypes.
         if native is None or draws.counter is not None or (shown and FORWARD_MODE in shown):
             with casts.without():
                 return run(leaves, draws)
@@ -458,16 +469,14 @@ def follow_casts(
     def following(leaves: Sequence[Any], draws: Draws) -> Any:
         return run_aside(leaves, draws) if is_on() else run(leaves, draws)
 
-    def following_call(leaves: Sequence[Any], draws: Draws) -> Any:  # with a frame less
+    def following_call(leaves: Sequence[Any], draws: Draws) -> Any:  # one frame fewer
         return run_aside(leaves, draws) if is_on() else call(*leaves)  # type: ignore[misc]
 
     return Entry(following if call is None else following_call)
 
 
 def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend) -> Entry:
-    """Return an entry that gives results whose dtype gives way where that of arguments does, and so
-    that of the original's results.
-    """
+    """Return an entry whose results are weakly typed where those of the original are."""
     layout, weak_types, run = (
         variant.layout.without_objects(),
         backend.tensors.weak_types,
@@ -475,6 +484,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
     )
     assert weak_types is not None
     is_weak, tensors = weak_types.is_weak, layout.indices("tensor")
+    # By the shapes, dtypes and weakness of the tensors; grows with them, and is never emptied.
     found: dict[Any, Sequence[bool]] = {}
 
     def following(leaves: Sequence[Any], draws: Draws) -> Any:
@@ -489,7 +499,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
         if key not in found:
             found[key] = weak_types.find(partial(forward, leaves), given)
         flat, tree = optree.tree_flatten(outputs)
-        if len(found[key]) != len(flat):  # it could not be told
+        if len(found[key]) != len(flat):  # the original was not understood
             return outputs
         pairs = zip(flat, found[key], strict=True)
         return optree.tree_unflatten(tree, [weak_types.weaken(y) if w else y for y, w in pairs])

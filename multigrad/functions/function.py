@@ -1,7 +1,7 @@
-"""`Function`: a function with a gradient of its own, called on any framework's tensors.
+"""`Function`: a function with its own gradient, called with tensors of any framework.
 
-A call looks its arguments' types up and finds the framework's own function, lowered at the first
-such call.
+A call looks up the types and dtypes of its arguments and runs the entry for them; the first such
+call captures the code and lowers it to the framework.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 
 
 Tensor = Any
-# How a library that builds models takes a call: by the type of what stands for a tensor to come.
+# How a library that builds models handles a call, by the type of its placeholders (Keras tensors).
 CallOnPlaceholders: TypeAlias = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+# Written by `take_placeholders` while backends load; never emptied.
 _on_placeholders: dict[type, CallOnPlaceholders] = {}
-# For compilers whose traces hold nothing but constants.
+# For compilers whose traces hold nothing but constants; an entry goes with its Function.
 by_identifier: weakref.WeakValueDictionary[str, Function] = weakref.WeakValueDictionary()
 _serials = itertools.count()
-# Of a function whose arguments nobody knows.
+# The signature of a Function whose arguments are unknown.
 ANY = inspect.Signature(
     [
         inspect.Parameter("args", inspect.Parameter.VAR_POSITIONAL),
@@ -71,10 +72,10 @@ class Function(InNotebooks, Generic[P, R]):
         (array([0., 2.]), array([1., 1.]))
 
     Attributes:
-        name: the name of the function that it was made of.
-        native: None: what cannot be captured runs as it is, on its own framework; True: always;
-            False: never.
-        examples: arguments that it is tried with, where its signature alone does not tell.
+        name: the name of the function that it was made from.
+        native: None: code that cannot be captured runs as written, on its own framework; True: it
+            always does; False: it never does.
+        examples: arguments to try it with, where its signature alone does not suffice.
         is_surrogate: whether its gradient is meant to differ from the true one.
     """
 
@@ -110,7 +111,7 @@ class Function(InNotebooks, Generic[P, R]):
         )
 
     def _run_by(self, entries: Entries) -> None:
-        # A call reads the dictionary, which it finds in one step here.
+        # A short cut for the hot path: a call finds its entry in one look-up.
         self.entries, self._known = entries, entries.known
 
     def choose(self, **choices: Any) -> None:
@@ -163,7 +164,8 @@ class Function(InNotebooks, Generic[P, R]):
         return _rebuild, (data, self.draws.key, self.defaults, self.residuals, self.fused)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        # As functions are copied, but for what they hold: a model and its parts stay together.
+        # Copied by reference as functions are; but objects that the recipe holds are copied, so
+        # that a copied model calls its own parts.
         if self._is_named():
             return self
         other = memo[id(self)] = self._copy()
@@ -181,22 +183,21 @@ class Function(InNotebooks, Generic[P, R]):
         return other
 
     def _is_named(self) -> bool:
-        """Return whether a module holds it under its name."""
         found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in getattr(self, "__qualname__", "").split("."):
             found = getattr(found, part, None)
         return found is self
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Bind to an object as functions do: a method with a gradient of its own.
+        """Bind to an object as plain functions do: the result is a method with its own gradient.
 
-        It runs as it is, by a copy that nobody keeps: the object may change between calls, and is
-        not kept alive.
+        It runs as written, through a new copy at each access: the object may change between calls,
+        and nothing here keeps it alive.
         """
         if instance is None:
             return self
         bound_to = self.recipe.bound_to
-        if bound_to is not None:  # a library's own, which binds as that does
+        if bound_to is not None:  # a library's own custom gradient binds as that library does
             recipe = bound_to(instance)
             if recipe is self.recipe:
                 return self
@@ -242,7 +243,7 @@ class Function(InNotebooks, Generic[P, R]):
 
         Raises:
             RuleTypeError: the Function has no argument of that name.
-            RuleValueError: the key is none.
+            RuleValueError: `key` is not a key.
         """
         function = self if key is None else self.keyed(key)
         return BoundFunction(function, self.name, self.parameters, params or {})
@@ -267,8 +268,8 @@ class Function(InNotebooks, Generic[P, R]):
                 `xg.activation`. None: as before.
 
         Raises:
-            RuleValueError: it is another word.
-            RuleTypeError: fused is none of these.
+            RuleValueError: `residuals` is none of these words.
+            RuleTypeError: `fused` is none of these values.
         """
         choices: dict[str, Any] = {}
         if residuals is not None:
@@ -346,13 +347,14 @@ class Function(InNotebooks, Generic[P, R]):
         return self(*args, **kwargs)
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the outputs, where no compiler reads along."""
+        # The hot path of eager calls: a key of types, dtypes and plain values, and one look-up.
         if not kwargs:
             kinds: list[Any] = []
             try:
                 for value in args:
                     kind = type(value)
                     if kind is float:
+                        # A run-time number: its value is not part of the key.
                         kinds.append(kind)
                     elif kind in PLAIN:
                         kinds.append((kind, value))
@@ -369,6 +371,7 @@ class Function(InNotebooks, Generic[P, R]):
         return self._apply_any(args, kwargs, None)
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
+        # Backends of frameworks that were imported since the last call.
         load_awaited()
         leaves, tree = flatten(args, kwargs)
         numbers = as_numbers(leaves)
@@ -377,10 +380,11 @@ class Function(InNotebooks, Generic[P, R]):
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
             return inline(self.entries, self.draws, leaves, tree)
-        load_dialects()  # what stands for tensors to come is known by then
+        load_dialects()  # they register placeholder types, which the next line looks for
         call = find_call(leaves)
         if call is not None:
             return call(self, args, kwargs)
+        # The original may write into the caller's own lists and dicts.
         if has_containers(args, kwargs):
             with giving((args, kwargs), leaves):
                 return self.entries.find(leaves, tree, key).run(leaves, self.draws)
@@ -408,7 +412,7 @@ class Function(InNotebooks, Generic[P, R]):
 
 
 def take_placeholders(type_: type, call: CallOnPlaceholders) -> None:
-    """Let `call(function, args, kwargs)` act where an argument of a Function is of this type."""
+    """Register `call(function, args, kwargs)` for calls with placeholders of this type."""
     _on_placeholders[type_] = call
 
 
@@ -442,6 +446,7 @@ def restore(recipe: SavedRecipe) -> Function:
     if recipe.key is not None:
         function.draws = keyed(recipe.key)
     captures = function.captures
+    # The facts of all variants: a call that lacks one finds none of them.
     captures.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
     for form in recipe.forms:
         variant: Variant = form.layout
@@ -457,7 +462,7 @@ def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
     changed: dict[str, Any] = {}
     for name in [each.name for each in fields(recipe)]:
         value = getattr(recipe, name)
-        # What a decorator has made stands for a function, and is copied as little as one.
+        # A decorated callable counts as a function, which is not copied.
         is_method = isinstance(value, types.MethodType)
         if is_method or (callable(value) and not hasattr(value, "__wrapped__")):
             copied = copy.deepcopy(value, memo)
@@ -468,7 +473,7 @@ def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
 
 
 def parameters_of(function: Any) -> inspect.Signature | None:
-    """Return a signature, which names arguments in messages."""
+    """Return the signature of a function or a recipe, None if it cannot be read."""
     own = getattr(function, "signature", None)
     if isinstance(own, inspect.Signature):
         return own

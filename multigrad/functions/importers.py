@@ -1,4 +1,4 @@
-"""Native custom gradients, unchanged, as Functions for every framework."""
+"""`xg.convert` and the importers: a framework's own custom gradients as Functions, unchanged."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def named(obj: Any) -> str:
 
 
 def find_custom(obj: Any) -> tuple[Backend, Any] | None:
-    """Return the framework whose own custom gradient an object is, and its recipe."""
+    """Return the backend that knows an object as its custom gradient, and its recipe; else None."""
     for backend in in_use() if callable(obj) else ():
         if backend.imports.import_function is None:
             continue
@@ -294,10 +294,10 @@ def import_from(framework: str, native: Any, prove: bool = True) -> Function[...
 def as_function(
     framework: str, native: Any, recipe: Any, prove: bool = True, copies: bool = False
 ) -> Function[..., Any]:
-    """Return the Function of a framework's own custom gradient, whose recipe that has read.
+    """Return the Function of a framework's own custom gradient, from the recipe read from it.
 
     Raises:
-        RuleTypeError: it knows of none that write into their arguments.
+        RuleTypeError: `copies` is set, which recipes of this framework do not know.
     """
     if copies:
         if "copies" not in {each.name for each in fields(recipe)}:
@@ -317,11 +317,11 @@ PARAMETERS = inspect.Parameter("parameters", inspect.Parameter.POSITIONAL_ONLY)
 def apart(
     obj: Any, framework: str, options: Capture
 ) -> tuple[Function[..., Any], dict[str, Tensor]]:
-    """Return an object as a function of its parameters, and these for a framework."""
+    """Return an object as a function of its parameters, and these as tensors of a framework."""
     if not callable(obj) or not holds_state(obj):
         raise RuleTypeError(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
-            f"for {name_of(obj)!r}: what has none runs on every framework as xg.convert(obj)"
+            f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj)"
         )
     own = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)
@@ -344,10 +344,10 @@ def apart(
 
 
 def _is_learned(state: State, name: str) -> bool:
-    """Return whether a tensor is a parameter: a float one that is trained, or may be."""
     tensor = held_by(state.tensors[name])
     if dtype_name(tensor.dtype) not in FLOATS:
         return False
+    # The library's own word on the tensor or on its holder comes first.
     described = describe(state.tensors[name]) or describe(state.holders[name])
     if described is not None:
         return described[1]
@@ -356,13 +356,13 @@ def _is_learned(state: State, name: str) -> bool:
 
 
 def _named(state: State, found: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return, by the way to each parameter, its name: one for those that are one tensor."""
     names: dict[int, str] = {}
     own = {way: (describe(state.tensors[way]) or ("", True))[0] for way in found}
+    # A tensor held in several places has one name: the library's, else the shortest path.
     for way in sorted(found, key=lambda way: (not own[way], way.count("."), len(way))):
         name = own[way] or way
         while name in names.values() and id(found[way]) not in names:
-            name += "'"
+            name += "'"  # another tensor has this name
         names.setdefault(id(found[way]), name)
     return {way: names[id(tensor)] for way, tensor in found.items()}
 
@@ -373,10 +373,10 @@ def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AppliedRecipe(CodeRecipe):
-    """An object that is called with other parameters than its own.
+    """A recipe for an object that is called with other parameters than its own.
 
     Attributes:
-        aliases: by the way to each parameter that it holds, the name by which that is given.
+        aliases: the name by which each parameter is given, by its path in the object.
         fixed: the other tensors that it holds, as arrays.
     """
 
@@ -419,8 +419,10 @@ class AppliedRecipe(CodeRecipe):
         return self.own.run(args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with the object. They may differ where a class inside of it that is given
-        modules adds to their `.grad`, which no derivative of the object itself has.
+        """Compare graphs with the object.
+
+        They may differ where a class inside it that is given modules adds to their `.grad`, which
+        no derivative of the object itself has.
         """
         try:
             return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
@@ -428,12 +430,11 @@ class AppliedRecipe(CodeRecipe):
             if variant.graphs.second_order:
                 raise
             subject = Subject(self.subject, None, "")
-            return leave_open(subject, "a backward inside of it adds to .grad, or differs")
+            return leave_open(subject, "a backward inside it adds to .grad, or differs")
 
     def _filled(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the object's own arguments, and with them the parameters."""
         given = args[0] if args else None
         if not isinstance(given, Mapping):
             raise RuleTypeError(

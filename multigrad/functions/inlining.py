@@ -1,6 +1,4 @@
-"""Inlining: a Function that is called with symbolic values puts its ops, and its own gradient, into
-the capture that these belong to.
-"""
+"""Inlining: a Function called with symbols records its ops and its gradient in their capture."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ from .recipes.record import AppliesItself
 
 
 def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
-    """Let the capture around it assume what this function asserts of its arguments."""
+    """Add what a function asserts of its arguments to the assumptions of the capture around it."""
     inputs = variant.graphs.forward.inputs
-    # Else no proof finds test_what_is_caught_beyond_all_samples_is_no_assertion.
+    # No proof would find it: test_what_is_caught_beyond_all_samples_is_no_assertion.
     if variant.assumed and is_caught(sys._getframe(1)):
         raise trace.error(f"catches what {name!r} raises, which depends on values")
     for each in variant.assumed:
@@ -42,7 +40,7 @@ def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) 
 
 
 def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> Any:
-    """Record a Function's ops in the capture that its arguments belong to.
+    """Record a Function's ops in the capture to which its arguments belong.
 
     Args:
         draws: where its random numbers come from.
@@ -60,14 +58,15 @@ def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> 
     except AppliesItself as error:
         if not trace.backward.is_running:
             raise note(error.error) from error.__cause__
-        # What the backward applies of the function itself has no derivative, which would go on
-        # for ever.
+        # A backward that applies its own function would have derivatives without end: this inner
+        # call has none, and says so.
         trace.backward.lost_gradient = recipe.name
         trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
         return recipe.record(trace, *layout.rebuild(leaves)).outputs  # type: ignore[attr-defined]
     except NotCaptured as error:
         raise note(error.error) from error.__cause__
     graphs = variant.graphs
+    # What limits the inner capture limits the outer one, too.
     trace.limits.omissions.update(variant.omissions)
     trace.backward.combines |= variant.combines or bool(recipe.modes)
     trace.backward.is_once |= not graphs.second_order
@@ -76,6 +75,7 @@ def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> 
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
     }
+    # Whether and how often the outer code runs this call is not known, so no counter can follow.
     if graphs.is_random and draws.counter is not None:
         raise trace.error(
             f"calls the random function {recipe.name!r} under a key, which counts calls one by "
@@ -120,7 +120,7 @@ def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> 
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
-    """Return the node of an argument; a tensor without axes is no number to the function."""
+    """Return the node of an argument; a constant array without axes stays a tensor."""
     node = lift(trace, value)
     if leaf.kind == "number" or node.op is not ops.CONST:
         return node

@@ -1,10 +1,10 @@
-"""Functions of objects that hold tensors: a module, a layer, anything with `__call__`, a method of
-one, a plain function that calls one; and custom gradients that are given such objects.
+"""Functions of objects that hold tensors: a module, a layer, anything with `__call__`, a method.
 
-What an object holds is read at each call (`code/object_state.py`): its tensors are hidden
-arguments, so that weights are never stale, and carry gradients where they are the call's own
-framework's, those that a backward adds to their `.grad` too. On that framework the object itself is
-called, unless that was ruled out; elsewhere its tensors are constants.
+Plain functions that call such an object are among them, and custom gradients that get one as an
+argument. The state of an object is read at each call (`code/object_state.py`): its tensors are
+hidden arguments, so that weights are never stale. They carry gradients where they are tensors of
+the call's own framework, those that a backward adds to their `.grad` too. On that framework the
+object itself is called, unless that was ruled out; elsewhere its tensors are constants.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from .recipes.record import CodeRecipe
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 Tensor = Any
-# The hidden argument: it sorts behind all others.
+# The name of the hidden argument, which sorts behind all identifiers.
 STATE = "~"
 HOOKS = ("_forward_hooks", "_forward_pre_hooks")  # of a module
 
 
 def owner_of_method(function: Any) -> Any:
-    """Return the object whose state a callable reads, None where it is none of the kind."""
+    """Return the object whose state a callable reads, or a plain function itself; else None."""
     if isinstance(function, types.MethodType):
         owner = function.__self__
     elif isinstance(function, types.FunctionType):
@@ -61,8 +61,9 @@ def owner_of_method(function: Any) -> Any:
 
 
 def holds_state(function: Any) -> bool:
-    """Return whether what a callable computes depends on what an object holds: its own, or, of a
-    plain function, an object with tensors that its names stand for.
+    """Return whether a callable's result depends on tensors that an object holds.
+
+    For a plain function: an object that its names refer to.
     """
     if isinstance(function, types.FunctionType):
         return bool(read_state(function).tensors)
@@ -141,7 +142,6 @@ class HeldRecipe(CodeRecipe):
         return Recorded(outputs, None)
 
     def _of(self, filled: Filled) -> Any:
-        """Return the copy of the object, or its method."""
         method = self.function
         is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
         if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.copy)):
@@ -149,7 +149,7 @@ class HeldRecipe(CodeRecipe):
         return filled.copy
 
     def _check(self, filled: Filled, trace: Trace | None) -> None:
-        """Refuse what the object would keep."""
+        # The object is a copy: what the code stores in it would be lost.
         change = filled.changed()
         if change and trace is not None:
             raise trace.error(f"{change}, which a graph does not do")
@@ -158,13 +158,14 @@ class HeldRecipe(CodeRecipe):
 
 
 def is_intercepted(called: Any) -> bool:
-    """Return whether a library's objects come to us when they are called with symbols."""
+    """Return whether a library passes a call of this object with symbols on to multigrad."""
     keepers = (dialect.keeps for dialect in registered_dialects().values())
     return any(keeps is not None and keeps(called) for keeps in keepers)
 
 
 def split(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's own keywords, and the tensors to be in the objects."""
+    """Return the user's own keywords, and the tensors for the objects by name."""
+    # The empty name is that of the `Structure`.
     given = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
     return {name: each for name, each in kwargs.items() if name != STATE}, given
 
@@ -172,7 +173,7 @@ def split(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 def refuse_updates(
     trace: Trace, whose: str, symbols: Mapping[str, Any], before: Mapping[str, Any]
 ) -> None:
-    """Refuse to update what an object holds."""
+    """Raise if the code has updated a tensor of an object in place."""
     for name, symbol in symbols.items():
         if symbol.node is not before[name]:
             raise trace.error(
@@ -182,7 +183,7 @@ def refuse_updates(
 
 
 class Structure:
-    """Stands for all that objects hold beside their tensors, among the arguments of a call."""
+    """A static argument that stands for all that objects hold besides their tensors."""
 
     __slots__ = ("__weakref__",)
 
@@ -201,6 +202,7 @@ class HiddenTensors(Completion):
 
     def structure(self, state: State) -> Structure:
         """Return the structure that represents a state; equal states have the same one."""
+        # Equal states then get new structures, and are captured again.
         if len(self._structures) >= MOST_ENTRIES:
             self._structures.clear()
         return self._structures.setdefault(state.key, Structure())
@@ -272,7 +274,7 @@ class OfObject(Function):
         return self._apply(args, kwargs)
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the outputs, where no compiler reads along."""
+        # On the object's own framework the object itself runs, whatever it does besides.
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
             given = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
@@ -298,7 +300,7 @@ class OfObject(Function):
 
 
 def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
-    """Return a tensor on a call's framework; there, one of another is a constant."""
+    """Return a tensor of a call's framework; one of another framework becomes a constant there."""
     own = owner_of(tensor)
     if backend is None or own is None or own is backend:
         return tensor
@@ -312,7 +314,7 @@ def _of_own(name: str) -> Any:
     return property(lambda recipe: getattr(recipe.own, name))
 
 
-# What the recipe of a custom gradient says of itself, also with objects among its arguments.
+# The attributes that `HoldingRecipe` takes from the recipe that it wraps; set below the class.
 TOLD = (
     *("name", "native", "copies", "modes", "gives_tangents", "signature", "dialect", "functions"),
     *("is_derived", "bound_to", "function_class", "fixed_names", "has_setup", "is_checked"),
@@ -322,7 +324,7 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HoldingRecipe(CodeRecipe):
-    """A framework's own custom gradient, with the tensors of its arguments' objects beside them.
+    """A framework's own custom gradient, whose arguments' objects give hidden arguments.
 
     Attributes:
         own: its recipe, which knows `holds(value)` and `gather(run, tensors)`.
@@ -338,11 +340,12 @@ class HoldingRecipe(CodeRecipe):
         before = {name: symbol.node for name, symbol in given.items()}
         floats = {n: symbol for n, symbol in given.items() if is_float(symbol.node.type)}
         held = [*floats.values()]
+        # As leaves of the backward: what it adds to their `.grad` is their gradient.
         trace.backward.leaves += map(weakref.ref, held)
         with without_gradients(held):
             recorded = self.own.record(trace, *self.filled((args, kwargs), given))
         refuse_updates(trace, "its arguments", given, before)
-        assert recorded.pull is not None  # as a custom gradient has it
+        assert recorded.pull is not None  # a custom gradient has one
         own, added = recorded.pull, set[str]()
 
         def pull(upstream: Any) -> Any:
@@ -372,8 +375,10 @@ class HoldingRecipe(CodeRecipe):
         return self.own.run_forward(args, kwargs)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the original, where it runs as it is on its own framework; with other tensors than
-        those of the objects, such that these get their gradients.
+        """Apply the original, as it runs on its own framework.
+
+        With other tensors than those of the objects, copies of the objects hold these, and `gather`
+        gives them their gradients.
         """
         if STATE not in kwargs:
             return self.own.apply(*args, **kwargs)
@@ -413,13 +418,14 @@ class HoldingRecipe(CodeRecipe):
         return optree.tree_unflatten(tree, leaves)
 
 
+# After the decorator, which would take them for defaults of fields.
 for _name in TOLD:
     setattr(HoldingRecipe, _name, _of_own(_name))
 
 
 @contextmanager
 def without_gradients(symbols: Sequence[Any]) -> Iterator[None]:
-    """Let code add to the `.grad` of symbols, which has nothing in it first."""
+    """Clear the `.grad` of symbols before and after code that adds to it."""
     for symbol in symbols:
         symbol.notes = {**(symbol.notes or {}), "grad": None}
     try:
@@ -446,6 +452,7 @@ class TensorsOfArguments(HiddenTensors):
         if STATE in kwargs or not self.is_needed(leaves):
             return leaves, tree
         is_inside = any(isinstance(leaf, Value) for leaf in leaves)
+        # The tensors of objects may be symbols only inside a capture.
         state = self.recipe.state_of((args, kwargs))
         if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
             return leaves, tree  # what is no symbol of the capture around is a constant there
@@ -479,4 +486,5 @@ class MayTakeObjects(Function):
             return getattr(original, name)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
+        # A class derived from this Function derives from the original class.
         return (self.recipe.own.function_class,)

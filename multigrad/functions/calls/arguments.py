@@ -1,9 +1,8 @@
-"""Arguments of a Function: any nesting of tensors, numbers and other values, as a flat list of
-leaves; some of them may be given before, by `Function.bind`.
+"""The arguments of a Function: any nesting of tensors, numbers and other values, as flat leaves.
 
 A float is a run-time number, as a rule's params are; an int, bool, str, None or any other object is
 static, part of what is captured. The layout of a call (its nesting, and the kind of each leaf) is a
-key: equal layouts share code.
+key: equal layouts share code. `Function.bind` gives some arguments beforehand.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from ...trace.trace import Value
 
 Tensor = Any
 PLAIN = (bool, int, str, bytes, type(None))
-# What is no container, told without a search.
+# No containers, which is known without asking the backends.
 KNOWN_LEAVES = (Value, *PLAIN, float, np.ndarray, np.generic)
 
 
@@ -96,7 +95,7 @@ class Layout:
     leaves: tuple[Leaf, ...]
     positional: int  # leaves of positional arguments; those of keywords follow
     key: Any = field(repr=False)
-    # Its dtype is a part of what is captured: in 16 bits libraries compute wider here and there.
+    # Floats of 16 bits are part of the key: libraries compute wider here and there.
     is_apart: bool = False
 
     @property
@@ -130,7 +129,7 @@ class Layout:
         return optree.tree_unflatten(self.tree, leaves)
 
     def without_objects(self) -> Layout:
-        """Return this layout to be kept: it keeps no argument alive that a capture has read."""
+        """Return this layout without a call's objects, so that keeping it keeps none alive."""
         if all(is_plain(leaf.value) for leaf in self.leaves):
             return self
         leaves = tuple(
@@ -170,8 +169,9 @@ def flatten_outputs(outputs: Any) -> tuple[list[Any], Any]:
 
 
 def learn_containers(leaves: Sequence[Any]) -> bool:
-    """Take objects apart from now on whose classes are registered with a framework as containers;
-    return whether there were any.
+    """Register classes among the leaves that a framework knows as containers.
+
+    Returns whether there were any: the call is then to be flattened anew.
     """
     found = False
     for leaf in leaves:
@@ -188,8 +188,10 @@ def learn_containers(leaves: Sequence[Any]) -> bool:
 
 
 def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
-    """Return the leaves with NumPy's scalars as Python's numbers, beside another framework's
-    tensors; beside arrays those that are none themselves. None: as they are.
+    """Return the leaves with NumPy scalars as Python numbers, None if there are none to change.
+
+    Next to another framework's tensors these are all scalars that widen no tensor, next to NumPy
+    arrays those of NumPy's scalar types.
     """
     scalars = [i for i, leaf in enumerate(leaves) if _is_scalar(leaf)]
     if not scalars:
@@ -210,8 +212,8 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
 
 
 def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
-    """Return whether a number of NumPy's makes wider floats of tensors, as an array of it does."""
     owner = next((own for own in map(owner_of, tensors) if own is not None), None)
+    # In some libraries an array without axes widens tensors as any other array does.
     if owner is None or not owner.tensors.numbers_widen or scalar.dtype.kind != "f":
         return False
     own = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
@@ -227,7 +229,7 @@ def _is_scalar(leaf: Any) -> bool:
 
 @functools.cache
 def has_both(kind: type) -> bool:
-    """Return whether objects of a class have their value as an attribute, and by a call."""
+    """Return whether a class has `value` and `get_value`, as flax nnx variables do."""
     return hasattr(kind, "value") and hasattr(kind, "get_value")
 
 
@@ -243,7 +245,7 @@ def unwrap(leaf: Any) -> Any:
     """Return the tensor that a variable of Keras or flax nnx holds now, or the leaf itself."""
     if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
         return leaf
-    # Of nnx, whose `.value` warns (flax 0.12).
+    # flax nnx 0.12 warns about reads of `.value`.
     held = leaf.get_value() if has_both(type(leaf)) else getattr(leaf, "value", None)
     return held if held is not None and owner_of(held) is not None else leaf
 
@@ -293,6 +295,7 @@ def _read_leaf(function: str, value: Any, path: str, name: str) -> Leaf:
     if isinstance(value, Value):
         kind, dtype = value.node.type.kind, value.node.type.dtype
         return Leaf("tensor" if kind == "tensor" else "number", path, name, dtype)
+    # A `np.float64` is a Python float, but an array here.
     if isinstance(value, float) and not isinstance(value, np.generic):
         return Leaf("number", path, name)
     if owner_of(value) is None:
@@ -334,6 +337,7 @@ def identify(path: str, taken: Iterable[str]) -> str:
     word = re.sub(r"\W+", "_", path).strip("_")
     if not is_name(word):  # "\u00b2" is a word to a pattern, but no part of a name
         word = re.sub(r"\W+", "_", path[:80], flags=re.ASCII).strip("_")
+    # Names that lowered code uses itself.
     if not is_name(word) or word in ("key", "tin") or OWN_NAMES.fullmatch(word):
         word = f"argument_{word}".rstrip("_")
     name, serial = word, 0
@@ -352,7 +356,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
-    """Return the signature of a ufunc, as NumPy itself reports it from 2.4 on."""
+    # As NumPy itself reports it from 2.4 on.
     count = function.nin
     names = ["x"] if count == 1 else [f"x{i + 1}" for i in range(count)]
     options = {"where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True}
@@ -374,7 +378,7 @@ _parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Para
 
 
 def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
-    """Return a function's parameters, perhaps without defaults: it may be made at each call."""
+    """Return a function's parameters; those of a plain function are cached, without defaults."""
     is_bare = isinstance(function, types.FunctionType) and not vars(function)
     known = _parameters.get(function.__code__) if is_bare else None
     if known is None:
@@ -511,7 +515,7 @@ class Completion:
         return dict(zip(positional_names(self.parameters)[1:], self.values, strict=False))
 
     def is_needed(self, leaves: Sequence[Any]) -> bool:
-        """Return whether a call with these leaves lacks some."""
+        """Return whether `complete` changes a call with these leaves."""
         return bool(self.values)
 
     def complete(
@@ -521,12 +525,13 @@ class Completion:
         if not self.values or self.parameters is None:
             return leaves, tree
         args, kwargs = optree.tree_unflatten(tree, leaves)
+        # Schedules among the values are read now, at the call.
         bound = self.parameters.bind(*args, **kwargs)
         bound.apply_defaults()
         return flatten(tuple(now(value, backend) for value in bound.args), {})
 
     def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        """Return what tells calls of equal leaves apart."""
+        """Return the part of an entry's key that the leaves alone do not tell."""
         return ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Completion:

@@ -1,5 +1,7 @@
-"""How a call runs on one backend: its leaves handed to the framework's own function, outputs put
-into their nesting; what the code asserts of values is checked where tensors are known and small.
+"""`Entry`: how calls of one layout run on one backend, and checks of the values that they get.
+
+The leaves go to the framework's own function, and outputs are nested. What the code asserts of
+values is checked where tensors are known and small.
 """
 
 from __future__ import annotations
@@ -69,9 +71,10 @@ def _run_on(run: Run, draws: Draws, *leaves: Any) -> Any:
 
 
 def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
-    """Return how the leaves of a call are handed to the framework's own function."""
+    """Return the entry that passes the leaves of a call to the framework's own function."""
     layout, call = variant.layout, lowered.call
     tensors, numbers = layout.indices("tensor"), layout.indices("number")
+    # The inputs of graphs: tensors first.
     order = (*tensors, *numbers)
     simple = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
@@ -95,12 +98,14 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         recipe.check(backend, leaves)
         return call(*[leaves[i] for i in order], draws.next_key(backend))
 
+    # The cheapest that suffices: a frame costs each call.
     inner = run_random if is_random else run if simple else run_chosen
     if is_rule and not is_random and numbers:
         inner = run_checked
     weak_types = backend.tensors.weak_types
     if variant.weak and weak_types is not None and backend.name == recipe.dialect():
         inner = weakened(inner, variant.weak, weak_types.weaken)
+    # One tensor in, one out: the framework's function is called as it is.
     if bare and is_rule:
         if is_random:
             return Entry(inner)
@@ -139,7 +144,7 @@ def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]
 
 
 def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exception) -> None:
-    """Say it where a call failed because its tensors lie on two devices."""
+    """Raise a plain error if a call failed because its tensors are on two devices."""
     if isinstance(error, MultigradError):
         return
     places = [(layout.leaves[i].path, find_device(leaves[i])) for i in layout.indices("tensor")]
@@ -163,6 +168,7 @@ def assemble(variant: Variant, values: Sequence[Any]) -> Any:
 # --- what is assumed of values -------------------------------------------------------------------
 
 
+# Larger tensors are not read for a check, which would wait for the device.
 MOST_ELEMENTS = 4096
 
 
@@ -193,7 +199,7 @@ def check_assumptions(
             raise kind(f"{subject}{at} asserts what does not hold{line}")
 
 
-# Ops that take and put at places, constant or not.
+# Ops that read or write at indices, constant or not.
 PLACED = (
     ops.GETITEM, ops.TAKE, ops.TAKE_AT, ops.TAKE_ALONG, ops.UNTAKE_AT, ops.UNTAKE_ALONG,
     ops.LAST_PUT,
@@ -201,11 +207,14 @@ PLACED = (
 
 
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
-    """Say which index lies outside where a call failed because one does: by the meaning of the ops,
-    as a framework's own error names neither the function nor its line.
+    """Raise which index lies outside if that made a call fail.
+
+    The ops are evaluated by their meaning: a framework's own error names neither the function nor
+    its line.
     """
     graph, layout = variant.graphs.forward, variant.layout
     given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
+    # A traced tensor has no values, but its shape decides about constant indices.
     zeros = {
         name: np.zeros(value.shape)
         if hasattr(value, "shape") and backend.tensors.is_traced(value)

@@ -1,7 +1,7 @@
 """How a call runs: by its graph, as its author wrote it, or not at all.
 
-Whoever runs a Function, or writes one down, is a door: it names itself here, with what a graph may
-leave out there, and asks `decide`. So no two doors decide otherwise.
+Everything that runs a Function or writes one down is a `Door`: it names itself, says what a graph
+may leave out for it, and asks `decide`. So all of them decide alike.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ from .recipe import Recipe, Recorded, Variant, defined_at
 Tensor = Any
 OWN = __name__.partition(".")[0]
 
+# The answers of `way_while_cast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
-# Where compilers and transforms take the graph, which nothing there could decide by values.
+# Omissions that nothing could decide by values where compilers and transforms take the graph.
 UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
 
 
@@ -57,9 +58,9 @@ class Door(NamedTuple):
     """A way to run a Function, or to write it down.
 
     Attributes:
-        name: in messages.
-        takes: the kinds of omissions with which the graph serves there all the same. AUTOCAST is
-            one of them wherever the framework does not choose dtypes by itself.
+        name: its name in messages.
+        takes: the kinds of omissions despite which the graph runs there. AUTOCAST is one of them
+            wherever the framework does not choose dtypes by itself.
         refuses: those that it refuses on the code's own framework; for others the code runs as
             written there.
     """
@@ -73,7 +74,7 @@ class Door(NamedTuple):
 
 
 INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}"
-# Its entries are made once: `way_while_cast` says how they run while dtypes are chosen.
+# Entries are built once, so `way_while_cast` decides about AUTOCAST at each call.
 EAGER = Door("eager code", takes=frozenset((AUTOCAST,)))
 COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE})
 TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE})
@@ -85,7 +86,7 @@ SAVED = Door("a document", takes=PUSHED.takes, refuses=EFFECTS)
 LOWERED = Door("lowered code", takes=PUSHED.takes, refuses=EFFECTS)
 # On another framework than the code's own, where arrays are not written to: a warning says so.
 ELSEWHERE = Door("another framework", takes=PUSHED.takes | EFFECTS)
-# It is only looked at, or measured.
+# The graph is only shown, or measured.
 SHOWN = ELSEWHERE._replace(name="a listing")
 
 
@@ -95,7 +96,7 @@ class Decision(NamedTuple):
     Attributes:
         variant: the graphs.
         reason: why the code runs as written; "": the graphs run.
-        kinds: of what its graphs leave out that the door does not.
+        kinds: the omissions of its graphs that a door does not accept.
     """
 
     variant: Variant
@@ -115,17 +116,19 @@ def decide(
     Args:
         variant: what the call was captured to.
         backend: the framework of the call; None: that of the code.
-        native: whether the Function runs as written, where its author says so.
+        native: whether the Function runs as written, if its author says so.
 
     Raises:
-        UnsupportedOp: the door has no way to do what the code does besides returning.
+        UnsupportedOp: this door refuses what the code does besides returning.
     """
     if not (variant.omissions or variant.updates or variant.notes):
         return Decision(variant)
     is_home = backend is None or backend.name == recipe.dialect()
     casts = None if backend is None else backend.autodiff.casts
+    # AUTOCAST matters only while the framework chooses dtypes.
     takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}
     left_out = {k: v for k, v in omissions_of(recipe, variant).items() if k not in takes}
+    # On another framework there is nothing but the graph.
     if not is_home or not left_out:
         return Decision(variant)
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
@@ -137,13 +140,14 @@ def decide(
 
 
 def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: bool | None) -> str:
-    """Return how a captured form runs while its framework chooses dtypes (autocast): the same way
-    as otherwise, by the original code, or by the graph in its own dtypes.
+    """Return how a captured form runs under autocast.
+
+    SAME as otherwise, by the ORIGINAL code, or by the GRAPH in its own dtypes.
     """
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:
         return SAME
-    if backend.name == recipe.dialect():  # of its own calls more is known than of ops
+    if backend.name == recipe.dialect():  # where the capture has noted what autocast changes
         is_cast = AUTOCAST in variant.omissions
         return SAME if not is_cast else GRAPH if native is False else ORIGINAL
     nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
@@ -172,14 +176,10 @@ def run_as_it_is(
     leaves: Sequence[Any],
     error: TraceError | None,
 ) -> Any:
-    """Call the user's function on tensors; its gradient is attached by the backend.
+    """Call the user's function on tensors; the backend attaches its gradient.
 
-    Args:
-        error: why it was not captured; None: it was not asked for.
-
-    Raises:
-        TraceError: it was not captured, and is written for another framework.
-        GradientError: its gradients do not fit its arguments.
+    `error` says why it was not captured; None: nobody asked. It is raised again where the code is
+    written for another framework; GradientError says that gradients do not fit the arguments.
     """
     refuse_elsewhere(error, backend)
     if recipe.is_derived:  # the framework's own derivative
@@ -190,6 +190,7 @@ def run_as_it_is(
         return outputs
     indices = tensors_among(layout, leaves)
     foreign = error is not None and recipe.dialect() not in ("", backend.name)
+    # Written by `run`, read by `pull`, which may run later.
     seen: dict[str, Any] = {}
 
     def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
@@ -199,6 +200,7 @@ def run_as_it_is(
         seen["flat"] = flat
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
         seen["positions"] = positions
+        # The code fell back to its own framework's tensors.
         if foreign and any(owner_of(flat[i]) is not backend for i in positions):
             raise error.to_keep()  # type: ignore[union-attr]
         marked = tuple(
@@ -232,7 +234,7 @@ def run_as_it_is(
 
 
 def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of the leaves that are tensors, numbers that come as such among them."""
+    """Return the positions of the leaves that are tensors, numbers given as tensors among them."""
     numbers = (i for i in layout.indices("number") if not isinstance(leaves[i], int | float))
     return (*layout.indices("tensor"), *numbers)
 
@@ -258,7 +260,7 @@ def run_recipe(
     kwargs: dict[str, Any],
     error: TraceError | None,
 ) -> Recorded:
-    """Run a function as it is.
+    """Run a function as written.
 
     Raises:
         TraceError: it was not captured (`error`), is written for another framework, and fails here.
@@ -284,6 +286,7 @@ def run_recipe(
             raise no_original(error, recipe) from failure
 
     def pull_copied(upstream: Any, **own: Any) -> Any:
+        # Backward may write into what it gets, as forward may.
         assert pull is not None
         return pull(copied_all(upstream), **own)
 
@@ -299,7 +302,7 @@ def run_recipe(
 def explain_fallback(
     recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
 ) -> None:
-    """Say why an original runs as written where a transform of its framework does not take it."""
+    """Raise why an original runs as written if a transform of its framework refuses it."""
     explain = None if backend is None else backend.autodiff.explain_refusal
     refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
     if refusal:
@@ -311,13 +314,13 @@ def explain_fallback(
 
 
 def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
-    """Refuse a graph that was disproved on another framework than the code's own."""
+    """Raise if a disproved graph would run on another framework than the code's own."""
     if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
         raise error.to_keep()
 
 
 def warn_lost(recipe: Any, lost: Sequence[Any], backend: Backend) -> None:
-    """Say that what a function reads besides its arguments gets no gradient."""
+    """Warn that tensors which a function reads besides its arguments get no gradient."""
     place = defined_at(recipe.functions())
     file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
     shown = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
@@ -331,7 +334,7 @@ def warn_lost(recipe: Any, lost: Sequence[Any], backend: Backend) -> None:
 
 
 def warn_disproved(error: DisprovedError, module: str) -> None:
-    """Say that a function runs as it is, as its graph is not what was written."""
+    """Warn that a function runs as written because its graph computes something else."""
     file, line = error.place or ("<unknown>", 1)
     where = f"on {error.home} only" if error.home else "everywhere"
     message = f"{error}. It runs as written, {where}"

@@ -1,9 +1,8 @@
-"""What a function does besides returning: it updates arguments in place, as a torch class may,
-sets attributes on tensors (`out._scale = s`), changes lists and dicts that it is given.
+"""Effects of a function besides returning: updates in place, attributes set, containers changed.
 
-A graph has no such effect: on its own framework the function runs itself. Elsewhere an argument
-stays as it was, which a warning says, and an attribute is left out: a read of one by other captured
-code is refused there. Inside of another capture, the symbols there are updated.
+A graph has none of them: on its own framework the function runs itself. Elsewhere an argument keeps
+its value, which a warning says, and an attribute (`out._scale = s`) is left out: captured code that
+reads one is refused there. Inside another capture, the symbols there are updated.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ Tensor = Any
 PLAIN = (bool, int, float, str, type(None))
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
-COPIES = "xg.Capture(copies=True)"
+COPIES = "xg.Capture(copies=True)"  # in messages
 
 
 class Update(NamedTuple):
@@ -68,6 +67,7 @@ def find_updates(
     found = []
     for leaf, symbol, node in zip(leaves, symbols, before, strict=True):
         is_dirty = any(symbol is each for each in dirty)
+        # An update shows as a new node, or its author has said so (torch's `mark_dirty`).
         if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
             own = [i for i, each in enumerate(outputs) if each is symbol]
             output = own[0] if own and is_dirty else None
@@ -88,7 +88,7 @@ def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[
 
 
 def assign(symbol: V, value: Value) -> None:
-    """Give a symbol a value, as no line of the function that is captured does."""
+    """Give a symbol a value without noting a line of the user's code."""
     trace = symbol.trace
     with setting(trace.memory, updates=dict(trace.memory.updates)):
         symbol.update(value)
@@ -114,16 +114,18 @@ def copied(leaf: Any) -> Any:
     """Return a tensor of the same values in memory of its own; anything else as it is."""
     if owner_of(leaf) is None:
         return leaf
+    # Ops that every framework has, and differentiates.
     return leaf | leaf if dtype_name(leaf.dtype) == BOOL else leaf * 1
 
 
 def copied_all(tree: Any) -> Any:
+    # By identity: a tensor given twice stays one tensor.
     own: dict[int, Any] = {}
     return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
-    """Refuse a tensor that is given twice, of which the function would see its own update."""
+    """Raise if a tensor is given twice: the function would see its own update."""
     if any(a is b for a, b in combinations(tensors, 2)):
         raise TraceError(f"{subject} {describe(updates)} and gets one tensor twice. Copy it first")
 
@@ -153,6 +155,7 @@ def put_updates(
     for leaf, node, output, _ in updates:
         holder = holders[leaf.name]
         if not isinstance(holder, V):
+            # Else the update would be lost silently.
             raise trace.error(f"lets {graph.name!r} update a constant in place")
         if output is not None:
             value = outputs[output]
@@ -280,8 +283,9 @@ def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @contextmanager
 def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
-    """Let the original, where that runs with these leaves, have the caller's own arguments, into
-    whose containers it may write.
+    """Let an original that runs with these leaves get the caller's own arguments.
+
+    It may write into their lists and dicts.
     """
     reset = GIVEN.set((arguments, leaves))
     try:
@@ -301,8 +305,9 @@ def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
 
 
 def changes_containers(before: Arguments, after: Arguments) -> bool:
-    """Return whether code has changed a list or a dict among the arguments that it was run with:
-    these were others, with containers of their own, before.
+    """Return whether code has changed a list or a dict among the arguments that it ran with.
+
+    Before, these had the same leaves in containers of their own.
     """
     (own, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
     return tree != new or any(a is not b for a, b in zip(own, now, strict=True))

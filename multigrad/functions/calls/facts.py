@@ -1,8 +1,7 @@
-"""Facts: what a Function's own Python code looks at of its arguments, so that it is captured once
-for each.
+"""Facts: what a Function's Python code asks about its arguments; each set is a capture of its own.
 
 "ndim" and "shape" are those of the first tensor, "shape:w" that of another, "param:c" the value of
-a number, "device_type" where the first tensor lies, "gradient:w" whether w asks for one,
+a number, "device_type" the kind of device of the first tensor, "gradient:w" whether w asks for one,
 "strided:w" whether w is no sparse tensor, "contiguous:w" whether it lies in memory in order,
 "attribute.a:w" whether w has an attribute a, "buffers" that what the code makes from numbers is
 written into. What it reads besides its arguments (`lookups.py`) is among them.
@@ -73,7 +72,7 @@ def gather_facts(
                 raise TraceError(
                     f"{subject} looks for .{what.removeprefix(ATTRIBUTE)} of an argument, which a "
                     "function sets on what it returns. On its own framework alone it is kept: call "
-                    "both inside of one captured function"
+                    "both inside one captured function"
                 )
         elif what == "ndim":
             facts[fact] = len(value.shape)
@@ -98,7 +97,7 @@ def gather_facts(
 
 
 def _has(leaf: Leaf, what: str) -> bool:
-    """Return whether an argument has such a fact: a number has its value alone."""
+    # A number has its value alone.
     return leaf.kind == "tensor" or (leaf.kind == "number" and what in ("param", LIBRARY))
 
 
@@ -110,7 +109,6 @@ def find_facts(
 
 
 def _told(name: str, otherwise: Any, value: Tensor) -> Any:
-    """Return the answer of a tensor's library to the named question, or `otherwise`."""
     owner = owner_of(value)
     ask = None if owner is None else getattr(owner.tensors, name)
     return otherwise if ask is None else ask(value)
@@ -144,6 +142,7 @@ def facts_of_symbols(
     """
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
     floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
+    # Inside a capture the first float may have the dtype T.
     first = next(floats, first_tensor(layout))
     facts: dict[str, Any] = {}
     for fact in sorted(needed):
@@ -207,10 +206,10 @@ def library_of(trace: Trace) -> str:
 
 
 def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
-    """Return whether a symbol has an attribute: it was set in its capture, or by the caller."""
     name = what.removeprefix(ATTRIBUTE)
     if not isinstance(value, Value) or name in (value.notes or {}):
         return hasattr(value, name)
+    # A computed symbol has what its capture has set; the caller may have set one on an input.
     if value.node.op is not ops.INPUT:
         return False
     fact = f"{what}:{value.node.attr('name')}"
@@ -220,7 +219,7 @@ def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
 
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
-    """Return a function that tells the calls of a layout apart by these facts, fast."""
+    """Return a function that quickly tells the calls of a layout apart by these facts."""
     first = first_tensor(layout)
     # Of another layout, an argument may be a tensor: here there is nothing to know.
     leaves = enumerate(layout.leaves)
@@ -251,14 +250,16 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     def look_at_number(leaves: Sequence[Any]) -> Any:
         return number_key(leaves[order[0]])
 
+    # It runs at each call: the cheapest that suffices.
     if reads:
         return look_around
     return look_at_number if len(order) == 1 and not others else look
 
 
 def number_key(number: Any) -> Any:
-    """Return a number as a key; 0.0 equals -0.0, and NaN not even itself. A tensor's is not looked
-    at.
+    """Return a number as a key, of a tensor its type alone.
+
+    0.0 equals -0.0, and NaN not even itself: these become strings.
     """
     if not isinstance(number, int | float):
         return type(number)
@@ -278,7 +279,7 @@ def first_tensor(layout: Layout) -> int | None:
 
 
 def facts_of_inputs(facts: Iterable[str], sources: Mapping[str, Value]) -> Iterator[str]:
-    """Yield the facts from which these follow; of a cotangent those of its output's shape."""
+    """Yield the facts that imply these; for a cotangent's, those of its output's shape."""
     for fact in facts:
         source = sources.get(fact.partition(":")[2])
         yield from (fact,) if source is None else needed_shapes(source.node)

@@ -1,8 +1,8 @@
-"""What a gradient function returned, as one gradient for each leaf of the arguments, and where
-gradients meet: in variables that nobody passed, in an input that is used several times.
+"""Gradients as a gradient function returns them, matched to the leaves of the arguments.
 
-Gradients may come flat (one for each tensor, or for each argument) or structured like the
-arguments.
+They may come flat (one for each tensor, or for each argument) or structured like the arguments.
+Below: where gradients meet, in variables that nobody passed and in an input that is used several
+times (`accumulate=`).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
     flat = optree.tree_leaves(returned, none_is_leaf=True)
     everything = list(range(len(leaves)))
     positional = everything if named else everything[: layout.positional]
+    # The first count that fits wins, from all leaves to the floats alone.
     for targets in (everything, positional, list(layout.indices("tensor")), floats):
         if len(flat) == len(targets):
             if len(flat) > 1:
@@ -70,7 +71,7 @@ def match_gradients(function: str, returned: Any, layout: Layout) -> list[Any]:
 
 
 def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[Any]:
-    """Return the gradients where none is for an object that is no tensor."""
+    """Return the gradients; raise if one is for an object whose tensors are not seen."""
     for leaf, gradient in zip(layout.leaves, gradients, strict=True):
         if gradient is None or leaf.kind != "static" or isinstance(leaf.value, PLAIN):
             continue
@@ -86,12 +87,6 @@ def refuse_objects(function: str, gradients: list[Any], layout: Layout) -> list[
 
 
 def _refuse_unordered(function: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse flat gradients where the order of the arguments is not that of the author's mind.
-
-    Raises:
-        GradientError: several keywords are among them, or a dict whose own order is not that of its
-            sorted keys.
-    """
     dicts = [kwargs]
     optree.tree_map(lambda _: None, args, is_leaf=lambda node: _note_dict(node, dicts))
     for each in dicts:
@@ -115,18 +110,13 @@ def _note_dict(node: Any, dicts: list[dict[Any, Any]]) -> bool:
 def _match_structure(
     returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int, named: bool
 ) -> list[Any] | None:
-    """Return the gradients where they are nested like the arguments, else None.
-
-    Args:
-        named: whether arguments by keyword wait for gradients, so that those by position are not
-            all.
-    """
     if isinstance(returned, list):
         returned = tuple(returned)
     candidates: list[tuple[Any, Any]] = []
     if isinstance(returned, tuple):
         if kwargs and len(returned) == len(args) + 1 and isinstance(returned[-1], dict):
             candidates.append(((*args, kwargs), returned))
+        # Keywords that wait for gradients rule out a tuple for those by position.
         if len(returned) == len(args) and not named:
             candidates.append((args, returned))
         is_pair = len(returned) == 2 and isinstance(returned[0], tuple | list)
@@ -142,12 +132,12 @@ def _match_structure(
 
 
 def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
-    """Write gradients to the leaves of their arguments; False where the nesting differs."""
     if isinstance(shape, int):
         if not isinstance(given, Value) and isinstance(given, CONTAINERS):
             return False
         gradients[shape] = given
         return True
+    # No gradient for an argument is none for all its leaves.
     if given is None:
         return True
     if isinstance(shape, dict):
@@ -176,6 +166,7 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
         return None
     type_ = argument.type
     whose = f"function {trace.name!r} returned"
+    # Libraries take a number for a tensor without axes.
     if is_one_number(gradient) and has_no_axes(trace, argument):
         return trace.value(xp.full_like(trace.value(argument), gradient).node)
     if not isinstance(gradient, Value):
@@ -207,6 +198,7 @@ def check_gradient(trace: Trace, leaf: Leaf, argument: Node, gradient: Any) -> V
             "gradient"
         )
     if given.dtype != type_.dtype:
+        # They may differ for some dtypes of the first tensor, so the dtype becomes a fact.
         facts = trace.facts
         if "dtype" not in facts:
             raise NeedsConcrete("dtype")
@@ -229,7 +221,7 @@ def is_one_number(gradient: Any) -> bool:
 
 
 def has_no_axes(trace: Trace, argument: Node) -> bool:
-    """Return whether an argument is a tensor without axes, a fact of the capture."""
+    """Return whether an argument has no axes; where that is not fixed, it becomes a fact."""
     if argument.type.shape == SCALAR_SHAPE:
         return True
     ndim, shape = (shape_fact(argument, what) for what in ("ndim", "shape"))
@@ -241,16 +233,13 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
 
 
 def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
-    """Return whether a gradient may have its argument's shape.
-
-    Raises:
-        NeedsConcrete: that depends on the first tensor: it may have no axes, or one of length 1.
-    """
+    # UNKNOWN is decided when the backward runs.
     given, other = gradient.node.type.shape, type_.shape
     if given == other or UNKNOWN in (given, other):
         return True
     if INPUT_SHAPE not in (given, other):
         return False
+    # The first tensor may have no axes, or one of length 1: a fact decides.
     fact = "ndim" if SCALAR_SHAPE in (given, other) else "shape"
     if fact not in trace.facts and "shape" not in trace.facts:
         raise NeedsConcrete(fact)
@@ -285,7 +274,7 @@ class Delivery:
     is_done: bool = False
 
 
-# Set by a backend while a function's own pull runs; None: nobody asks.
+# Set by a backend while a function's own pull runs; None: no variables are asked for.
 DELIVERY: contextvars.ContextVar[Delivery | None] = contextvars.ContextVar(
     "multigrad_delivery", default=None
 )
@@ -325,7 +314,7 @@ def lost_variables() -> list[Any]:
 
 
 def deliver(gradients: Sequence[Tensor | None]) -> None:
-    """Hand over the gradients of the variables that were asked for."""
+    """Deliver the gradients of the variables that the backend asked for."""
     delivery = DELIVERY.get()
     if delivery is None:
         return
@@ -343,7 +332,8 @@ def deliver(gradients: Sequence[Tensor | None]) -> None:
 MODES = ("sum", "max", "overwrite")
 Modes = tuple[tuple[str, str], ...]  # by the name of an argument; a sum is not among them
 ROOT = re.compile(r"\w+")
-# What was given to such an argument, by its id, and whether a derivative may pass through the call.
+# The tensors given to such an argument, by id, each with a test whether a derivative may pass
+# through the call; an entry goes with its tensor.
 _used: dict[int, tuple[weakref.ref[Any], Callable[[], bool]]] = {}
 
 
@@ -387,14 +377,16 @@ def modes_of(modes: Modes, layout: Layout) -> dict[str, str]:
 
 
 def refuse_second_call(name: str, given: Sequence[tuple[str, str, Tensor]]) -> None:
-    """Refuse tensors that another call was given, where a derivative may pass through both: a
-    framework adds up what calls give, and knows no other way.
+    """Raise if another call got one of these tensors and a derivative may pass through both.
+
+    A framework adds up the cotangents of several calls, and knows no other way.
 
     Args:
         given: the tensors, each with its argument and its mode.
     """
     for argument, mode, tensor in given:
         known = _used.get(id(tensor))
+        # Ids are used again, so the weak reference tells whether it is this tensor.
         if known is not None and known[0]() is tensor and known[1]():
             owner = owner_of(tensor)
             raise GradientError(

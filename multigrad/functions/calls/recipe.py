@@ -1,4 +1,4 @@
-"""Recipes: how a function with a gradient of its own is run, and what is captured of it."""
+"""`Recipe`: how a function with its own gradient is run and captured; `Variant`: a capture."""
 
 from __future__ import annotations
 
@@ -53,12 +53,11 @@ class Recorded:
         outputs: any nesting of tensors.
         pull: maps cotangents, nested like the outputs, to gradients; None: the true derivative.
         first_order: see `FunctionGraph`.
-        takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
         keeps_output: see `FunctionGraph`.
         undifferentiable: outputs that carry no gradient.
-        missing: makes of an output what backward gets for a cotangent that nobody gives; None:
-            zeros.
-        twice: see `FunctionGraph`.
+        missing: maps an output to what backward gets if its cotangent is missing; None: zeros.
+        second_order: see `FunctionGraph`.
+        takes_ctx: whether `pull` takes what torch calls a backward with, as `ctx=`.
         dirty: arguments that it says to have updated in place.
         push: runs the author's own tangent rule; None: there is none, or no graph holds it.
         rolls: whether loops that were unrolled become scans.
@@ -82,7 +81,7 @@ class Variant:
     """A function captured for one layout of its arguments.
 
     Attributes:
-        pair: its graphs; the tensors and the numbers of the layout are their inputs, in order.
+        graphs: the tensors and the numbers of the layout are their inputs, in order.
         layout: of the arguments.
         outputs: the nesting of the outputs.
         fixed: outputs that are no tensors, by position.
@@ -97,7 +96,7 @@ class Variant:
         updates: arguments that it updates in place, as only its own framework does.
         combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
         lowered: what it was lowered to, by backend.
-        reach: tells in which dtypes of 16 bits it holds, too; None: nobody knows of any.
+        reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
     """
 
     graphs: FunctionGraph
@@ -116,13 +115,14 @@ class Variant:
     reach: Reach | None = None
 
     def laid_out(self, layout: Layout) -> Variant:
-        """Return it for arguments of a layout of the same key."""
+        """Return this variant with another layout of the same key."""
         return self if self.layout is layout else replace(self, layout=layout)
 
 
 def library_of(*functions: Any, said: str = "") -> str:
-    """Return the library that the first of some functions is written in that is written in one, ""
-    where all are written for all, as with our own; `said`: what their author says.
+    """Return the library that functions are written in, "" where all are written for any.
+
+    The first one written in a library decides, unless their author has said it (`said`).
     """
     plain = (plain_function(each) for each in functions if each is not None)
     names = [said] if said else (dialect_of(each) for each in plain if each is not None)
@@ -192,7 +192,7 @@ class Recipe:
 
     @property
     def title(self) -> str:
-        """The same, where two of one rule are to be told apart."""
+        """The subject, made unique where two Functions of one rule occur."""
         return self.subject
 
     def dialect(self) -> str:
@@ -208,7 +208,7 @@ class Recipe:
         raise NotImplementedError
 
     def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return, in a tuple, what its own rules get of it while they are recorded, else None."""
+        """Return the result in a tuple while the recipe's own rules are recorded, else None."""
         return None
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -226,7 +226,7 @@ class Recipe:
         return {}
 
     def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the arguments of a call, once more than their kinds tell."""
+        """Check the values of a call's arguments, whose kinds are known."""
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
         """Return its graphs for arguments of a layout.
@@ -246,7 +246,7 @@ class Recipe:
         return ""
 
     def give_up(self, error: TraceError) -> TraceError | None:
-        """Return why it runs as it is, where messages are to say so."""
+        """Return why it runs as written, for messages; raise that if it must not."""
         if self.native is False:
             raise error
         return error.to_keep()
@@ -255,7 +255,7 @@ class Recipe:
 # --- what fails while a function is captured -----------------------------------------------------
 
 
-# What symbols are called in the messages of libraries.
+# The names of our classes for symbols, which a library's message may contain.
 INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
 
 
@@ -291,7 +291,6 @@ def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | N
 
 
 def _facts_for(kind: str, layout: Layout) -> set[str]:
-    """Return the facts that turn a symbol of this kind into the real thing."""
     if kind == "device":
         return {kind, "device_type"}
     if kind != "shape":
@@ -316,6 +315,7 @@ def is_users_own(trace: Trace, error: Exception) -> bool:
         tb = tb.tb_next
     if tb is None or not _is_users(trace, tb):
         return False
+    # Not a call: the library would have raised then.
     operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
     return dis.opname[operation] == "RAISE_VARARGS"
 
