@@ -1,4 +1,4 @@
-"""`xg.parity`: outputs and gradients on every backend, beside the same graphs in float64."""
+"""`xg.parity`: outputs and gradients on every backend, compared with float64."""
 
 from __future__ import annotations
 
@@ -168,6 +168,7 @@ def parity(
         found = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
         compare = partial(_compare, name)
         mine = list(map(compare, *expected, found, reference))
+        # Perhaps only the signs of vectors differ, which each library chooses: compare by its own.
         if not all(row.ok for row in mine):
             own = _expect(subject, read, arrays, name)
             chosen = list(map(compare, *own, found, reference))
@@ -188,7 +189,7 @@ def find_names(names: str | Sequence[str] | None) -> list[str]:
 def _run(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array], backend: Backend
 ) -> list[Array]:
-    """Return float and other outputs, then the gradients of float inputs, as arrays."""
+    # jax, say, computes in 32 bits unless its mode allows 64.
     widest = "float64" if any(array.dtype.itemsize == 8 for array in arrays) else "float32"
     call, keyed = _keyed(subject)
     with precision(backend, widest), keyed:
@@ -201,7 +202,6 @@ def _run(
 
 
 def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
-    """Return the callable, and a context that puts its rule in force with keyed draws."""
     if subject.function is not None:
         return subject.function.keyed(KEY), nullcontext()
     act = subject.call
@@ -209,17 +209,14 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     if in_force is None:
         return act, nullcontext()
     bound_rule = at_present(in_force).bound_rule
+    # The own rule moves into `use`, which takes a key.
     return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
 
 
 def _expect(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array], library: str = ""
 ) -> tuple[list[str], list[Bounded]]:
-    """Return the names of the results to compare, and their values in float64.
-
-    Args:
-        library: whose signs of vectors to use; "": NumPy's.
-    """
+    # `library`: whose signs of vectors to use; "" is NumPy's.
     graphs, fixed = _graphs(subject, inputs, arrays)
     wide = [a.astype(np.float64) if is_float_array(a) else a for a in arrays]
     if len(graphs.inputs) != len(wide):  # what an object holds is hidden among them
@@ -242,7 +239,6 @@ def _expect(
 def _graphs(
     subject: Subject, inputs: Inputs, arrays: Sequence[Array]
 ) -> tuple[FunctionGraph, dict[str, Any]]:
-    """Return the graphs, and values for their numbers."""
     if subject.function is not None:
         try:
             variant = capture_example(subject.function, *inputs.nest(arrays))
@@ -271,7 +267,6 @@ def _numbers_of(layout: Layout, function: Function, leaves: Sequence[Any]) -> di
 def _compare(
     backend: str, what: str, bounded: Bounded, found: Array, reference: Array
 ) -> ParityRow:
-    """Return how far a result is from float64, and whether that is allowed."""
     expected = np.asarray(bounded.value)
     row = partial(ParityRow, backend, what, found.dtype.name)
     if found.shape != expected.shape:
@@ -286,6 +281,7 @@ def _compare(
     with np.errstate(all="ignore"):
         mine = found.astype(np.float64)
         other = reference.astype(np.float64)
+        # np.spacing does not know bfloat16.
         unit = (
             np.spacing(np.abs(found).astype(found.dtype)).astype(np.float64)
             if found.dtype.name != "bfloat16"
@@ -294,6 +290,7 @@ def _compare(
         apart = np.where(
             (mine == other) | (np.isnan(mine) & np.isnan(other)), 0.0, np.abs(mine - other) / unit
         )
+    # The tiny term breaks ties at a share of 0 in favor of the largest bound.
     share = np.where(np.isnan(error), np.inf, error / allowed) + allowed * 1e-30
     worst = np.argmax(share) if error.size else 0
     problem = ""

@@ -1,8 +1,7 @@
-"""What is said of a rule: its family, formula, params with their ranges, source, and what it does
-without `tin`.
+"""Descriptions of rules: family, formula, params with ranges, source, effect without `tin`.
 
-All of it is read from where it is declared (module, docstring, signature) or found out by trying:
-the tables of the docs, `multigrad rules` and the gallery say the same.
+All of it is read where it is declared (module, docstring, signature) or found by trying. The docs'
+tables, `multigrad rules` and the gallery use it.
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ class Param:
 
 @dataclass(frozen=True)
 class Described:
-    """What is said of one rule, or Function of the library, in plain text.
+    """The description of a rule, or of a Function of the library, in plain text.
 
     Attributes:
-        family: the module that it stands in, by its last name; "" for a rule of yours.
-        heading: what that module says it is.
+        family: the last name of its module; "" for a rule of yours.
+        heading: the first sentence of that module's docstring.
         params: those of a rule; the arguments of a Function but the first.
         gradients: those of a Function, whose forward is the formula.
         rule: the rule itself; None: it is a Function.
@@ -115,7 +114,6 @@ def as_plain(default: Any) -> Any:
 
 
 def describe(rule: Rule) -> Described:
-    """Return the description of a rule."""
     formula, source = split_docstring(rule.__doc__)
     family, heading = place_in(rule.__module__, "Rules of yours")
     return Described(
@@ -131,7 +129,6 @@ def describe(rule: Rule) -> Described:
 
 
 def describe_estimator(function: Estimator) -> Described:
-    """Return the description of a Function of the library."""
     formula, gradients, source = estimators.describe(function)
     family, heading = place_in(function.__module__, "Functions of yours")
     return Described(
@@ -169,7 +166,7 @@ def describe_estimators() -> list[Described]:
     return sorted(found, key=lambda row: row.family)
 
 
-# What most people look for comes first; what one package calls so comes last.
+# What most people look for comes first; rules under another package's name come last.
 PLACES = ("surrogate", "spiking", "straight_through", "transforms", "jamming", "attribution")
 PEERS = ("snntorch", "spikingjelly", "braintools", "peers")
 
@@ -196,7 +193,6 @@ def heading_of(module: str) -> str:
 
 
 def describe_params(rule: Rule) -> tuple[Param, ...]:
-    """Return the params of a rule with their ranges."""
     ranges = rule.ranges
     return tuple(
         Param(name, default, ranges[name].text if name in ranges else "")
@@ -223,7 +219,7 @@ def without_input(rule: Rule) -> str:
 
 @contextmanager
 def as_tried() -> Iterator[None]:
-    """Leave out the warning that a rule runs as it is: nobody has used it."""
+    """Suppress the warning that a rule runs as it is: nobody has used it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NativeRuleWarning)
         yield
@@ -238,15 +234,12 @@ def numbers_for(rule: Rule) -> dict[str, float]:
 
 
 def keyed(rule: Rule) -> dict[str, Any]:
-    """Return a key for a rule that draws random numbers."""
     graph, _ = rule.bound_rule().likely_graph(True)
     return {} if graph is None or graph.input("key") is None else {"key": 0}
 
 
 def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
-    """Return the rules in whose name, formula or source the words stand; else those that they may
-    have meant.
-    """
+    """Return rules whose name, formula or source has the words, else those with similar names."""
     rows, sought = list(rows), plain_words(word)
     texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
     found = [
@@ -259,10 +252,10 @@ def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
 
 
 def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
-    """Return the rules; with a family or a word, what is of it or like it, estimators among them.
+    """Return the rules of a family, or like a word, with estimators; without either all rules.
 
     Args:
-        estimators: the Functions of `xg.estimators` in their place.
+        estimators: list the Functions of `xg.estimators` instead.
     """
     rules = [] if estimators else describe_all()
     rows = rules if rules and not (family or like) else [*rules, *describe_estimators()]
@@ -316,7 +309,6 @@ class Exchanged:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return it as a cell of a table."""
         if self.reason:
             return f"refused: {self.reason}"
         if not self.collectives:
@@ -362,9 +354,9 @@ def reason_of(error: UnsupportedOp) -> str:
 
 
 def exchange_of(node: Node) -> Exchange:
-    """Return how many numbers each shard sends in a collective, in all or per column."""
     if node.op is ops.ALL_DIM:
         return Exchange(node.op.name, 1, per_column=False)
+    # Two widths tell numbers per column from numbers in all.
     shapes = [Shapes({"shape": (ROWS, n)}).computed(node.operands[0]) for n in COLUMNS]
     few, many = (math.prod(shape) for shape in shapes)
     if few == many:
@@ -373,7 +365,6 @@ def exchange_of(node: Node) -> Exchange:
 
 
 def kind_without(graph: Graph) -> str:
-    """Return the kind of a rule that exchanges nothing."""
     if any(node.op.random for node in graph.nodes):
         return "draws"
     alone = (not node.operands or node.op.result in PER_ELEMENT for node in graph.nodes)

@@ -1,6 +1,4 @@
-"""`xg.show`, `xg.lower` and `xg.source`: of a rule or a Function the graph as text, the native
-object, and what is emitted for it.
-"""
+"""`xg.show`, `xg.lower` and `xg.source`: the graph, native object and code of a rule."""
 
 from __future__ import annotations
 
@@ -117,7 +115,6 @@ def _both(function: FunctionGraph) -> str:
 
 
 def _chained(given: Any) -> str:
-    """Return the parts of a composed rule, on a line above its graph."""
     rule = resolve(given)
     return f"{chain_of(rule)}\n\n" if rule.parts else ""
 
@@ -142,13 +139,14 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
 
 
 def captured_graph(bound_rule: BoundRule) -> Graph:
-    """Return the graph of a rule; of one that has several, the last that was used."""
+    """Return the graph of a rule; if it has several, the last one used."""
     rule = bound_rule.specialization.rule
     try:
         return bound_rule.graph()
     except NeedsConcrete as need:
         per = f"one graph per {', '.join(need.facts)} of its input"
         found, which = bound_rule.specialization.latest(), "the last"
+        # A graph without tin is that for gradients of params, which is not what is asked for.
         if found is None or found.input("tin") is None:
             found, facts = bound_rule.likely_graph(True)
             which = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
@@ -164,10 +162,9 @@ def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
 
 
 def describe_kept(function: FunctionGraph) -> str:
-    """Return text on what forward keeps for backward, per group of the backends in use that keep
-    the same.
-    """
+    """Return text on what forward keeps for backward, once for backends that keep the same."""
     besides = function.cut_besides(floats=False)
+    # Backends differ in two ways: derivatives kept as floats, and outputs that are watched.
     texts = {
         (floats, watched): describe_cut(function.cut(floats, watched=watched, packs=True))
         for floats in (False, True)
@@ -188,9 +185,7 @@ def describe_kept(function: FunctionGraph) -> str:
 
 
 def describe_cut(cut: Cut, known: Collection[str] = ()) -> str:
-    """Return a line for each thing that a cut keeps, but for those known: its bytes, and what it
-    is.
-    """
+    """Return a line for each residual of a cut that is not known yet: its bytes and content."""
     if not cut.residuals:
         return " nothing, 0 bytes per element"
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
@@ -206,7 +201,6 @@ def describe_cut(cut: Cut, known: Collection[str] = ()) -> str:
 
 
 def _nested(node: Node, left: Iterator[str]) -> str:
-    """Return a node as one nested call, with "..." for what makes it too long to read."""
     if node.op is ops.INPUT:
         return str(node.attr("name"))
     if node.op is ops.CONST:
@@ -320,7 +314,6 @@ def source(
 
 
 def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:
-    """Return the rule and the forward of an activation."""
     if forward != "Linear" and as_forward(forward) is not activation.forward:
         raise RuleTypeError(
             f"{activation!r} has a forward of its own; leave out forward={forward!r}"
@@ -330,7 +323,6 @@ def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:
 
 
 def _eject(rule: Any, backend: Backend, forward: Any) -> str:
-    """Return a file of what is lowered otherwise."""
     rule, forward = _own_of_code(rule, forward)
     if isinstance(rule, Function):
         graphs = _graphs_of(find_variant(rule, LOWERED, backend), forward)
@@ -346,7 +338,6 @@ def _eject(rule: Any, backend: Backend, forward: Any) -> str:
 
 
 def _numbers_of(function: Function, graphs: FunctionGraph) -> dict[str, float]:
-    """Return the numbers that a Function has where a call leaves them out."""
     known = {} if function.parameters is None else function.parameters.parameters
     numbers = {name: known[name].default for name in graphs.params if name in known}
     return {name: number for name, number in numbers.items() if isinstance(number, float)}
@@ -369,13 +360,12 @@ def _lower(rule: Any, backend_name: str, forward: Any, forward_mode: bool) -> At
 
 
 def _own_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
-    """Return the Function that a forward of code is without a rule; all else as it is."""
+    # A forward of code without a rule is a Function itself.
     row = as_forward(forward) if rule is None else None
     return (row.function, "Linear") if isinstance(row, ForwardOfCode) else (rule, forward)
 
 
 def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
-    """Return the graphs of a rule under a forward, and the values of its run-time params."""
     if rule is None:
         graphs, values = RuleUnder(None, row).graphs({}), None
     else:
@@ -392,7 +382,6 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
 
 
 def _written(bound_rule: BoundRule) -> dict[str, Any]:
-    """Return the values of a rule's run-time params as what code can hold: Python's numbers."""
     values = {}
     for name, value in zip(bound_rule.specialization.runtime, bound_rule.values, strict=True):
         subject = f"{bound_rule.specialization.subject}: param {name!r}"
@@ -411,7 +400,6 @@ def _written(bound_rule: BoundRule) -> dict[str, Any]:
 
 
 def _graphs_of(variant: Any, forward: str) -> FunctionGraph:
-    """Return the graphs of a captured Function."""
     graphs: FunctionGraph = variant.graphs
     if forward != "Linear":
         raise RuleTypeError(

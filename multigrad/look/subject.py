@@ -1,6 +1,5 @@
-"""What is checked: a Function, an activation (or a layer with one), a rule or a custom gradient of
-somebody else, as a function of tensors; and one run of it, from arrays to arrays of its outputs and
-gradients.
+"""Subjects of checks: a Function, an activation, a rule or somebody else's custom gradient, as a
+function of tensors; and its runs, from arrays to arrays of outputs and gradients.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ SEED = 20
 
 
 class Report(InNotebooks):
-    """What was found: true if all is well, and printed as a table."""
+    """A report: true if all is well, and printed as a table."""
 
     __slots__ = ()
     ok: bool
@@ -75,7 +74,7 @@ class Report(InNotebooks):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked.
+    """A function with a gradient, to be checked.
 
     Attributes:
         call: a function of tensors of any framework.
@@ -98,6 +97,7 @@ def subject_of(obj: Any) -> Subject:
         return Subject(inner.name, inner, function=inner, is_surrogate=gives_surrogate(inner))
     if isinstance(inner, Activation):
         ruled = inner.in_force() is not None
+        # Without a rule a forward of code is a Function with its own backward.
         if isinstance(inner.forward, ForwardOfCode) and not ruled:
             return Subject(repr(inner), inner, function=inner.forward.function)
         return Subject(repr(inner), inner, forward=inner.forward, is_surrogate=ruled)
@@ -124,9 +124,7 @@ def gives_surrogate(function: Any) -> bool:
 
 
 def make_inputs(subject: Subject) -> tuple[Any, ...]:
-    """Return inputs for an object that was given none: a grid for an activation, else normal
-    numbers.
-    """
+    """Return inputs for an object given none: a grid for an activation, else normal numbers."""
     if subject.forward is not None or subject.function is None:
         return (np.linspace(-2.0, 2.0, 41),)
     if subject.function.examples is not None:
@@ -173,7 +171,6 @@ def is_float_array(array: Array) -> bool:
 
 
 def as_float(array: Array, dtype: str | None) -> Array:
-    """Return an array in a float dtype by its name."""
     if dtype is None:
         return array
 
@@ -187,6 +184,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     leaves, tree = optree.tree_flatten(inputs, none_is_leaf=True)
     leaves = [unwrap(leaf) for leaf in leaves]
     places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
+    # Floats stand for tensors only if no tensor is given.
     if not places:
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
         places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
@@ -200,7 +198,6 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
 
 
 def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
-    """Check that an activation was given one tensor, or a number."""
     if len(inputs) != 1:
         raise RuleTypeError(f"{subject.name} takes one tensor, got {len(inputs)} inputs")
     if isinstance(inputs[0], list | tuple | dict):
@@ -279,7 +276,7 @@ def find_original(obj: Any, copies: bool = False) -> Original:
 
 
 def arguments_of(original: Original) -> Sequence[Any] | None:
-    """Return the parameters that a call must fill; None where nobody knows them."""
+    """Return the parameters that a call must fill; None if they are unknown."""
     signature = original.function.parameters or signature_of(original.call)
     if signature is None:
         return None
@@ -298,9 +295,7 @@ def _make(cls: type) -> Any:
 
 
 def _homes(obj: Any, dialect: str) -> Iterator[Backend]:
-    """Yield the frameworks that a function may run on: that of its tensors alone, where it holds
-    some; that of its class, of its code, any.
-    """
+    # Tensors that it holds decide alone; then its class, its code, and what is imported.
     if home := getattr(obj, "home_of_tensors", ""):
         yield load_backend(home)
         return
@@ -331,7 +326,6 @@ class _Arguments:
 
     @property
     def arrays(self) -> list[Array]:
-        """The arrays."""
         return [self.leaves[place] for place in self.places]
 
     def mode(self, backend: Backend) -> AbstractContextManager[Any]:
@@ -349,7 +343,6 @@ class _Arguments:
         tensors: Sequence[Any],
         vjp: Callable[..., Any] | None = None,
     ) -> tuple[list[Any], list[Any]]:
-        """Return the outputs of a call with these tensors, and their gradients."""
         given = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             given[place] = tensor
@@ -367,7 +360,7 @@ def _read(inputs: Sequence[Any], cotangents: Cotangents) -> _Arguments:
 
 
 def as_array(value: Any) -> Any:
-    """Return a framework's tensor as an array; what else there is stays."""
+    """Return a framework's tensor as an array, and anything else unchanged."""
     owner = None if isinstance(value, np.generic) else owner_of(value)
     return value if owner is None else np.asarray(owner.tensors.to_numpy(value))
 
@@ -375,9 +368,8 @@ def as_array(value: Any) -> Any:
 def run_arrays(
     call: Callable[..., Any], backend: Backend, inputs: Sequence[Any], cotangents: Cotangents
 ) -> tuple[list[Array], list[Array | None]]:
-    """Return the outputs that are tensors, and the gradients of the arrays among the inputs, in the
-    backend's mode of the moment.
-    """
+    """Return the outputs that are tensors, and the gradients of the arrays among the inputs."""
+    # No precision mode is entered here: the caller has chosen it.
     given = _read(inputs, cotangents)
     outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
     found = [_to_array(backend, each) for each in outputs if owner_of(each) is not None]
@@ -402,12 +394,13 @@ def run(
 
 
 def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
-    """Do the same in one program of the framework's compiler."""
+    """Return the same as `run`, by one program of the framework's compiler."""
     given, plain = _read(inputs, cotangent), []
 
     def run_all(*tensors: Any) -> list[Any]:
         outputs, gradients = given.differentiate(call, backend, tensors)
         both = [*outputs, *gradients]
+        # Outputs that are no tensors cannot leave the compiled program: this list has them.
         plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in both]
         return [each for each in both if owner_of(each)]
 
@@ -423,7 +416,7 @@ def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[An
 def run_mapped(
     call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
 ) -> Results:
-    """Do the same for examples at once, mapped over by the framework; the results are stacked."""
+    """Return the same as `run` for stacked examples, mapped over by the framework."""
     stacked = optree.tree_map(
         lambda *each: np.stack(each) if isinstance(each[0], np.ndarray) else each[0],
         *map(tuple, examples),
@@ -435,11 +428,12 @@ def run_mapped(
 def run_each(
     call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
 ) -> Results:
-    """Do the same one after another."""
+    """Return the same as `run` for one example after another, stacked."""
     count, found = len(examples), []
     for i, example in enumerate(examples):
 
         def of_example(n: int, shape: tuple[int, ...], i: int = i) -> Array:
+            # A part of the stacked cotangent, so that a map over the examples gets the same.
             return cotangent(n, (count, *shape))[i]
 
         found.append(run(call, backend, example, cotangents=of_example))
@@ -450,7 +444,6 @@ def run_each(
 
 
 def _as_cotangent(n: int, output: Any, backend: Backend, cotangents: Cotangents) -> Any:
-    """Return the cotangent of the n-th output; None where it is no float tensor."""
     if owner_of(output) is None or dtype_name(output.dtype) not in FLOATS:
         return None
     shape = tuple(int(length) for length in output.shape)
@@ -507,7 +500,6 @@ def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Arr
 
 
 def _to_array(backend: Backend, value: Any) -> Any:
-    """Return a tensor or a number as an array; None for what is neither."""
     if owner_of(value) is not None:
         return np.asarray(backend.tensors.to_numpy(value))
     return np.asarray(value) if isinstance(value, bool | int | float) else None

@@ -1,4 +1,4 @@
-"""The registry of rules by name."""
+"""Registry of gradient rules: `register`, `get`, `rules`, `unregister` and `compose`."""
 
 from __future__ import annotations
 
@@ -128,7 +128,6 @@ def _add(name: str, rule: Rule, override: bool) -> None:
 
 
 def _with_ranges(rule: Rule, ranges: Any) -> Rule:
-    """Return a rule with ranges for some of its params, besides those that it has."""
     found = read_ranges(ranges, f"rule {rule.name!r}")
     if not found:
         return rule
@@ -146,6 +145,7 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
                     f"{suggest(str(known), list(signature.params))}"
                 )
     rule = rule.copy(ranges={**rule.own_ranges, **found})
+    # Bound values and defaults must be within the new ranges too.
     rule._check_ranges(rule.bound, whole=True)
     return rule
 
@@ -197,6 +197,7 @@ def unregister(name: str) -> None:
             raise unknown(name)
         with renaming(name):
             removed = RULES.pop(name)
+            # A user's rule has hidden the library's, which is back now.
             if name in LIBRARY and LIBRARY[name] is not removed:
                 RULES[name] = LIBRARY[name]
 
@@ -261,6 +262,7 @@ def compose(*parts: Any) -> Any:
         return Chain(parts)
     if functions:
         raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
+    # Names stay names, so that a part that is registered anew acts in the composition.
     rules = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
     resolved = list(map(resolve, rules))
     names = [part if isinstance(part, str) else part.name for part in rules]
@@ -273,14 +275,12 @@ def compose(*parts: Any) -> Any:
 
 
 def _is_function(part: Any) -> bool:
-    """Return whether a part is a Function, one with values, or an activation."""
     if isinstance(part, Function | BoundFunction):
         return True
     return isinstance(getattr(part, "forward", None), Forward)
 
 
 def _mixed(function: Any, rule: Any) -> RuleTypeError:
-    """Return an error: a Function and something else cannot be composed."""
     name = getattr(function, "name", None) or function.forward.name
     if isinstance(rule, str | Rule):
         found = resolve(rule)
@@ -297,5 +297,4 @@ def _mixed(function: Any, rule: Any) -> RuleTypeError:
 
 
 def _mentions(rule: Rule, name: str) -> bool:
-    """Return whether a composed rule looks a name up, in itself or in a part."""
     return any(part == name or _mentions(resolve(part), name) for part in rule.parts)

@@ -1,1 +1,1 @@
-"""Seeing rules: what to draw as data, pictures by matplotlib."""
+"""Plots of rules and Functions: pictures as data, drawn by matplotlib."""

@@ -1,4 +1,4 @@
-"""What to draw of rules and Functions, as data: curves, bands, dots, and the words beside them.
+"""Curves of rules and Functions as data: lines, bands, dots and labels.
 
 NumPy computes all of it, as the reference; no framework is needed.
 """
@@ -89,12 +89,14 @@ def of_rules(
     for rule in rules:
         sets = [{k: v for k, v in each.items() if rule.signature.takes(k)} for each in spreads]
         for i, params in enumerate(sets):
+            # A rule that does not take a spread param would be drawn several times.
             if params not in sets[:i]:
                 ruled.append(Ruled(rule, params, observe_rule(rule, params)))
     if len(ruled) > MOST_CURVES:
         raise RuleValueError(f"{len(ruled)} curves; one picture has 1 to {MOST_CURVES}")
     names = name_curves(ruled, len(rules) > 1)
     title = make_title(ruled, forward)
+    # Rules that multiply the gradient are drawn over the input, others over the gradient.
     if all(each.behavior.is_factor for each in ruled) and (
         forward is not None or any(each.behavior.reads_tin for each in ruled)
     ):
@@ -130,9 +132,9 @@ def over_input(
     x: Array | None,
     key: int,
 ) -> Picture:
-    """Return the factors over the input, beside the forward and its derivative."""
     factors = [factor_of(each, key) for each in ruled]
     if x is None:
+        # A random factor is too rough to choose a window by.
         calm = [f for f, each in zip(factors, ruled, strict=True) if not each.behavior.is_random]
         x = grid(max(map(choose_window, calm), default=8.0))
     curves = [] if forward is None else forward_curves(forward, x)
@@ -174,9 +176,7 @@ def forward_curves(forward: Any, x: Array) -> list[Curve]:
 def over_gradient(
     ruled: Sequence[Ruled], names: Sequence[str], title: str, x: Array | None, key: int
 ) -> Picture:
-    """Return a picture of the gradients that rules pass on, over the gradients that arrive; for
-    both signs of the input if they look at it.
-    """
+    """Return a picture of the gradient passed on over the one that arrives, by the sign of tin."""
     x = grid() if x is None else x
     curves = [Curve("unchanged", "unchanged", Points(x, x))]
     alone = any(not each.behavior.is_elementwise for each in ruled)
@@ -256,7 +256,6 @@ class Applied:
         return np.asarray(first), pull(nested)[0]
 
     def formula(self, which: int) -> Callable[[Array], Array]:
-        """Return the output (0) or the gradient (1) as a formula of x."""
 
         def formula(x: Array) -> Array:
             return self.values(x)[which]
@@ -292,7 +291,6 @@ def of_function(
 
 
 def observe_function(function: Function, params: Mapping[str, Any], x: Array, key: int) -> Applied:
-    """Return a Function with its params, and what it does."""
     applied = Applied(function, params, key)
     try:
         output, _ = applied.values(x)
@@ -307,6 +305,7 @@ def observe_function(function: Function, params: Mapping[str, Any], x: Array, ke
         raise RuleValueError(
             f"{function.name} has no curve: of {len(x)} numbers it makes shape {np.shape(output)}"
         )
+    # A part of the row, a column and another key show how the Function treats its elements.
     x, count = by_size(x), max(len(x) // 3, 1)
     output, gradient = applied.values(x)
     other, few = applied.values(x, key=1), applied.values(x[:count])
@@ -324,9 +323,7 @@ def observe_function(function: Function, params: Mapping[str, Any], x: Array, ke
 
 
 def of_columns(applied: Applied, x: Array) -> tuple[Array, Array]:
-    """Return output and gradient of a column, where the Function takes one: some look along an
-    axis.
-    """
+    """Return output and gradient of a column, or of the row if the Function takes no column."""
     try:
         output, gradient = applied.values(x.reshape(-1, 1))
     except Exception:  # a user's code may raise anything
@@ -335,12 +332,12 @@ def of_columns(applied: Applied, x: Array) -> tuple[Array, Array]:
 
 
 def vector_curves(applied: Sequence[Applied], name: str) -> list[Curve]:
-    """Return an example vector, and what Functions that look at all of it make of it."""
     places = np.arange(len(EXAMPLE), dtype=np.float64)
     curves = [Curve(f"input {name}", "unchanged", Points(places, EXAMPLE))]
     for i, each in enumerate(applied):
         of = f", {format_params(each.params)}" if len(applied) > 1 else ""
         columns = of_columns(each, EXAMPLE)
+        # A softmax over the last axis of a column is constant: then the row shows more.
         values = columns if np.ptp(columns[0]) > 0 else each.values(EXAMPLE)
         for part, ys in zip(("forward", "gradient"), values, strict=True):
             group = 2 * i + (part == "gradient")
@@ -396,7 +393,7 @@ def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
 
 
 def say_random(mean: bool = True) -> str:
-    """Return the line of a title that says what is drawn of what is random."""
+    """Return the line of a title that says how random curves are drawn."""
     return (
         f"\none draw (dots), mean of {DRAWS} and where 90 % of them lie" if mean else "\none draw"
     )

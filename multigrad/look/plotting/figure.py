@@ -1,6 +1,4 @@
-"""`xg.plot` and `xg.heatmap`: rules, Functions and attributions drawn by matplotlib, which is
-imported when it is asked for.
-"""
+"""`xg.plot` and `xg.heatmap`: rules, Functions and attributions, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -89,9 +87,9 @@ def import_part(part: str, name: str = "plot") -> Any:
 
 
 def draw_picture(picture: Picture, ax: Axes) -> Axes:
-    """Draw a picture on axes."""
     from matplotlib.colors import to_rgb
 
+    # Red, green and blue add up to 3 for white.
     is_dark = sum(to_rgb(ax.get_facecolor())) < 1.5
     for curve in picture.curves:
         style = choose_style(curve, is_dark, ax.xaxis.label.get_color())
@@ -106,7 +104,7 @@ def draw_picture(picture: Picture, ax: Axes) -> Axes:
 
 
 def choose_style(curve: Curve, is_dark: bool, ink: Any) -> dict[str, Any]:
-    """Return how a line looks: gray or in ink what others are compared with."""
+    """Return the style of a line: gray or ink for lines that others are compared with."""
     if curve.group is None:
         if curve.role == "derivative":
             return {"color": ink, "linewidth": 1.2, "linestyle": (0, (5, 3))}
@@ -118,7 +116,7 @@ def choose_style(curve: Curve, is_dark: bool, ink: Any) -> dict[str, Any]:
 
 
 def draw_curve(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
-    """Draw a line with its breaks, what holds at one place alone, and what is random."""
+    """Draw a line with its breaks, single points, band and dots."""
     color, (x, y) = style["color"], curve.points
     ax.plot(x, y, label=curve.name, **style)
     alone = curve.points.alone()
@@ -131,6 +129,7 @@ def draw_curve(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
 
 def draw_stems(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
     """Draw the elements of a vector, each a line from zero with a mark."""
+    # The stems of several curves are side by side.
     side = 0.12 * (1 if curve.group is None else -1 - curve.group)
     x = curve.points.x - side
     ax.vlines(x, 0.0, curve.points.y, color=style["color"], linewidth=style["linewidth"])
@@ -265,11 +264,7 @@ def read_maps(name: str, value: Any, channels: str) -> Array:
 
 
 def read_pictures(image: Any, channels: str) -> Array:
-    """Return images for `imshow`, each within 0 and 1: gray, or with colors.
-
-    Raises:
-        RuleValueError: see `read_maps`; or they have another number of channels.
-    """
+    """Return images as gray ones, each scaled from its lowest and highest number to 0 and 1."""
     found = read_maps("image", image, channels)
     if found.shape[-1] not in PARTS:
         raise RuleValueError(
@@ -288,6 +283,7 @@ def make_grid(count: int, columns: int | None, size: tuple[int, int]) -> list[Ax
         raise RuleValueError(f"columns is an int above 0, got {columns!r}")
     pyplot = import_part("pyplot", "heatmap")
     rows = math.ceil(count / wide)
+    # At most four times as high as wide, or the reverse.
     high = SIDE * min(4.0, max(0.25, size[0] / size[1]))
     _, axes = pyplot.subplots(
         rows, wide, figsize=(SIDE * wide, (high + 0.3) * rows), squeeze=False, layout="constrained"

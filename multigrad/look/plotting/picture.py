@@ -1,8 +1,7 @@
-"""A picture as data, and a formula as a curve: with its jumps, or as what is random is drawn.
+"""Pictures and curves as data: formulas sampled with their jumps, random ones by many draws.
 
-A curve has more points where it is steep. A jump is closed in on until its sides are one place on
-any screen, so that no edge is smeared. What a rule does is found out by trying: known of any rule,
-captured or not.
+Points are denser where a curve is steep. A jump is narrowed until no screen can show its width, so
+that no edge is smeared. What a rule does is found by trying it, whether it is captured or not.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SEED = 15
 
 @dataclass(frozen=True, slots=True)
 class Behavior:
-    """What a rule does.
+    """What a rule does, as trying it shows.
 
     Attributes:
         reads_tin: another input gives another gradient.
@@ -77,7 +76,7 @@ def observe(rule: Rule, params: Mapping[str, Any]) -> Behavior:
 
 
 def by_size(x: Array) -> Array:
-    """Return numbers with the smallest first: what a part of them lacks are the extremes."""
+    """Return numbers by magnitude: the first ones lack only the extremes."""
     return x[np.argsort(np.abs(x), kind="stable")]
 
 
@@ -120,6 +119,7 @@ def sample(formula: Formula, x: Array, *, refine: bool = True, steep: float = ST
     """
     y = finite(formula(x))
     while refine and len(x) < MOST:
+        # Halve steep intervals until they are flat, or too narrow for any screen: a jump.
         middle = np.flatnonzero(is_steep(y, steep) & (np.diff(x) > CLOSE * (x[-1] - x[0])))
         if not len(middle):
             break
@@ -137,9 +137,10 @@ def finite(y: Array) -> Array:
 
 
 def is_steep(y: Array, part: float) -> Array:
-    """Return between which neighbors a curve has that part of its height."""
+    """Return which intervals between neighbors span more than a part of the curve's height."""
     known = y[np.isfinite(y)]
     height = np.ptp(known) if len(known) else 0.0
+    # A height below the rounding of the values is that of a constant.
     height = height if height > ROUNDING * np.abs(known).max(initial=0.0) else 0.0
     gap = np.abs(np.diff(y))
     return (gap > part * height) & (height > 0.0)
@@ -282,7 +283,7 @@ def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[di
     """Return one set of params for each curve: each combination of the values in lists.
 
     Args:
-        rows: what is a list of values too; a Function takes arrays as they are.
+        rows: a type that counts as a list of values; a Function takes arrays whole.
     """
     each: list[list[tuple[str, Any]]] = []
     for name, value in (params or {}).items():

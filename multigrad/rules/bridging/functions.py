@@ -1,9 +1,8 @@
-"""A Function, or an activation under a rule, inside of another framework: captured code runs as the
-guest's own.
+"""Functions, and activations under a rule, in another framework: captured code runs as the guest's.
 
-What cannot be captured runs as it is in the guest, by its own autodiff and on memory of its own: so
-a Function that is written for one framework alone is of use in the others. The host draws a random
-rule's key, so that the numbers are those of the host's own.
+What cannot be captured runs as it is in the guest, by its own autodiff and on memory of its own, so
+that a Function for one framework can be used in the others. The host draws a random rule's key, so
+that the numbers are the host's own.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ FILLS = (12, 24)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GuestFunction:
-    """A `Guest`.
+    """Code that a host calls in a guest, as the protocol `Guest` has it.
 
     Attributes:
         name: what to call it in messages.
@@ -91,14 +90,12 @@ class GuestFunction:
     probed: dict[Any, Any] = field(default_factory=dict)
 
     def run(self, inputs: Sequence[SharedBuffer]) -> list[SharedBuffer]:
-        """Return the outputs."""
         with ExitStack() as stack:
             self._enter(stack, inputs)
             outputs = self._attempt(self.forward, *self._borrow(inputs))
             return [lend(self.guest, y) for y in outputs]
 
     def record(self, inputs: Sequence[SharedBuffer]) -> tuple[list[SharedBuffer], Pull]:
-        """Return the outputs, and the map from their cotangents to the inputs' gradients."""
         with ExitStack() as stack:
             self._enter(stack, inputs)
             outputs, pull = self._attempt(self.keep, *self._borrow(inputs))
@@ -116,7 +113,6 @@ class GuestFunction:
     def gradients(
         self, inputs: Sequence[SharedBuffer], cotangents: Sequence[SharedBuffer | None]
     ) -> list[SharedBuffer | None]:
-        """Return a gradient, or None, for each input."""
         with ExitStack() as stack:
             self._enter(stack, inputs)
             given = self._borrow(inputs)
@@ -134,6 +130,7 @@ class GuestFunction:
         if key not in self.probed:
             shapes = [shape for shape, _ in inputs]
             kinds = infer_kinds(shapes, partial(self._try, inputs))
+            # `seen` too: whoever asks again must find what the probe saw.
             self.probed[key] = kinds, dict(self.seen)
         kinds, seen = self.probed[key]
         self.seen.update(seen)
@@ -155,7 +152,7 @@ class GuestFunction:
     # --- in the guest -----------------------------------------------------------------------------
 
     def _enter(self, stack: ExitStack, inputs: Sequence[SharedBuffer]) -> None:
-        """Enter the mode that keeps the widest dtype among the inputs."""
+        # jax, say, needs a mode for 64 bits. The words of a key are no numbers, and do not count.
         if self.guest.tensors.precision is not None:
             wide = next(
                 (x.dtype for i, x in enumerate(inputs) if x.dtype in WIDE and i != self.key), None
@@ -214,9 +211,7 @@ class GuestFunction:
 def infer_kinds(
     shapes: Sequence[Shape], attempt: Callable[[Sequence[Sequence[int]]], list[Kind]]
 ) -> list[Kind]:
-    """Return the outputs' kinds by trying; a length that is not known yet is tried as two different
-    ones.
-    """
+    """Return the outputs' kinds by trying; an unknown length is tried as two different ones."""
     if not any(n is None for shape in shapes for n in shape):
         return attempt(fill(shapes, iter(())))
     try:
@@ -233,7 +228,6 @@ def _search(
     attempt: Callable[[Sequence[Sequence[int]]], list[Kind]],
     error: MultigradError,
 ) -> list[Kind]:
-    """Try lengths that are known elsewhere for those that are not."""
     known = list(dict.fromkeys(n for shape in shapes for n in shape if n is not None))
     unknown = sum(n is None for shape in shapes for n in shape)
     lengths = itertools.product((*known, 1), repeat=unknown)
@@ -253,8 +247,8 @@ def fill(shapes: Sequence[Shape], lengths: Iterator[int]) -> list[list[int]]:
 
 
 def _agree(kinds: Sequence[Kind]) -> Kind:
-    """Return the kind of one output: None where a length follows one that is not known yet."""
     shapes = [shape for shape, _ in kinds]
+    # A length that differs between the tries depends on an unknown one.
     shape = tuple(n[0] if len(set(n)) == 1 else None for n in zip(*shapes, strict=True))
     return shape, kinds[0][1]
 
@@ -270,9 +264,10 @@ def as_key(host: Backend, key: Any) -> Tensor:
     return host.tensors.from_numpy(np.array(key, np.uint32)) if isinstance(key, tuple) else key
 
 
+# For one Function; numbers that never repeat would fill it without end.
 MOST_PROBED = 256
 _lock = make_lock()
-# What was found out about outputs by trying, of Functions that run as they are.
+# By Function, which this keeps no longer alive: outputs' kinds that were found by trying.
 _probed: weakref.WeakKeyDictionary[Function, dict[Any, dict[Any, Any]]] = (
     weakref.WeakKeyDictionary()
 )
@@ -395,6 +390,7 @@ def make_foreign(
     layout = variant.layout
     count = len(layout.tensors)
     values = [leaves[i] for i in layout.indices("number")]
+    # A number that is not plain, such as a tensor, becomes an input of the guest.
     numbers = [value if isinstance(value, int | float) else None for value in values]
     given = count + numbers.count(None)
     emitted = plain_functions.emitted
@@ -437,6 +433,7 @@ def make_foreign(
 def _probed_of(function: Function, key: Any) -> dict[Any, Any]:
     with _lock:
         known = _probed.setdefault(function, {})
+        # Only a cache: it is emptied when it is full.
         if len(known) >= MOST_PROBED:
             known.clear()
         return known.setdefault(key, {})
@@ -446,7 +443,6 @@ def _probed_of(function: Function, key: Any) -> dict[Any, Any]:
 def _call_as_it_is(
     function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> Any:
-    """Call a Function that is not captured, on the guest's tensors."""
     places = tensors_among(layout, leaves)
     gives_like_input = function.recipe.gives_like_input
     seen: dict[str, Any] = {}
@@ -460,6 +456,7 @@ def _call_as_it_is(
             positions=positions,
             flat=[None if i in positions else each for i, each in enumerate(flat)],
         )
+        # The bridge carries only the guest's tensors back.
         if any(owner_of(flat[i]) is not guest for i in positions):
             raise MultigradError(
                 f"{function.recipe.subject} returned a tensor of another framework than "

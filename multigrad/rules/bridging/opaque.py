@@ -1,7 +1,7 @@
 """`xg.opaque`: code that nobody can look into, with its own backward, in every framework.
 
-It runs on NumPy arrays. Inside of a framework it is a guest, which the framework's own autodiff
-and compiler call back; what it returns is declared, so that they know before it runs.
+It runs on NumPy arrays. In a framework it is a guest, which the framework's own autodiff and
+compiler call back; what it returns is declared, so that they know before it runs.
 """
 
 from __future__ import annotations
@@ -138,7 +138,6 @@ class OpaqueRecipe(Recipe):
         return optree.tree_unflatten(own, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the gradients from the user's backward."""
         if self.backward is None:
             raise GradientError(f"{self.subject} has no backward: give xg.opaque one")
         return self.backward(upstream, *args, **kwargs)
@@ -178,7 +177,6 @@ class OpaqueRecipe(Recipe):
     # --- in a framework ---------------------------------------------------------------------------
 
     def call_across(self, host: Backend, layout: Layout, leaves: Sequence[Any]) -> Any:
-        """Return the outputs for tensors of a framework."""
         guest = self.guest_for(layout, leaves)
         outputs = cross(host, guest, tuple(leaves[i] for i in tensors_among(layout, leaves)))
         return optree.tree_unflatten(guest.nesting, list(outputs))
@@ -249,11 +247,11 @@ class OpaqueGuest(GuestFunction):
 
 
 def _frozen(*arguments: Any) -> Any:
-    """Return arguments whose arrays cannot be written to."""
 
     def freeze(leaf: Any) -> Any:
         if not isinstance(leaf, np.ndarray):
             return leaf
+        # A view: the caller's own array stays writable.
         view = leaf.view()
         view.flags.writeable = False
         return view
@@ -280,9 +278,9 @@ def _flat(said: Any) -> tuple[list[Any], Any]:
 
 
 def _is_one(x: Any) -> bool:
-    """Return whether it says what one output is."""
     if isinstance(x, str) or (hasattr(x, "shape") and hasattr(x, "dtype")):
         return True
+    # A pair of shape and dtype, not a nesting of two: its first part has lengths only.
     if not isinstance(x, tuple) or len(x) != 2:
         return False
     shape, dtype = x

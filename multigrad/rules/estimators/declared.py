@@ -1,4 +1,4 @@
-"""What an estimator is: a Function with a forward of its own, declared once.
+"""Estimators: Functions with a forward of their own, each declared by one function.
 
 A declaration is a function `(x, ...) -> (outputs, grad)` in the neutral dialect; `grad` gives the
 gradients of the first arguments, the others have none. Its docstring says the forward, then
@@ -45,7 +45,7 @@ from ...trace.xp import all as xp
 
 Tensor = Any
 Lengths: TypeAlias = tuple[Any, ...]
-# `fit(own, like) -> what would fit`, "" where `own` does.
+# `fit(own, like)` returns the expected shape in words, "" if `own` fits.
 Fit: TypeAlias = Callable[[Lengths, Lengths], str]
 
 
@@ -81,7 +81,7 @@ def as_word(value: Any) -> Any:
     return value
 
 
-# By annotation: the type of what is taken as it is, and what makes that of all else.
+# By annotation, the type that is taken unchanged, and the conversion of all else.
 KINDS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
     "Tensor": (float, as_tensor),
     "float": (float, as_tensor),
@@ -92,7 +92,7 @@ KINDS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
 
 
 def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:
-    """Return an argument as its annotation has it."""
+    """Return an argument converted by its annotation."""
     kind, _, rest = annotation.partition(" | ")
     if isinstance(value, Value) or (value is None and rest == "None"):
         return value
@@ -121,7 +121,7 @@ def agree(own: Any, other: Any) -> bool:
 
 
 def broadcasts(own: Lengths, like: Lengths) -> str:
-    """It broadcasts to the first argument: a number for all, or one for each channel."""
+    """Return "" if a shape broadcasts to the first argument's, else the expected one in words."""
     if len(own) <= len(like):
         for mine, other in zip(own[::-1], like[::-1], strict=False):
             if mine != 1 and not agree(mine, other):
@@ -142,7 +142,7 @@ def alike(own: Lengths, like: Lengths) -> str:
 
 
 def codes(own: Lengths, like: Lengths) -> str:
-    """It is a table of vectors as long as the first argument's last axis."""
+    """Return "" for a table of vectors as long as the first one's last axis, else its shape."""
     if len(own) == 2 and like and agree(own[1], like[-1]) and own[0] != 0:
         return ""
     return f"(number of codes, {like[-1] if like else 'length of a vector'})"
@@ -164,8 +164,8 @@ class Argument:
     Attributes:
         annotation: "Tensor", "float", "int", "bool" or "str", perhaps with "| None". A tensor may
             be given for a float and, but for the first argument, a number for a tensor.
-        usual: the type that needs no look.
-        fits: what its shape is checked by.
+        usual: the type that needs no conversion.
+        fits: the check of its shape.
     """
 
     name: str
@@ -188,14 +188,13 @@ def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
 
 
 class EstimatorRecipe(GradientRecipe):
-    """How a declaration is run: an argument that it gives no gradient for has none."""
+    """The recipe of a declaration: an argument without a gradient gets None."""
 
     __slots__ = ()
 
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        """Return the layout of a call's arguments."""
         layout = super().lay_out(parameters, leaves, tree)
         for leaf in layout.tensors:
             if leaf.dtype not in (*FLOATS, T):
@@ -225,7 +224,7 @@ def _padded(recorded: Recorded, count: int) -> Recorded:
 
 
 class Checked(Completion):
-    """Checks what comes to an estimator otherwise than by its `__call__`, and completes it."""
+    """Checks and completes the arguments of calls that bypass an estimator's `__call__`."""
 
     def __init__(
         self, estimator: Estimator[Any, Any], parameters: Any, values: tuple[Any, ...] = ()
@@ -256,7 +255,7 @@ class Estimator(Function[P, R]):
         multigrad.errors.RuleValueError: function 'lsq': param 'step' is > 0 and finite, got -0.5
 
     Attributes:
-        family: the file that it stands in.
+        family: the last name of its module.
         arguments: what it takes, in order.
         examples: arguments that it is tried with, where its signature alone does not tell.
     """
@@ -289,7 +288,7 @@ class Estimator(Function[P, R]):
         self.examples = examples or examples_of(self.arguments)
         self._values = tuple(each.default for each in self.arguments)
         self._required = self._values.count(inspect.Parameter.empty)
-        self._kinds: set[tuple[type, ...]] = set()  # of which `_look` takes a look
+        self._kinds: set[tuple[type, ...]] = set()  # argument types that `_looked` may know
 
     @property
     def ranges(self) -> Mapping[str, Range]:
@@ -317,6 +316,7 @@ class Estimator(Function[P, R]):
 
     def _run_by(self, entries: Entries) -> None:
         super()._run_by(entries)
+        # New entries make what was cached for the old ones void.
         self._looked: dict[Any, Entry] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -330,13 +330,14 @@ class Estimator(Function[P, R]):
             if is_reading():
                 return call_read(self, self.prepare(args, kwargs), {})
         given = self._completed(args, kwargs)
-        # What arguments like these were checked for, and are run by, is known from a call before.
+        # The check and the entry of a call with arguments like these are cached.
         entry = self._looked.get(_look(given)) if tuple(map(type, given)) in self._kinds else None
         return self._apply_checked(given) if entry is None else entry.run(given, self.draws)
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
         given = self.prepare(args, {})
         outputs = self._apply(given, {})
+        # Cached only if checks changed nothing, and nothing in the arguments can change meanwhile.
         if all(map(operator.is_, args, given)) and not any(map(_is_open, args)):
             entry = self._known.get(tuple(map(kind_of, args)))
             if entry is not None:
@@ -375,7 +376,6 @@ class Estimator(Function[P, R]):
         return (*args, *self._values[len(args) :])
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of a call by position, defaults among them."""
         arguments = self.arguments
         given, rest = list(args), dict(kwargs)
         for argument in arguments[len(args) :]:
@@ -420,15 +420,15 @@ def _look(args: tuple[Any, ...]) -> Any:
 
 
 def _is_open(value: Any) -> bool:
-    """Return whether a value may be another one at the next call, or has a shape that may."""
     if type(value) in PLAIN:
         return False
+    # A traced value, or a shape that is not all ints, may be another one at the next call.
     shape = getattr(value, "shape", None) if not isinstance(value, Value) else None
     return not isinstance(shape, tuple) or any(type(n) is not int for n in shape)
 
 
 class Declare(Protocol):
-    """What `estimator` returns."""
+    """The decorator that `estimator` returns."""
 
     def __call__(self, function: Callable[P, Any], /) -> Estimator[P, Any]: ...
 
@@ -444,7 +444,7 @@ def estimator(
 
     Args:
         ranges: of its numbers, as those of a rule's params.
-        shapes: what shapes are checked by; without a row an argument broadcasts to the first one.
+        shapes: the checks of shapes; without one an argument broadcasts to the first one.
         examples: see `Estimator`.
         residuals: what forward keeps, see `Function.keeping`.
     """
@@ -485,7 +485,7 @@ def catalogue() -> dict[str, Estimator]:
 
 # --- what declarations share ----------------------------------------------------------------------
 def is_tensor(value: Any) -> bool:
-    """Return whether an argument is a tensor: what stands for a number says that it is a float."""
+    """Return whether an argument is a tensor, not a number."""
     return not isinstance(value, int | float)
 
 

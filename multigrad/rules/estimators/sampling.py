@@ -31,8 +31,10 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = True, axis: in
     """
     wide, heat = widened(logits), widened(tau)
     noisy = wide + xp.gumbel_like(wide)
+    # Shifted by the maximum, so that no exp overflows, however small tau is.
     shifted = (noisy - xp.max(noisy, axis=axis, keepdims=True)) / heat
     y = xp.softmax(shifted, axis=axis)
+    # The mask would hide NaN.
     drawn = xp.where(xp.isnan(y), y, xp.argmax_mask(noisy, axis=axis)) if hard else y
 
     def grad(grad_out: Tensor) -> Any:
@@ -58,6 +60,7 @@ def bernoulli_straight_through(p: Tensor) -> Any:
         (array([0., 1.]), array([1., 1., 1.]))
     """
     drawn = xp.bernoulli_like(p, p)
+    # A comparison with NaN draws 0, which would hide it.
     return xp.where(xp.isnan(p), p, drawn), lambda grad_out: grad_out
 
 

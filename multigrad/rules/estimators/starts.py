@@ -1,5 +1,5 @@
-"""A quantizer of a layer's weights or inputs: an estimator with its options, and the numbers that
-it learns, with the values that they start from.
+"""Quantizations of a layer's weights or inputs: an estimator with its options, and the start
+values of the numbers that it learns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = Any
 # A name, {"name": ..., option: value, ...}, or a Function of one tensor.
 Description = str | Mapping[str, Any] | Function
 BOTH = ("approx_sign", "fake_quantize", "lsq", "lsq_plus", "ste_sign", "ste_ternary", "swish_sign")
-# What quantizes weights, and what quantizes activations: pact, say, leaves no weight below 0.
+# Quantizers of weights, and of activations: pact, say, leaves no weight below 0.
 NAMES: Mapping[str, Mapping[str, str]] = {
     "weights": {**dict(zip(BOTH, BOTH, strict=True)), "dorefa": "dorefa_weights"},
     "activations": {
@@ -33,14 +33,14 @@ NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 class Seen(NamedTuple):
-    """What is known of a tensor: the mean of |x|, the lowest and the highest x; none is 0 alone."""
+    """Statistics of a tensor: the mean of |x|, the lowest and the highest x; never all 0."""
 
     size: Array
     low: Array
     high: Array
 
 
-# Of numbers that nothing is known about: those of a standard normal variable, within 3 sigma.
+# Of unknown numbers: those of a standard normal variable, within 3 sigma.
 STANDARD = Seen(np.array(math.sqrt(2 / math.pi)), np.array(-3.0), np.array(3.0))
 
 
@@ -83,7 +83,7 @@ def start_fake_quantize(seen: Seen) -> tuple[Array, ...]:
     return seen.low, seen.high
 
 
-# By estimator: where what it learns starts, and the options that this depends on.
+# By estimator, the function of its start values, and the options that these depend on.
 STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] = {
     "fake_quantize": (start_fake_quantize, ()),
     "lsq": (start_lsq, ("bits", "signed")),
@@ -93,7 +93,7 @@ STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] =
 
 
 def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes of a tensor whose indices have numbers of their own."""
+    """Return the axes along which each index has numbers of its own."""
     given = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given):
         raise RuleTypeError(f"{owner}: axis is an int, several or None, got {axis!r:.60}")
@@ -104,10 +104,10 @@ def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a tensor is quantized.
+    """A quantizer with its options.
 
     Attributes:
-        function: what does it.
+        function: the estimator, or the user's Function.
         learned: the names of the numbers that are learned, in the order of its arguments.
         options: its other arguments.
     """
@@ -120,7 +120,7 @@ class Quantization:
         return self.function(x, *learned, **self.options)
 
     def start(self, seen: Seen) -> tuple[Array, ...]:
-        """Return the values that what is learned starts from."""
+        """Return the start values of the learned numbers."""
         if not self.learned:
             return ()
         make, needed = STARTS[self.function.name]
@@ -137,10 +137,10 @@ def read_quantization(owner: str, of: str, given: Any, bits: int) -> Quantizatio
     """Return the quantization that a layer is asked for.
 
     Args:
-        owner: what is said of the layer in errors.
+        owner: the layer's name in errors.
         of: "weights" or "activations".
         given: a `Description`.
-        bits: of an estimator that has bits, where the description has none.
+        bits: for an estimator that has bits, if the description has none.
     """
     if isinstance(given, Function) and not isinstance(given, Estimator):
         return Quantization(given, (), {})
@@ -171,5 +171,6 @@ def read_quantization(owner: str, of: str, given: Any, bits: int) -> Quantizatio
     usual = Quantization(estimator, learned, every).start(STANDARD)
     estimator.prepare((0.0, *map(float, usual)), options)  # wrong options are told as at a call
     found = Quantization(estimator, learned, {**every, **options})
+    # Refused here if the start values cannot be computed, not when the layer is built.
     found.start(STANDARD)
     return found

@@ -141,6 +141,7 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
     left = right - lengths
     points = xp.expand_dims(widened(x), -1)
     level = xp.sum(xp.where(points > left + 0.5 * lengths, 1.0, xp.zeros_like(points)), axis=-1)
+    # No threshold lies below NaN, which must not become level 0.
     level = xp.where(xp.isnan(x), x, xp.cast_like(level, x))
 
     def grad(grad_out: Tensor) -> Any:
@@ -149,6 +150,7 @@ def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
         slope = xp.where(is_inside, upstream / lengths, 0.0)
         own = xp.where(is_inside, slope * ((points - left) / lengths), 0.0)
         passed = xp.sum_to(slope, widths)  # by segment
+        # A width moves all segments after its own.
         after = xp.cumsum(passed, axis=0, reverse=True) - passed
         grad_x = xp.cast_like(xp.sum(slope, axis=-1), x)
         of_widths = xp.cast_like(-(after + xp.sum_to(own, widths)), widths)

@@ -51,13 +51,12 @@ Tensor = Any
 T = TypeVar("T")
 
 
+# Weak: the table keeps no activation alive.
 by_key: weakref.WeakValueDictionary[str, Activation] = weakref.WeakValueDictionary()
 
 
 class Activation(InNotebooks):
-    """A callable activation; see `activation`. It is fixed: compiled code would not see it
-    change.
-    """
+    """A callable activation; see `activation`. Fixed, as compiled code would not see a change."""
 
     autograph_info__: ClassVar[dict[str, Any]] = {}  # AutoGraph converts nothing here
     __slots__ = (
@@ -85,7 +84,7 @@ class Activation(InNotebooks):
         by_key[self.key] = self
         self._own = Own()
         self._latest = Remembered()
-        self._met: RuleInForce | None = None  # with numbers that were handed along last
+        self._met: RuleInForce | None = None  # whose numbers `latest.call` got last
         in_use()  # compilers can neither read the discovery of backends nor load one
         own = self.own_in_force()  # a wrong rule or param is said here, not in the first forward
         self.runtime = own.specialization.runtime if own is not None else ()
@@ -113,9 +112,7 @@ class Activation(InNotebooks):
         return Activation, (named, self._rule, self._params)
 
     def of_then(self) -> Activation:
-        """Return this one with its rule looked up here, in a region that runs again where names
-        have changed since it ran first.
-        """
+        """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
         activation, given = self.__reduce__()
@@ -175,6 +172,7 @@ class Activation(InNotebooks):
             own = self._own
             is_keyed = in_force is not None and in_force.draws.counter is not None
             in_force = self.in_force() if is_keyed or own.epoch != Epoch.number else own.in_force
+        # One object holds class, dtype and function, so that threads never mix two calls.
         latest = self._latest
         if latest.in_force is in_force and latest.kind is type(x) and latest.dtype is x.dtype:
             return latest.function(x)
@@ -223,6 +221,7 @@ class Activation(InNotebooks):
         in_force, met = self.in_force(), self._met
         assert in_force is not None
         is_fixed = are_numbers(values)
+        # Equal numbers give the same object, by which `_look_up` knows a rule again.
         if (
             is_fixed
             and met is not None
@@ -259,7 +258,6 @@ class Activation(InNotebooks):
         return y
 
     def _look_up(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
-        """Apply by what is remembered of the rule, with any numbers, else by a look-up."""
         latest = self._latest
         entry, known = latest.entry, latest.in_force
         if (
@@ -271,7 +269,9 @@ class Activation(InNotebooks):
             or latest.kind is not type(x)
             or latest.dtype is not x.dtype
         ):
+            # Nothing that is remembered fits.
             return self._look_up_anew(x, in_force)
+        # New numbers are arguments of the call; numbers met again are bound into a function.
         if not in_force.has_tensors and in_force is not self._met:  # a new number
             self._met = in_force
             return latest.call(x, *in_force.values)
@@ -286,13 +286,13 @@ class Activation(InNotebooks):
         return function(x)
 
     def _look_up_anew(self, x: Tensor, in_force: RuleInForce | None) -> Tensor:
-        """Apply by what is looked up, and remembered where a backend asks nothing at each call."""
         if isinstance(x, Value):
             return self._record(x, in_force)
         backend = backend_of(x)
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note(f"{self.forward.name} under", in_force)
+        # A backend that asks at each call must not be bypassed by `_latest`.
         asks = backend.compiler.on_read is not None or CHECKED
         if in_force is None:
             function = plain(self.forward, backend, x)
@@ -334,7 +334,7 @@ class Activation(InNotebooks):
             backend.compiler.on_read(x, self)
 
     def _record(self, x: Value, in_force: RuleInForce | None) -> Value:
-        """Record the activation inside a capture; derivatives pass by the rule in force now."""
+        # The capture depends on the rule in force, and on the names that it was looked up by.
         if self._rule is None:
             look_up(RULE_IN_FORCE)
         for lookup in self._own.lookups:
@@ -365,7 +365,7 @@ class Own:
     """The own rule as it was looked up.
 
     Attributes:
-        epoch: the registry's, then.
+        epoch: of the registry, at the look-up.
         lookups: the names that were looked up.
     """
 
@@ -376,8 +376,7 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """How tensors of one class and dtype run; one object, so that other threads see all of it or
-    none.
+    """How tensors of one class and dtype run, in one object: threads see all of it or none.
 
     Attributes:
         in_force: the rule in force that `function` is for.
@@ -398,6 +397,7 @@ def are_numbers(values: tuple[Any, ...]) -> bool:
     return all((type(value) is float and value) or type(value) is int for value in values)
 
 
+# By backend and forward, the dtypes for which the backend lacks an op.
 _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 

@@ -1,4 +1,4 @@
-"""What `xg.jit` is made of, for authors of backends: `from multigrad.backend import compilers`.
+"""The parts of `xg.jit` for authors of backends: `from multigrad.backend import compilers`.
 
 `key_by_rules` is all of it for a framework whose compiler takes a function of trees of arrays and
 gives one: code is kept by the rules in force, and their numbers are arguments. `key_runs` keeps the
@@ -115,6 +115,7 @@ def key_runs(
         key = fixed(rules, epoch(), moving) + (word := met.word())
         run = compiled.get(key)
         if run is None:
+            # Code that holds numbers as constants is soon useless: the oldest goes first.
             if word and len(compiled) >= MOST_HELD:
                 compiled.pop(next(iter(compiled)), None)
             run = compiled[key] = make(rules, moving, word)

@@ -1,6 +1,6 @@
 """`xg.apply_to_gradients`: a rule on gradients that exist already, in any framework.
 
-`GradientRule` is what the optimizers of Keras and optax are made of: the same, step by step.
+`GradientRule` does the same step by step, for the optimizers of Keras and optax.
 """
 
 from __future__ import annotations
@@ -167,7 +167,6 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleI
 def _apply_to_all(
     in_force: RuleInForce | None, leaves: Sequence[Any], follows: bool, in_place: bool
 ) -> list[Any]:
-    """Apply a rule to gradients and return the results, grouped by kind where possible."""
     firsts = {type(leaf): leaf for leaf in leaves if leaf is not None}
     backends = {kind: _backend_of(leaf, in_force) for kind, leaf in firsts.items()}
     if in_place:
@@ -208,7 +207,7 @@ def _apply_to_all(
 def _groups(
     leaves: Sequence[Any], backends: Mapping[type, Backend | None]
 ) -> Collection[Sequence[int]]:
-    """Return the positions of gradients of one class and dtype, where there are several."""
+    # Backends with `many` apply a rule to several tensors in one call.
     able = {kind for kind, b in backends.items() if b is not None and b.autodiff.many is not None}
     groups: dict[Any, list[int]] = {}
     for i, leaf in enumerate(leaves):
@@ -218,10 +217,10 @@ def _groups(
 
 
 def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
-    """Return whose tensor a leaf is; None for any other, where no rule acts."""
     try:
         return backend_of(leaf)
     except BackendNotFound as error:
+        # Without a rule every leaf is returned unchanged, whatever it is.
         if in_force is None:
             return None
         raise BackendNotFound(
@@ -230,14 +229,15 @@ def _backend_of(leaf: Any, in_force: RuleInForce | None) -> Backend | None:
 
 
 def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]) -> None:
-    """Check that results can be written over gradients."""
     for kind, backend in backends.items():
+        # NumPy's scalars count as its tensors, but cannot be written to.
         if backend is not None and (backend.tensors.write is None or issubclass(kind, np.generic)):
             raise RuleError(
                 f"apply_to_gradients with in_place=True got {kind.__name__} of {backend.name}, "
                 "which nothing can be written to: leave in_place out, and take the gradients that "
                 "are returned"
             )
+    # All checks come before the first write: an error leaves every gradient as it was.
     tensors = [id(leaf) for leaf in leaves if leaf is not None]
     if len(set(tensors)) < len(tensors):
         raise RuleError(
@@ -256,8 +256,7 @@ def _check_places(leaves: Sequence[Any], backends: Mapping[type, Backend | None]
 
 
 class GradientRule:
-    """A rule for an optimizer's gradients: looked up when it is used, with numbers that may be
-    tensors.
+    """A rule for an optimizer's gradients, looked up when used; its numbers may be tensors.
 
     Attributes:
         rule: as it was given.

@@ -1,8 +1,8 @@
 """`xg.jit`: the framework's compiler, keyed by the rule in force.
 
-What follows `jit` serves the backends: the rules in force are cut into what is fixed in compiled
-code and what is hidden among its arguments: the numbers, those that move among them, the key, and
-how many applications were made before.
+The rest serves the backends: the rules in force are cut into what compiled code fixes and what it
+takes as hidden arguments: numbers (those that move among them), the key, and the count of earlier
+applications.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..model.specialization import BoundRule
 
 
 class Decorator(Protocol):
-    """What `jit` returns where it is given options alone."""
+    """The decorator that `jit` returns if it gets options only."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
 
@@ -72,6 +72,7 @@ def jit(
         return functools.partial(jit, framework=framework, **options)
     if not callable(fn):
         raise MultigradError(f"jit needs a function, got {type(fn).__name__}")
+    # By framework: one function may get tensors of several.
     compiled: dict[str, Callable[..., Any]] = {}
     if framework is not None:
         backend = load_backend(framework)
@@ -99,8 +100,8 @@ def _compile(
 
 
 def _owner(fn: Callable[..., Any], arguments: Any) -> Backend:
-    """Return the backend of the first tensor among the arguments."""
     backend = _find_owner(arguments)
+    # Registered nestings, which `_find_owner` does not know.
     if backend is None:
         import optree
 
@@ -164,6 +165,7 @@ def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
     if in_force is None:
         return frozenset()
     specialization = in_force.specialization
+    # Native code, and code that is not captured, may look at every number.
     if specialization.rule.native is True or specialization.uncapturable is not None:
         return frozenset(specialization.runtime)
     prefix = "param:"
@@ -171,10 +173,10 @@ def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
 
 
 def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
-    """Return as text what is fixed in compiled code.
+    """Return a text of all that compiled code fixes.
 
     Args:
-        moving: the numbers that change which it takes besides.
+        moving: the changing numbers that are arguments too.
     """
     words = [_fixed(rule, names) for rule, names in zip(cut.rules, cut.looked_at, strict=True)]
     both = cut.active.params is cut.active.activations
@@ -210,6 +212,7 @@ def reveal(cut: Cut, hidden: tuple[Hidden, Hidden]) -> ActiveRules:
     """Return the rules for a trace: what was hidden is put back, as the arguments of the trace."""
     first, second = map(_reveal, cut.rules, cut.looked_at, hidden)
     both = cut.active.params is cut.active.activations
+    # A new token for each trace, so that nothing cached for another one is used.
     token = f"<traced {next(SERIALS)}>"
     return replace(cut.active, activations=first, params=first if both else second, token=token)
 
@@ -236,7 +239,7 @@ def count_applied(traced: ActiveRules) -> tuple[int, int]:
 
 
 def advance(cut: Cut, applied: tuple[int, int]) -> None:
-    """Let the counters of the active rules stand where they would, had compiled code been eager."""
+    """Advance the counters of the active rules as if compiled code had run eagerly."""
     for rule, number in zip(cut.rules, applied, strict=True):
         if rule is not None and rule.counter is not None:
             rule.counter.advance(number)
@@ -249,5 +252,6 @@ def call_cut(active: ActiveRules, call: Callable[[Cut], Any]) -> Any:
         try:
             return call(tried)
         except Exception:
+            # Tracing found a number that Python code looks at: it is fixed now, so try again.
             if cut(active) == tried:
                 raise

@@ -156,6 +156,7 @@ def products_of(columns: Sequence[Sequence[Tensor]], number: int, wide: str) -> 
     found: dict[tuple[int, int], Tensor] = {}
     for column in columns:
         own = {i: flat(leaf, wide) for i, leaf in enumerate(column) if leaf is not None}
+        # Reversed, so that i >= j in each pair, as the rows below look them up.
         for i, j in itertools.combinations_with_replacement(reversed(own), 2):
             product = xp.sum(own[i] * own[j], axis=0, keepdims=True)
             found[i, j] = product if (i, j) not in found else found[i, j] + product
@@ -197,6 +198,7 @@ def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
     lengths = xp.sum(products * own, axis=0)
     places = xp.argsort(xp.rand_like(products), axis=1) if order == "random" else None
     rows = own  # what task i's gradient has become, in terms of all
+    # In terms of the scalar products: row i has task i's coefficients of all gradients.
     for turn in range(number):
         if places is None:
             other = xp.stack([own[turn]] * number)
@@ -206,6 +208,7 @@ def pcgrad(products: Tensor, order: str = "fixed") -> Tensor:
         length = xp.sum(lengths * other, axis=1, keepdims=True)
         is_itself = xp.sum(own * other, axis=1, keepdims=True) > 0
         conflicts = (dots < 0) & (length > 0) & ~is_itself
+        # The inner `where` keeps 0 / 0 out of the branch that is not taken.
         rows = rows - xp.where(conflicts, dots / xp.where(conflicts, length, 1.0), 0.0) * other
     return xp.sum(rows, axis=0)
 
@@ -230,6 +233,7 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     if isinstance(rates, tuple | list):
         rates = xp.stack([xp.full_like(norms[0], rate) for rate in rates])
     aimed = xp.astype(rates, norms.dtype) ** alpha
+    # Likewise.
     shares = xp.where(norms == 0, 0.0, aimed / xp.where(norms == 0, 1.0, norms))
     total = xp.sum(shares)
     return number * shares / xp.where(total == 0, 1.0, total)

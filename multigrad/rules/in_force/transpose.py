@@ -91,7 +91,6 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
 
 
 def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
-    """Refuse a function that is not linear in these of its inputs."""
     if graphs.is_random:
         raise UnsupportedOp(f"{subject} draws random numbers, so it has no transpose")
     node = find_nonlinear(graphs.forward, names)
@@ -147,7 +146,6 @@ class TransposeRecipe(CodeRecipe):
         return Recorded(tuple(args), None)
 
     def _match(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
-        """Return the cotangents by their names."""
         shapes, nesting = self.outputs
         flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
         if own != nesting:
@@ -163,6 +161,7 @@ class TransposeRecipe(CodeRecipe):
             shape: Any = shapes[i]
             value: Any = flat[i]
             node = getattr(value, "node", None)
+            # None and plain numbers become tensors of the output's shape.
             if node is None or node.type.kind == "scalar":
                 zeros = _zeros(trace, shape)
                 given[seed] = zeros if value is None else zeros + value

@@ -1,6 +1,4 @@
-"""`xg.vjp` and `xg.jvp`: outputs and pullback, or tangents, by one call, on every framework and on
-NumPy.
-"""
+"""`xg.vjp` and `xg.jvp`: outputs with their pullback or tangents, on every framework."""
 
 from __future__ import annotations
 
@@ -80,6 +78,7 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
         GradientError: the cotangent does not fit the outputs.
         TypeError: f is a class, or not callable.
     """
+    # A second call on NumPy arrays of the same dtypes needs none of the checks below.
     if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
         found = _as_before(f, inputs)
         if found is not None:
@@ -91,9 +90,6 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
 
 
 def _as_before(f: Any, arrays: tuple[Any, ...]) -> tuple[Any, Pullback] | None:
-    """Return outputs and pullback for NumPy arrays by what an earlier call has kept for arrays of
-    the same dtypes; None: it has kept nothing.
-    """
     values: tuple[Any, ...] = ()
     if isinstance(f, Activation):
         f, values, _ = _under(f, load_backend("numpy"))
@@ -137,7 +133,7 @@ def vjp_leaves(
     Args:
         leaves, tree: the arguments as a flat list, and the nesting of (args, kwargs).
         backend: the one that owns the tensors among the leaves.
-        vjp: takes the place of `Autodiff.vjp`.
+        vjp: used instead of `Autodiff.vjp`.
     """
     vjp = vjp or backend.autodiff.vjp
     if vjp is None:
@@ -160,8 +156,8 @@ def vjp_leaves(
 def on_tensors(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any
 ) -> tuple[list[int], Callable[[Sequence[Tensor]], list[Any]], list[Any]]:
-    """Return where the tensors are among the leaves; what gives the outputs of f for others in
-    their places, as a flat list; and a list of the nestings of what it gave.
+    """Return the positions of the tensors among the leaves; f as a function of such tensors, with
+    flat outputs; and a list to which that function appends the nesting of its outputs.
     """
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     nesting: list[Any] = []
@@ -176,7 +172,6 @@ def on_tensors(
 
 
 def _shape_of(x: Any) -> tuple[int, ...] | None:
-    """Return a tensor's or number's shape; None where it has none, or one that is not yet known."""
     if isinstance(x, bool | int | float):
         return ()
     try:
@@ -189,7 +184,6 @@ def _shape_of(x: Any) -> tuple[int, ...] | None:
 def _pullback(
     pull: Callable[[list[Any]], list[Any]], shapes: Sequence[tuple[int, ...] | None], tree: Any
 ) -> Pullback:
-    """Return the pullback between nestings, of one between flat lists; the outputs' shapes."""
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         flat = optree.tree_leaves(cotangent, none_is_leaf=True)
@@ -214,7 +208,6 @@ def _pullback(
 def _by_capture(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    """Return outputs and pullback on a backend without autodiff of its own."""
     count = len(leaves)
     function, leaves, tree, draws = as_function(f, leaves, tree, backend)
     outputs, pull = _of_function(function, leaves, tree, draws, backend)
@@ -244,7 +237,6 @@ def as_function(
 
 
 def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], Draws]:
-    """Return an activation under the rule in force: a Function, its numbers and its draws."""
     in_force = f.in_force()
     if in_force is None:
         return put_under(None, f.forward), (), FREE
@@ -255,7 +247,6 @@ def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], 
 def _of_function(
     function: Function, leaves: Sequence[Any], tree: Any, draws: Draws, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    """Return outputs and pullback of a Function, which gives a gradient for each leaf."""
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     if function.entries.runs_as_written:
         return _as_it_is(function, layout, leaves, backend, None)
@@ -306,12 +297,10 @@ def _keep(
     leaves: Sequence[Any],
     native: Any,
 ) -> None:
-    """Keep how a call of NumPy arrays, and of numbers of a rule behind them, was run, where nothing
-    but their dtypes decides on it.
-    """
     arrays = [leaf for leaf in leaves if type(leaf) in ARRAYS]
     count = len(arrays)
     order = (*layout.indices("tensor"), *layout.indices("number"))
+    # Kept only if nothing but the arrays' dtypes decides how the call runs.
     if (
         variant.graphs.is_random
         or variant.assumed
@@ -375,7 +364,6 @@ def _as_it_is(
     backend: Backend,
     error: TraceError | None,
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
-    """Return outputs and pullback of a function that runs as it is."""
     recorded = run_recipe(function.recipe, backend, *layout.rebuild(leaves), error)
     flat, nesting = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
     pull_own = recorded.pull
@@ -404,14 +392,13 @@ def _as_it_is(
 
 
 def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
-    """Return a cotangent of the output's dtype; None is zero."""
     found = as_that_of(output, given, backend, COTANGENT)
     return _zeros_like(output, backend) if found is None else found
 
 
 def as_that_of(tensor: Any, given: Any, backend: Backend, what: str) -> Any:
-    """Return a cotangent or a tangent of a tensor in its dtype; None, which is zero, as it is, and
-    for zeros of no bytes, as jax has them of integers.
+    """Return a cotangent or a tangent in the dtype of its tensor; None, which is zero, stays None,
+    and zeros of no bytes, which jax has for integers, become None.
 
     Args:
         what: "vjp's pullback got a cotangent", for the message.
@@ -463,8 +450,8 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
         f: a Function, an activation, or any function of tensors. On NumPy it is captured.
         inputs: a tuple of its arguments: tensors of one framework, or NumPy arrays; also nested.
             Numbers and other values are passed along.
-        tangents: a tuple nested like the inputs, each of its input's shape; None is zero, and what
-            stands beside what is not a float tensor.
+        tangents: a tuple nested like the inputs, each of its input's shape; None for zero, and for
+            an input that is not a float tensor.
 
     Returns:
         The outputs, and their tangents, nested like them: zeros where an output does not depend on
@@ -501,7 +488,6 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
 def _match(
     leaves: Sequence[Any], tree: Any, tangents: Sequence[Any], backend: Backend
 ) -> list[Any]:
-    """Return the tangent of each leaf, None for zero."""
     args, _ = optree.tree_unflatten(tree, list(leaves))
     moves: list[Any] = []
     fits = len(tangents) == len(args)
@@ -531,7 +517,6 @@ def _match(
 def _jvp_by_capture(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, moves: Sequence[Any], backend: Backend
 ) -> tuple[Any, list[Any]]:
-    """Return outputs and tangents, a flat list, by the transpose of the captured backward."""
     function, leaves, tree, draws = as_function(f, leaves, tree, backend)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     if function.native is True:
@@ -546,6 +531,7 @@ def _jvp_by_capture(
     if dual is None:
         lack = backend.modes.lacks.get("jvp", f"{backend.name} has no forward mode")
         raise UnsupportedOp(f"{function.recipe.subject}: {lack}")
+    # `moves` covers the caller's leaves only: defaults and a rule's numbers do not move.
     moved = [moves[i] if i < len(moves) else None for i in layout.indices("tensor")]
     output, pushed = dual().native.jvp(given, moved)
     single = len(variant.graphs.cotangents) == 1
@@ -556,7 +542,6 @@ def _jvp_by_capture(
 
 
 def _or_zeros(tangent: Any, output: Any, backend: Backend) -> Any:
-    """Return a tangent: zeros for a float output without one, None if it is not a float tensor."""
     if owner_of(output) is None or not _is_float(output):
         return None
     if tangent is not None:

@@ -60,6 +60,7 @@ def table(module: str) -> Callable[..., Rule]:
         own = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
         words = {old: word for old, (word, _) in own.items()}
         function = _renamed(what, own) if isinstance(what, Rule) else _multiplying(what, own)
+        # The registry and the docs read these, as of a rule that is written by hand.
         function.__name__ = last
         function.__module__ = module
         function.__doc__ = _described(what, words, f"{note} Source: {source}.".strip())
@@ -71,7 +72,6 @@ def table(module: str) -> Callable[..., Rule]:
 
 
 def _multiplying(curve: Callable[..., Tensor], own: Mapping[str, tuple[str, Number]]) -> Any:
-    """Return the rule that multiplies by a curve."""
 
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **given: Any) -> Tensor:
         if tin is None:
@@ -82,7 +82,6 @@ def _multiplying(curve: Callable[..., Tensor], own: Mapping[str, tuple[str, Numb
 
 
 def _renamed(same: Rule, own: Mapping[str, tuple[str, Number]]) -> Any:
-    """Return the function of a rule that exists, with other names of its params."""
     run: Any = same.function
 
     def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **given: Any) -> Tensor:
@@ -101,7 +100,6 @@ def _signature(defaults: Mapping[str, Number]) -> inspect.Signature:
 
 
 def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the ranges of the params that a row names, as texts."""
     if isinstance(what, Rule):
         found: Mapping[str, str] = {n: allowed.text for n, allowed in what.own_ranges.items()}
     else:
@@ -110,9 +108,9 @@ def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _described(what: Any, words: Mapping[str, str], ending: str) -> str:
-    """Return a docstring: the formula in the row's words, and the source."""
     formula = inspect.cleandoc(what.__doc__ or "").partition("\n\n")[0]
     defaults = inspect.signature(what).parameters
+    # Defaults of the curve that a row does not name become numbers in the formula.
     fixed = {n: f"{p.default:g}" for n, p in defaults.items() if isinstance(p.default, float)}
     return f"{_reworded(formula, {**fixed, **words})}\n\n{ending}"
 

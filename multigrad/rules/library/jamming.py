@@ -1,6 +1,4 @@
-"""Gradient jamming: noise in the place of a gradient's size, or beside it (arXiv 2509.07236,
-section 5).
-"""
+"""Gradient jamming: noise instead of a gradient's size, or with it (arXiv 2509.07236, sec. 5)."""
 
 from __future__ import annotations
 

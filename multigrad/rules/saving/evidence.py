@@ -1,5 +1,5 @@
-"""What a saved file carries beside the graphs: their hash, the op set, the conventions of the ops
-at kinks, and vectors. A file without them loads as before; docs/format.md specifies them.
+"""Evidence in saved files: a hash of the graphs, the op set, the ops' conventions at kinks, and
+vectors. A file without it loads too; docs/format.md specifies it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ UNFIT = (MultigradError, ArithmeticError, AttributeError, IndexError, TypeError,
 
 
 def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[Vector], str]:
-    """Return vectors of what a document holds, as NumPy's reference gives them; and why there are
-    none, where there are none.
-    """
+    """Return vectors of a document, by NumPy's reference, and why there are none if so."""
     backend = load_backend("numpy")
     tries = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
     found: list[Vector] = []
@@ -79,6 +77,7 @@ def _run_rule(
     rule: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
 ) -> dict[str, Data]:
     grad_out, tin = given.pop("grad_out"), given.pop("tin", None)
+    # Bound params are in the rule already.
     given = {name: value for name, value in given.items() if name not in rule.bound}
     key = {"key": vector["key"]} if "key" in vector else {}
     return {"outputs": [_encode(backend, rule(None, grad_out, tin, **given, **key))]}
@@ -91,6 +90,7 @@ def _run_function(
     whole = [given[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
     leaves, tree = flatten(*layout.rebuild(whole))
     outputs, _, pull = vjp_leaves(function, leaves, tree, backend)
+    # Cotangents have the outputs' shapes, which only a run tells.
     encoded = [_encode(backend, output) for output in outputs]
     cotangents = [_cotangent(each) for each in encoded]
     found = pull([None if each is None else _decode(each, backend) for each in cotangents])
@@ -104,7 +104,6 @@ def _run_function(
 
 # --- inputs that are made up ---------------------------------------------------------------------
 def _of_rule(document: Data) -> Iterator[list[Vector]]:
-    """Yield, for each graph, the vector of a rule."""
     whole = "parts" in document
     graphs = [{"tin": tin, "facts": {}} for tin in (True, False)] if whole else document["graphs"]
     params = _params_of(document)
@@ -114,6 +113,7 @@ def _of_rule(document: Data) -> Iterator[list[Vector]]:
         ndim = graph["facts"].get("ndim", 1)
         numbers = [float.fromhex(value) for value in params.values()]
         points = np.array(POINTS if whole else _points([*numbers, *_constants(graph)]))
+        # A rule for scalars gets one point, from the middle.
         points = points[len(points) // 2 :][:1].reshape(()) if ndim == 0 else points
         shape = points.shape + (1,) * (ndim - points.ndim)
         inputs = {"grad_out": _array(np.resize(COTANGENTS, shape), dtype)}
@@ -124,7 +124,6 @@ def _of_rule(document: Data) -> Iterator[list[Vector]]:
 
 
 def _params_of(document: Data) -> dict[str, str]:
-    """Return the values that the floats among a rule's params have, 1 where there is none."""
     found = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
@@ -144,7 +143,7 @@ def _constants(graph: Data) -> list[Any]:
 
 
 def _points(constants: Sequence[Any]) -> list[float]:
-    """Return numbers, those among them with which a graph compares."""
+    # A graph's constants are likely edges: they are points, and so are their negatives.
     near = [
         number
         for number in map(float, filter(_is_number, constants))
@@ -159,7 +158,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
-    """Yield, for each form of a saved Function, vectors of several shapes."""
     for i, form in enumerate(function.recipe.forms):
         leaves = [leaf for leaf in form.layout.layout.leaves if leaf.kind != "static"]
         written = document["forms"][i]
@@ -180,6 +178,7 @@ def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
 def _leaf(points: Array, leaf: Any, facts: Mapping[str, Any], shape: tuple[int, ...]) -> Data:
     if leaf.kind == "number":
         return hex_of(facts.get(f"param:{leaf.name}", 0.5))
+    # Facts of the capture fix ranks and shapes.
     rank = facts.get(f"ndim:{leaf.name}", facts.get("ndim", len(shape)))
     own = tuple(facts.get(f"shape:{leaf.name}", (*shape, *(1,) * rank)[:rank]))
     numbers = np.resize(points, own)
@@ -281,7 +280,7 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
-    """Return the evidence of a document, which is that of this object."""
+    """Return the evidence of a document, made by running its object."""
     vectors, problem = make_vectors(obj, document)
     evidence = {
         "hash": hash_of(document),
@@ -313,7 +312,6 @@ def _as_data(numbers: Any) -> Data:
 
 
 def _ops_of(data: Data) -> Iterator[str]:
-    """Yield the names of the ops of all nodes in a document."""
     if isinstance(data, dict):
         if isinstance(data.get("nodes"), list):
             yield from (node["op"] for node in data["nodes"])
@@ -342,6 +340,7 @@ def read_evidence(data: Data, where: str) -> Data:
     if type(fields["hash"]) is not str or not HASH.fullmatch(fields["hash"]):
         fail(f"{where}.hash", f"expected sha256 and 64 digits, got {describe(fields['hash'])}")
     op_set = fields["op_set"]
+    # `type() is`, not isinstance: True is an int too.
     if type(op_set) is not int or op_set < 1:
         fail(f"{where}.op_set", f"expected an integer from 1 on, got {describe(op_set)}")
     if op_set > OP_SET:

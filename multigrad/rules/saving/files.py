@@ -50,7 +50,7 @@ def save(obj: str | Rule | Function[..., Any] | Callable[..., Any], path: Path) 
     """
     obj = getattr(obj, "captured_form", obj)  # of what `override` returned
     document = (obj if isinstance(obj, Function) else resolve(obj)).to_dict()
-    # Of what is loaded: the source may do more than its graph.
+    # Evidence of the loaded object, because the source may do more than its graph.
     write_file(path, {**document, "evidence": make_evidence(from_dict(document), document)})
 
 
@@ -105,6 +105,7 @@ def read_file(path: Path) -> Data:
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
+        # One byte more than allowed, so that `parse` notices a larger file.
         return parse(file.read(MOST_BYTES + 1))
 
 
@@ -120,6 +121,7 @@ def write_file(path: Path, data: Data) -> None:
         raise FormatError(
             f"the document has {len(raw)} bytes, of which at most {MOST_BYTES} are read"
         )
+    # A folder or a device must not be replaced.
     if os.path.exists(path) and not os.path.isfile(path):
         raise IsADirectoryError(f"{path!r} is no regular file: choose another path")
     write_whole(path, raw)

@@ -1,4 +1,4 @@
-"""`Schedule`: a formula and a count; and what people call to make one."""
+"""Schedules: numbers that follow a formula of the step count, and the functions that make them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class Schedule(Moving, InNotebooks):
         return f"schedule {self.formula} at step {self.state[0]}"
 
     def meet_followers(self) -> None:
-        """Stand where a checkpoint has brought what follows, of which nothing has told."""
+        """Move to where a checkpoint has brought the followers, which tell nobody."""
         if self._followers and not is_tracing():
             for follower in self.all_following():
                 follower.before_step(self)
@@ -193,12 +193,13 @@ class Schedule(Moving, InNotebooks):
         while True:
             before = self.state
             count = number if is_set else before[0] + number
-            value = self._check(count)  # outside of the lock: it may run a user's code
+            value = self._check(count)  # outside the lock: it may run a user's code
             try:
                 check_move(self, value)
             except RuleValueError as error:
                 raise RuleValueError(f"{error} (schedule {self.formula} at step {count})") from None
             after = (count, value)
+            # Another thread may have stepped meanwhile: then the value is computed again.
             with _stepping:
                 if self.state is before:
                     note_moved(self, before[1])
@@ -207,6 +208,7 @@ class Schedule(Moving, InNotebooks):
         try:
             tell_moved(self)
         except BaseException:
+            # A move that somebody refuses is undone, unless another one came after it.
             with _stepping:
                 self.state = before if self.state is after else self.state
             with suppress(Exception):  # those that were told before the one that raised
@@ -225,7 +227,7 @@ class Schedule(Moving, InNotebooks):
         """
         if isinstance(step, Real) and not isinstance(step, bool):
             return self._check(step)
-        # A Variable of Keras's has its tensor.
+        # A Keras Variable holds its tensor.
         tensor: Any = step if _is_tensor(step) else getattr(step, "value", None)
         if not _is_tensor(tensor):
             raise RuleTypeError(
@@ -239,7 +241,6 @@ class Schedule(Moving, InNotebooks):
         return FORMULAS[self._kind](xp, tensor, **self._numbers)
 
     def _check(self, step: Any) -> float:
-        """Return the number at a step, which must be one."""
         try:
             if self._kind == "of":
                 found = self._numbers["fn"](int(step) if isinstance(step, Integral) else step)
@@ -346,7 +347,7 @@ def _where(condition: bool, x: float, y: float) -> float:
     return x if condition else y
 
 
-# The few functions of the dialect that formulas need, for numbers: a step asks each time.
+# The functions of the dialect that formulas need, on Python's numbers: each step calls them.
 NUMBERS = SimpleNamespace(
     clip=_clip,
     cos=math.cos,
@@ -390,6 +391,7 @@ def _exponential(
 def _piecewise(
     xp: Any, step: Tensor, boundaries: tuple[float, ...], values: tuple[float, ...]
 ) -> Tensor:
+    # 0.0 * step gives the step's shape and dtype.
     value = values[0] + 0.0 * step
     for boundary, later in zip(boundaries, values[1:], strict=True):
         value = xp.where(step >= boundary, later, value)
