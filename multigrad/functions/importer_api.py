@@ -1,9 +1,8 @@
-"""What imports a framework's own custom gradients, for authors of backends:
-`from multigrad.backend import importers`.
+"""The interface of importers, for authors of backends: `from multigrad.backend import importers`.
 
 A recipe (`CodeRecipe`) runs the user's code on symbolic values, in its own dialect, or on tensors,
-and gives what was `Recorded`; `Imports.import_function` returns one. An `Interception` has calls of
-the framework's own come to us while something is captured.
+and returns a `Recorded`; `Imports.import_function` returns a recipe. An `Interception` passes calls
+of the framework's own functions to multigrad while something is captured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`use`: which rule is in force where.
+"""`use`: the context manager that puts a rule in force.
 
-One immutable object in a ContextVar. Forward reads it and keeps what it needs, so a backward that
-runs later, or on another thread, uses the rule that was in force at forward. Each loaded backend
-mirrors the active rules' token to where its compiler looks.
+The active rules are one immutable object in a ContextVar. Forward reads it and keeps what it needs,
+so a backward that runs later, or on another thread, uses the rule that was in force at forward.
+Each loaded backend mirrors the active rules' token to where its compiler looks.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 class _Default(str):
-    """A word that nobody gave, to be told from the same word given."""
+    """A default, to be told from the same word given by a caller."""
 
 
 ALL: Any = _Default("all")
@@ -137,8 +137,10 @@ class use:
         return f"use({', '.join(given)})"
 
     def __enter__(self) -> Self:
+        # Resolved on entry: a name that changes later means the same rule here.
         active = act_alone(self.rule, self.params, self.key)
         before = CURRENT.get()
+        # Else the rule is in force for all.
         if self._given_scope is not ALL or before.hooks_params:
             active = self._put_over(before, active.activations)
         outer, leaves = _ENTRIES.get(), enter_rules(active.token)
@@ -152,7 +154,7 @@ class use:
                 show_tensors(active)
             if CHECKED:
                 note("use", active)
-        except BaseException:  # nobody leaves what was not entered
+        except BaseException:  # `__exit__` does not run for an entry that failed
             _ENTRIES.set(outer)
             CURRENT.set(before)
             leave_rules(leaves)
@@ -160,10 +162,11 @@ class use:
         return self
 
     def _put_over(self, before: ActiveRules, in_force: RuleInForce | None) -> ActiveRules:
-        """Return the active rules within, where `before` are those around."""
         both = "all" in self.scope
         acts = in_force if both or "activations" in self.scope else before.activations
         names_params = "params" in self.scope
+        # A rule that an outer `use` named for params stays, unless this one names params or was
+        # given scope="all".
         stays = not names_params and (
             not both or (self._given_scope is ALL and before.names_params)
         )
@@ -185,7 +188,7 @@ class use:
         if inner is None:
             _ENTRIES.set(entry.outer)
             CURRENT.set(entry.before)
-        # a generator that was suspended in it is closed under a later `use`, which stays in force
+        # A suspended generator is closed while a later `use` is in force, which stays so.
         else:
             inner.before, inner.outer = entry.before, entry.outer
         leave_rules(entry.leaves)  # after CURRENT is set: they follow it
@@ -216,8 +219,8 @@ class use:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise RuleTypeError(
                 f"use cannot decorate the generator function {function.__name__!r}: between its "
-                "steps the rule would be in force for the caller. Put `with xg.use(...)` inside "
-                "of it around the work between two yields: around a `yield` it would be in force "
+                "steps the rule would be in force for the caller. Put `with xg.use(...)` inside it "
+                "around the work between two yields: around a `yield` it would be in force "
                 "for the caller too"
             )
         if inspect.iscoroutinefunction(function):

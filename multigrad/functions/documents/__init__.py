@@ -1,1 +1,1 @@
-"""Rules and graphs as plain data."""
+"""Documents: rules and graphs as plain data."""

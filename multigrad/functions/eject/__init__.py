@@ -1,1 +1,1 @@
-"""Emitted code as a file of its own: what it calls is written into it, nothing of multigrad's."""
+"""Eject: emitted code as a file of its own, with all that it calls and nothing of multigrad."""

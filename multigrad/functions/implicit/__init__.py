@@ -1,1 +1,1 @@
-"""Functions of solvers, whose gradient is that of the equation which they solve."""
+"""Implicit functions: solvers whose gradient is that of the equation that they solve."""

@@ -1,1 +1,1 @@
-"""How a function with a gradient of its own is run and captured; saved ones."""
+"""Recipes: how functions with their own gradients run and are captured, and saved ones."""

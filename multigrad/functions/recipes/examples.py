@@ -1,4 +1,4 @@
-"""The captured form of a Function: the latest one, of its signature, or of example arguments."""
+"""The captured form of a Function: the latest one, or that of its signature or its examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..calls.decision import SHOWN, Door, decide
 from ..calls.recipe import Variant
 from .record import NotCaptured
 
-Function = Any  # of function.py, which writes itself by what stands here
+Function = Any  # of function.py, which depends on this module
 
 
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
@@ -31,7 +31,7 @@ def renewed_variants(function: Function, door: Door) -> list[Variant]:
 
 
 def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:
-    """Return the latest captured form of a Function, which keeps what that keeps.
+    """Return the latest captured form of a Function, with its choice of residuals.
 
     Args:
         door: where it goes.
@@ -40,7 +40,7 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
     Raises:
         TraceError: it has not been called, and what its arguments are cannot be told from its
             signature.
-        UnsupportedOp: the door has no way to do what the code does besides returning.
+        UnsupportedOp: this door refuses what the code does besides returning.
     """
     found = _find_variant(function)
     decide(door, function.recipe, found, backend, function.native)
@@ -63,6 +63,7 @@ def _find_variant(function: Function) -> Variant:
             break
         if parameter.kind is parameter.KEYWORD_ONLY:
             continue
+        # It may be a tensor, so an array is tried; a capture that fails says so below.
         args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
     refused: MultigradError | None = None
     if args:

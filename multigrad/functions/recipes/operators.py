@@ -1,5 +1,6 @@
-"""A Function in one of its forms as an operator of a framework: its name holds the hash of its
-graphs, so that a program which calls it never meets another gradient.
+"""`Operator`: a captured Function as an operator of a framework, whose name holds its hash.
+
+So a program that calls it never meets another gradient.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .document import decode_function, encode_variant
 
 Data = Any
 Function = Any  # of function.py
-OPERATORS_FILE = "multigrad.json"  # within a program's
+OPERATORS_FILE = "multigrad.json"  # among the files of a program
 DIGITS = 12  # of the hash, in a name
 
 
@@ -69,7 +70,7 @@ def write_operators(operators: Iterable[Operator]) -> str:
 
 
 def read_operators(data: Data) -> list[Operator]:
-    """Return the operators in the data of that text.
+    """Return the operators of a file's data.
 
     Raises:
         FormatError: they are damaged, or one has another name than its graphs give it.

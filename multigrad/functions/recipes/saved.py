@@ -1,7 +1,7 @@
-"""A recipe that came from a document: graphs stand where the source of a Function would.
+"""`SavedRecipe`: the recipe of a Function from a document, with graphs instead of code.
 
-A call is matched with what was saved by the names of its arguments, so that a keyword may stand for
-a position.
+A call is matched with what was saved by the names of its arguments, so that an argument may come by
+keyword or by position.
 """
 
 from __future__ import annotations
@@ -105,13 +105,8 @@ class SavedRecipe(CodeRecipe):
         )
 
     def _choose(self, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
-        """Return the form for these arguments and for what is known of them.
-
-        Raises:
-            NeedsConcrete: more has to be known.
-            NotCaptured: there is none.
-        """
         of_layout = [form for form in self.forms if _takes(form.layout, layout, given)]
+        # It asks for more facts if they decide which form fits.
         form = choose(of_layout, {**trace.facts, **_numbers_of(given)})
         if form is None:
             saved = dict.fromkeys(_describe(form.layout) for form in of_layout or self.forms)
@@ -130,7 +125,6 @@ def _named(variant: Variant) -> list[str]:
 
 
 def _takes(variant: Variant, layout: Layout, given: Mapping[str, Any]) -> bool:
-    """Return whether arguments are of the names and kinds that a form was captured for."""
     own = {leaf.name: leaf for leaf in variant.layout.leaves}
     return own.keys() == {leaf.name for leaf in layout.leaves} and all(
         _takes_leaf(variant, own[leaf.name], leaf, given[leaf.name]) for leaf in layout.leaves
@@ -154,7 +148,6 @@ def _takes_leaf(variant: Variant, own: Leaf, leaf: Leaf, value: Any) -> bool:
 
 
 def _numbers_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers among arguments that are known in this capture, as facts."""
     nodes = {name: value.node for name, value in given.items() if isinstance(value, Value)}
     return {f"param:{n}": node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
 

@@ -1,5 +1,6 @@
-"""Rules of authors' own: tangent rules, from a run on symbolic values to a graph, and what a rule
-gets that calls its own function: the outputs, whose gradient is its own.
+"""Rules of authors' own: tangent rules as graphs, and the outputs for a rule that calls itself.
+
+A rule may call the function that it belongs to: it gets the outputs, whose gradient is its own.
 """
 
 from __future__ import annotations
@@ -44,8 +45,7 @@ def tangent_graph(
     outputs: Sequence[Any],
     carried: Sequence[tuple[int, Value]],
 ) -> Graph | None:
-    """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None where what it moves is
-    not the inputs.
+    """Return the graph of a tangent rule, see `FunctionGraph.pushed`; None: it moves no inputs.
 
     Args:
         inputs: those of forward.
@@ -72,7 +72,6 @@ def tangent_graph(
 
 
 def _fit(change: Any, output: Value) -> Value:
-    """Return the tangent of an output as a tensor of its dtype; None is zero."""
     if not isinstance(change, Value) or change.node.type.kind == "scalar":
         return xp.full_like(output, 0.0 if change is None else change)
     dtype = output.node.type.dtype
@@ -85,8 +84,9 @@ def _fit(change: Any, output: Value) -> Value:
 
 
 def outputs_of(name: str, found: Any, asked: Any, given: Any) -> Any:
-    """Return the outputs that a rule gets from its own function, which computes `found`. No
-    derivative may be taken of them if the arguments are not those of the rule.
+    """Return the outputs `found` to a rule that calls its own function.
+
+    No derivative may be taken of them if the arguments are not those of the rule.
 
     Args:
         asked: the arguments of this call, nested.
@@ -120,6 +120,7 @@ def are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Value) and isinstance(b, Value):
         return a.trace is b.trace and a.node is b.node
+    # Plain values may be made anew, so their texts decide.
     return a is b or (type(a) is type(b) and repr(a) == repr(b))
 
 

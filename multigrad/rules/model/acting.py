@@ -1,4 +1,4 @@
-"""A rule as it acts now: what its name means by today's registry, with values for its params."""
+"""A rule as it acts now: its name by today's registry, with values for its params."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ FLOATS = {float}
 
 
 def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
-    """Resolve a rule by today's registry and return it ready to be applied; the same object for the
-    same name.
+    """Return a rule as today's registry resolves it, ready to be applied.
+
+    The same name gives the same object while it means the same rule.
 
     Examples:
         >>> from multigrad.context import apply_now
@@ -44,8 +45,10 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
 
 
 def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
-    """Return the active rules where the same is in force for all; each `use` asks, with another
-    number each time: what a rule's name with floats means is found without a look at them.
+    """Return the active rules where one rule is in force for all.
+
+    Each `use` asks, with another number each time, so that names with floats are looked up once: a
+    `_Form` takes the new numbers.
     """
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
@@ -53,8 +56,8 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
     numbers: dict[str, Any] = {}
     given: tuple[Any, ...] = ()
     form: _Form | None = None
-    # First: a name that changes meanwhile is looked up again. In a region that runs again, where
-    # names have changed since, it equals nothing.
+    # Read first: a name that changes meanwhile is looked up again. In a region that runs again
+    # after names have changed, it equals no epoch.
     now: Any = object() if THEN.get() is not None and is_of_then() else Epoch.number
     if key is None and type(rule) is str and (params is None or isinstance(params, dict)):
         given = tuple(params.values()) if params else ()
@@ -68,7 +71,7 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
         active = None if 0.0 in given else form.known.get(given)  # 0.0 equals -0.0
         active = active or form.with_numbers(given, not numbers)
         if active is not None:
-            if ON_DEPEND or READING.get() is not None:  # else nobody is to be told
+            if ON_DEPEND or READING.get() is not None:  # else nothing depends on the look-up
                 for lookup in form.lookups:
                     note_lookup(lookup)
             return active
@@ -92,9 +95,8 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
 
 
 def _words_of(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return a name with plain params as a key, and its numbers, which are not part of it; None: it
-    is looked up each time. Where all are floats, the key is their names and as often `float`.
-    """
+    # The key: the names and kinds of params, and plain values; floats and schedules are numbers
+    # apart from it. None: such params are looked up each time.
     kinds: list[Any] = []
     plain: list[Any] = []
     numbers: dict[str, Any] = {}
@@ -120,8 +122,8 @@ class _Form:
         epoch: in which it was looked up.
         lookups: the names that were.
         in_force: the rule with the first numbers.
-        places: where the numbers stand among its values; None: others are looked up anew.
-        known: the rule with numbers that were met twice, in force for all, by these.
+        places: the positions of the numbers among its values; None: others are looked up anew.
+        known: the active rules by numbers; None for numbers that were met once.
         is_in_order: whether the numbers are the values, as they come.
     """
 
@@ -136,10 +138,9 @@ class _Form:
         self.is_in_order = self.places == tuple(range(len(self.in_force.values)))
 
     def with_numbers(self, numbers: tuple[Any, ...], are_floats: bool) -> ActiveRules | None:
-        """Return the rule with these numbers; None: it says itself what is wrong with them.
+        """Return the rule with these numbers; None: resolve it anew, which says what is wrong.
 
-        Args:
-            are_floats: whether that is known of all of them.
+        `are_floats` says that all of them are known to be floats.
         """
         if self.places is None:
             return None
@@ -166,6 +167,7 @@ class _Form:
         in_force = renew(ordered, token)
         active = ActiveRules(in_force, in_force, token)
         if not moves:
+            # Kept from the second time on: a schedule's numbers come once.
             self.keep(numbers, active if numbers in self.known else None)
         return active
 
@@ -187,8 +189,9 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
 def rule_over(
     rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
 ) -> Any:
-    """Return a rule as it was given, or over shards, or with a choice of what is kept; a name is
-    still looked up when it is used.
+    """Return a rule as given, or over shards, or with a choice of residuals.
+
+    A name is still looked up when it is used.
     """
     if residuals is not None:
         way = read_way(residuals, "a rule")
@@ -207,8 +210,9 @@ def rule_over(
 
 
 def rule_fused(rule: Any, fused: Fused) -> Any:
-    """Return a rule as it was given, or run by kernels, or without; a name is still looked up when
-    it is used.
+    """Return a rule as given, or with a choice of whether it runs as kernels.
+
+    A name is still looked up when it is used.
     """
     if read_fused(fused) == "auto":
         return rule
@@ -219,7 +223,7 @@ def rule_fused(rule: Any, fused: Fused) -> Any:
 
 @functools.lru_cache(768)
 def _named(name: str, **choice: Any) -> Rule:
-    """Return the rule that a name stands for, with a choice that was made; one for each choice."""
+    # A composition of one part, so that the name is looked up at each use; cached, as it owns code.
     return Rule(name=name, parts=(name,), **choice)
 
 
@@ -272,9 +276,7 @@ def _rule(rule: Any) -> str:
 
 
 def _signature_of(rule: str | Rule | Callable[..., Any] | None) -> Signature | None:
-    """Return the signature of a rule; None where there is none, or none of that name, which is said
-    where it is looked up.
-    """
+    # A name without a rule: its look-up says so.
     try:
         return None if rule is None else resolve(rule).signature
     except RuleError:

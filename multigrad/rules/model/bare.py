@@ -1,6 +1,4 @@
-"""A bare rule on tensors: `rule(None, grad_out, tin, **params)`, and on gradients outside of any
-autodiff.
-"""
+"""Bare rules on tensors, outside any autodiff: `rule(None, grad_out, tin, **params)`."""
 
 from __future__ import annotations
 
@@ -46,6 +44,7 @@ EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
 def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
     backend = backend_among((grad_out, tin))
+    # Of one class, they are of one framework.
     if type(grad_out) is not type(tin):
         grad_out, tin = in_one_framework((grad_out, tin))
     if in_force.moves:
@@ -91,9 +90,7 @@ _opaque: dict[str, tuple[Find, Callable[..., Any]]] = {}  # by backend
 
 
 def _make_opaque(backend: Backend) -> tuple[Find, Callable[..., Any]]:
-    """Return `find_rule` and `_act` as a compiler must see them that reads Python: it would enter a
-    capture.
-    """
+    # A compiler that reads Python would enter the capture.
     opaque = backend.compiler.opaque
     made = (find_rule, _act) if opaque is None else (opaque(find_rule), opaque(_act))
     return _opaque.setdefault(backend.name, made)
@@ -149,12 +146,13 @@ def _build(
 
 # --- many gradients, in as few calls of the framework as it has -----------------------------------
 # Rules that draw, that ask for facts of their input, or whose params are tensors act on one
-# gradient after another, and so does what a framework has no such call for.
+# gradient after another; so do all rules where a framework has no such call.
 def apply_to_many(
     in_force: RuleInForce, gradients: Sequence[Tensor], in_place: bool, *tries: bool
 ) -> list[Tensor] | None:
-    """Apply a rule in force to gradients of one class and dtype; None where it acts on one after
-    another. With one more True, in place, nothing is written, and an empty list says that it would.
+    """Apply a rule in force to gradients of one class and dtype; None: apply it to each instead.
+
+    With one more True, in place, nothing is written, and an empty list says that it would be.
     """
     backend = backend_of(gradients[0])
     if backend.autodiff.many is None:

@@ -1,6 +1,4 @@
-"""From a rule and its params to a `BoundRule`: what is static, what is known at run time, and which
-specializations of a rule there are.
-"""
+"""From a rule and its params to a `BoundRule`: static params, run-time params, specializations."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ...trace.scope.schedule_values import Moving
 from .names import as_registered
 from .specialization import BoundRule, Slot, Specialization, code_of
 
-Rule = Any  # of rule.py, which uses what stands here
+Rule = Any  # of rule.py, which imports this module
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
 
 
@@ -40,6 +38,7 @@ def make_bound_rule(rule: Rule, params: Mapping[str, Any] | None = None) -> Boun
         (runtime if is_runtime else static)[name] = value
     if rule.own_ranges or rule.parts:  # each `use` with a new number asks
         rule._check_ranges({**runtime, **static}, whole=bool(rule.parts))
+    # Taken before `_frozen`, whose copies have none: the rule that people hold keeps them.
     known = rule._specializations
     rule, hidden = _hide_bound(rule._frozen(), {*signature.params, *values})
     runtime.update(hidden)
@@ -58,7 +57,6 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
 
 
 def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to pass on: given ones, and the defaults of a single function."""
     values = dict(given)
     is_single = _is_single(rule)
     for param in signature.params.values():
@@ -76,22 +74,20 @@ def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[
 
 
 def _is_single(rule: Rule) -> bool:
-    """Return whether a rule is one function, perhaps by its name alone, with a choice that was
-    made; no composition, which may be of one rule.
-    """
     if rule.function is not None:
         return True
     if len(rule.parts) != 1:
         return False
+    # A name alone, with a choice that was made (`acting._named`): no composition of one rule.
     (part,) = rule._resolved_parts()
     return part.name == rule.name and _is_single(part)
 
 
 def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict[str, Any]]:
-    """Return a rule with slots for the run-time values that its parts have bound, and these."""
     hidden: dict[str, Any] = {}
     bound = dict(rule.bound)
     for name, value in rule.bound.items():
+        # All values share the code: a slot is filled at each call.
         if not isinstance(value, STATIC_TYPES):
             own = f"{name}_of_part{path}"
             while own in taken:
@@ -112,10 +108,9 @@ def _specialize(
     hidden: frozenset[str],
     known: dict[Any, dict[Any, Specialization]],
 ) -> Specialization:
-    """Return the rule with its static params, the same for what does the same."""
     identity = _identity(rule)
     own = known.get(identity)
-    if own is None:  # those of parts that have their names no more go
+    if own is None:  # a part's name means another rule now: what was made for the old one goes
         known.clear()
         own = known.setdefault(identity, {})
     key = (runtime, items_key(static))
@@ -129,7 +124,6 @@ def _specialize(
 
 
 def _identity(rule: Rule) -> Any:
-    """Return a rule's behavior as a key."""
     made_of = (
         function_key(rule.function)
         if rule.function is not None
@@ -181,14 +175,13 @@ def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[st
 
 
 def _walk(rule: Rule, path: Path = ()) -> Iterator[tuple[str, Path]]:
-    """Yield the names of the parts, of those within parts too, and where they are."""
     for i, part in enumerate(rule._resolved_parts()):
         yield part.name, (*path, i)
         yield from _walk(part, (*path, i))
 
 
 def respelled(address: str) -> str:
-    """Return an address with the package's rule that it names as that is registered."""
+    """Return an address with a package's rule spelled as it is registered."""
     part, _, param = address.rpartition(".")
     label, bracket, index = part.partition("[")
     return f"{as_registered(label) or label}{bracket}{index}.{param}"
@@ -208,6 +201,7 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
         if inner
         else own.with_params(**{param: value})
     )
+    # The other parts stay names, which are looked up at each use.
     kept = (part if i == first else rule.parts[i] for i, part in enumerate(parts))
     return rule.copy(parts=tuple(kept))
 

@@ -1,6 +1,6 @@
-"""Any function of one tensor in the place of an activation's name.
+"""Any function of one tensor as a forward, like an activation that has a name.
 
-It is captured as Functions are, and its graph stands where a named activation has its op: so a rule
+It is captured as Functions are, and its graph serves where a named activation has its op: so a rule
 over it is lowered, keyed and compiled as over any other.
 """
 
@@ -56,8 +56,8 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
     Attributes:
         given: what the user gave.
         function: the Function of it, whose gradient acts where no rule does.
-        serial: of this function alone: others may have its name.
-        lowered: it as a plain function, by backend.
+        serial: tells it from other functions of the same name.
+        lowered: the plain function for each backend.
         under: the Functions that rules are over it. They are kept here, as what is made of names is
             kept with the rules: it goes with the forward.
     """
@@ -71,12 +71,12 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
 
     @property
     def key(self) -> str:
-        """What is equal for the same function alone."""
+        """A text that the same function alone has."""
         return self.name + self.serial  # Dynamo formats no numbers that differ
 
     @property
     def words(self) -> str:
-        """How code writes it, whose name needs no quotes."""
+        """The name as code writes it, without quotes."""
         return self.name
 
     def graph(self) -> Graph:
@@ -112,7 +112,6 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return simplify(drop_calls(graph))
 
     def _check(self, trace: Trace, output: Any) -> Value:
-        """Return the output where it fits the gradient that a rule takes."""
         if not isinstance(output, Value) or output.node.type.kind != "tensor":
             raise self._misfit(f"a {type(output).__name__}")
         if trace.key is not None:
@@ -121,6 +120,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
                 "would be the same. Give it a backward of its own, xg.function(forward, backward)"
             )
         type_ = output.node.type
+        # Where the shape is not surely the input's, it becomes a fact.
         if type_.shape != INPUT_SHAPE:
             shape = known_shape(output)
             if shape is None:
@@ -149,11 +149,11 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return GradientError(
             f"forward {self.name!r} gives {given}; under a rule a forward gives one tensor of the "
             "input's shape and dtype, as the rule's gradient is that of its input. Leave the rest "
-            "outside of the activation, or write xg.function(forward, backward)"
+            "outside the activation, or write xg.function(forward, backward)"
         )
 
     def prove(self, x: Tensor) -> None:
-        """Compare what was captured with the function, once, for tensors like x."""
+        """Prove the captured function for tensors like x, unless that was done."""
         leaves, tree = self.function.completion.complete(*flatten((x,), {}))
         layout = self.function.recipe.lay_out(self.function.parameters, leaves, tree)
         try:
@@ -162,7 +162,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
             raise self._explain(error.error) from error.__cause__
 
     def saved(self) -> Function:
-        """Return the Function where it can be saved: captured for one tensor at least."""
+        """Return the Function, captured for at least one tensor, so that it can be saved."""
         if not self.function.captures.variants:
             self.prove(np.zeros((2, 3), np.float32))
         return self.function
@@ -183,7 +183,7 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         return as_forward, (self.given,)
 
 
-# Those of plain functions, which are taken to be fixed; they live as long as someone holds them.
+# Forwards of functions, which are taken to be fixed; each lives as long as someone holds it.
 _of_function: weakref.WeakValueDictionary[Any, ForwardOfCode] = weakref.WeakValueDictionary()
 # For compilers whose traces hold nothing but constants.
 _by_key: weakref.WeakValueDictionary[str, ForwardOfCode] = weakref.WeakValueDictionary()
@@ -192,7 +192,7 @@ _by_key: weakref.WeakValueDictionary[str, ForwardOfCode] = weakref.WeakValueDict
 def as_forward(
     forward: Any, at_zero: float | None = None, threshold: float | None = None
 ) -> Forward:
-    """Return the activation of a name, or the forward that a function of one tensor is.
+    """Return a named activation, or a function of one tensor as a forward.
 
     Args:
         forward: a name, as `find_forward` takes it; a function written with any library, a
@@ -227,6 +227,7 @@ def as_forward(
         )
     forward = getattr(forward, "_activation", forward)  # of a module or layer of ours
     forward = forward.original if isinstance(forward, OfObject) else forward
+    # An object with state may change, so each call makes a forward of its own.
     is_fixed = isinstance(forward, Function | types.FunctionType)
     if is_fixed or owner_of_method(forward) is None:
         key = function_key(forward)
@@ -250,7 +251,6 @@ def _make(forward: Any) -> ForwardOfCode:
 
 
 def _function_of(forward: Any, name: str) -> Function:
-    """Return a callable as a Function of one tensor and nothing else."""
     if type(forward).__module__.startswith(OWN) or isinstance(forward, Function):
         refuse_bound(forward, name)
     if isinstance(forward, Function):
@@ -274,7 +274,7 @@ def has_defaults(function: Function) -> bool:
 
 
 def refuse_more(function: Function, is_function: bool) -> None:
-    """Refuse what takes more than a tensor."""
+    """Raise if a forward needs more than one tensor."""
     parameters = function.parameters.parameters.values() if function.parameters else ()
     named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     needed = [p.name for p in named if p.default is p.empty]
@@ -287,7 +287,7 @@ def refuse_more(function: Function, is_function: bool) -> None:
 
 
 def refuse_bound(forward: Any, name: str) -> None:
-    """Refuse a Function or an activation with tensors for some of its arguments."""
+    """Raise if a Function or an activation is bound to tensors."""
     held = list_tensors(forward)
     if held:
         raise RuleTypeError(
@@ -297,7 +297,7 @@ def refuse_bound(forward: Any, name: str) -> None:
 
 
 def refuse_tensors(forward: Any, name: str) -> None:
-    """Refuse what reads tensors from around it."""
+    """Raise if a forward reads tensors from around it."""
     held = list(read_state(owner_of_method(forward)).tensors) if holds_state(forward) else []
     if held:
         raise RuleTypeError(
@@ -308,5 +308,4 @@ def refuse_tensors(forward: Any, name: str) -> None:
 
 
 def forward_by_key(key: str) -> Forward:
-    """Return the forward of a key."""
     return _by_key.get(key) or find_forward(key)

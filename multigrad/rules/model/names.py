@@ -16,7 +16,7 @@ from ...trace.scope.lookups import NUMBERS, Lookup, note_lookup
 from ...trace.scope.schedule_values import meant, note_renamed
 
 RULES: dict[str, Any] = {}  # the Rules, by name
-LIBRARY: dict[str, Any] = {}  # multigrad's own, whatever stands in their places now
+LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now
 # Those of version 0.1.0: to register one of these names again is an error. The others give way to a
 # user's, also where that is registered before the library is imported.
 KEPT = frozenset({
@@ -24,7 +24,7 @@ KEPT = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params were looked up to, as `context` keeps them; empty where a name has changed.
+# What names with params mean (`acting._Form`); emptied when a name changes its meaning.
 IN_FORCE: dict[Any, Any] = {}
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
@@ -39,7 +39,7 @@ class Epoch:
 
 
 def get(rule: str | Callable[..., Any]) -> Any:
-    """Return a rule by name; a Rule or a callable is returned as it is; `xg.get` with its types."""
+    """Return the rule of a name; a Rule or a callable is returned itself (`xg.get`, untyped)."""
     if isinstance(rule, str):
         if rule not in RULES:
             load_library(rule)
@@ -68,8 +68,9 @@ def get(rule: str | Callable[..., Any]) -> Any:
 
 
 def as_registered(name: str) -> str | None:
-    """Return the name of a package's surrogate gradient as it is registered, for another spelling
-    of the package's own: its classes and its functions differ in case and underscores.
+    """Return a package's surrogate gradient as it is registered, for another spelling of its name.
+
+    A package's classes and functions differ in case and underscores. None: there is none.
     """
     if "." not in name:
         return None
@@ -99,7 +100,7 @@ def is_of_library(rule: Any) -> bool:
 
 
 def gives_way(name: str) -> bool:
-    """Return whether the rule of a name is one of multigrad's own that a user's takes the place of.
+    """Return whether a name is that of a library rule which a user's rule may replace.
 
     The library grows: code that was written for a smaller one registers what it likes.
     """
@@ -180,7 +181,7 @@ def near_names(word: str, docstrings: Mapping[str, str]) -> list[str]:
 
 
 def misspelled(word: str, names: Iterable[str]) -> list[str]:
-    """Return the name that is spelled nearly so."""
+    """Return the known name that is spelled most alike, in a list; none if no name is near."""
     import difflib  # 1 ms, and only errors need it
 
     by_lower = {name.lower(): name for name in names}
@@ -189,7 +190,7 @@ def misspelled(word: str, names: Iterable[str]) -> list[str]:
 
 
 def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
-    """Return the names that others call so: plain names first, then those of packages."""
+    """Return the names that are called so elsewhere: plain names first, then those of packages."""
     last = plain(word.rpartition(".")[2])
     if len(last) < 2:
         return []
@@ -203,7 +204,7 @@ def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Return a name as a spelling in another case, or with other underscores, gives it too."""
+    """Return a name without case and underscores, which is equal for all its spellings."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

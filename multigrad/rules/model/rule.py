@@ -1,4 +1,4 @@
-"""Rules: a Python function (or a chain of rules) and its parameters, and what it does.
+"""`Rule`: a Python function (or a chain of rules), its parameters, and what can be done with it.
 
 Three objects, from the author's to the machine's: a `Rule` is what people hold; a `Specialization`
 is a rule with its static params fixed, and owns graphs and lowered code; a `BoundRule` is one with
@@ -82,7 +82,7 @@ class Rule(InNotebooks):
         params: the parameters that may be set, with their defaults.
         native: see `register`.
         first_order: see `register`.
-        library: the one whose methods the function means, "" where the code tells.
+        library: the one whose methods the function calls; "": its code tells.
         prove: see `register`.
         shards: see `over`; None: the framework's own meaning.
         fused: see `xg.activation`; `rule.copy(fused=True)` gives the rule with another.
@@ -119,14 +119,14 @@ class Rule(InNotebooks):
         self.parts = parts
         self.native = native
         self.bound = types.MappingProxyType(dict(bound or {}))
-        # By what it does now, as parts are names.
+        # By what the rule does now: its parts are names, whose meaning may change.
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
-        self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, of `over`
+        self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, by shards
         self.signature_of_function: Any = None if parts else read_signature(name, function)
         own = None if function is None else function.__doc__  # that of None is a text from 3.13 on
         self.__doc__ = own or f"{name} applied in series."
         self.__name__ = getattr(function, "__name__", name)
-        # None where it was executed.
+        # None if `exec` made it.
         self.__module__ = getattr(function, "__module__", None) or type(self).__module__
         if function is not None:
             self.__wrapped__ = function
@@ -192,11 +192,7 @@ class Rule(InNotebooks):
         return types.MappingProxyType(found)
 
     def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
-        """Check the values of params, as far as they are numbers and known.
-
-        Args:
-            whole: they are all that is given: the others have their defaults.
-        """
+        # `whole`: params that are not given have their defaults.
         if whole and self.own_ranges:
             values = {**self.params, **values}
         for name, allowed in self.own_ranges.items():
@@ -252,15 +248,11 @@ class Rule(InNotebooks):
         return other
 
     def _frozen(self) -> Self:
-        """Return this rule with the names inside looked up now, and `native` decided by its parts.
-
-        Parts that run as they are make the whole do so; a part that must be captured makes the
-        whole.
-        """
         if self.function is not None:
             return self
         parts = tuple(part._frozen() for part in self._resolved_parts())
         native = self.native
+        # A part that runs as written makes the whole do so, else one that must be captured.
         for wish in (True, False):
             if native is None and any(part.native is wish for part in parts):
                 native = wish
@@ -332,7 +324,7 @@ class Rule(InNotebooks):
                 `Function.keeping`.
 
         Raises:
-            RuleValueError: it is another word.
+            RuleValueError: it is none of these words.
         """
         return self.copy(residuals=read_way(residuals, f"rule {self.name!r}"))
 
@@ -393,7 +385,7 @@ class Rule(InNotebooks):
                 params = {"threshold": threshold, **params}
         return self(None, xp.ones_like(x), x, **params)
 
-    factor.__dict__.update(autograph_info__={})  # a method has none of its class
+    factor.__dict__.update(autograph_info__={})  # AutoGraph does not look at a method's class
 
     def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
         """Return this rule with values for its params, checked.
@@ -409,7 +401,7 @@ class Rule(InNotebooks):
         return make_bound_rule(self, params)
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        """Apply the rule inside a capture."""
+        # Of schedules, their values now.
         values = {name: now(value) for name, value in {**params, **self.bound}.items()}
         if self.function is not None:
             if self.native is True:
@@ -432,7 +424,6 @@ class Rule(InNotebooks):
     def _run_native(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, params: Mapping[str, Any]
     ) -> Tensor:
-        """Apply the rule as it is, on a framework's tensors."""
         values = {**params, **self.bound}
         if self.function is not None:
             return self.function(ctx, grad_out, tin, **self.signature_of_function.select(values))
@@ -458,11 +449,13 @@ class Rule(InNotebooks):
             rule, params = bind_addressed(self, params)
             return rule(ctx, grad_out, tin, **params)
         if isinstance(grad_out, Value):
+            # In a capture no `BoundRule` is made, which would check them.
             self._check_names(params, self.signature)
             self._check_ranges({**params, **self.bound}, whole=True)
             if self.shards is not None:
                 return _record_part(self, grad_out, tin, params)
             return self._run(grad_out.trace, grad_out, tin, params)
+        # A rule may have a param of this name.
         key = None if self.signature.takes("key") else params.pop("key", None)
         in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
         return apply_rule(in_force, ctx, grad_out, tin)
@@ -496,11 +489,11 @@ class Rule(InNotebooks):
 
 
 def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
-    """Apply a rule over shards inside the capture of something else."""
     trace = grad_out.trace
     numbers = {name: value for name, value in params.items() if not isinstance(value, Value)}
     known = {name: 1.0 for name in params if name not in numbers}  # any: they are inputs
     bound_rule = rule.copy(ranges={})._over_shards(rule.shards).bound_rule({**numbers, **known})
+    # Facts are params' values, or those of the capture around.
     facts: dict[str, Any] = {}
     while True:
         try:
@@ -517,7 +510,6 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
 
 
 def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, Any]) -> Any:
-    """Return a fact that a capture needs: a param's value, or a fact of the surrounding capture."""
     name = fact.removeprefix("param:")
     if name in params and name not in known:
         return params[name]

@@ -1,6 +1,4 @@
-"""A rule under an activation is a Function: its forward is the activation's graph, its backward the
-rule's.
-"""
+"""A rule under an activation, as a Function: the activation's forward, the rule as its backward."""
 
 from __future__ import annotations
 
@@ -39,8 +37,7 @@ ONE_OUTPUT = optree.tree_structure(0)
 class RuleUnder(Recipe):
     """An activation whose backward is a rule; without a rule, its own derivative.
 
-    The rule is captured by itself, once for all activations, so that there are graphs in the place
-    of code.
+    The rule is captured by itself, once for all activations: there are graphs instead of code.
 
     Attributes:
         runtime: the names of the rule's run-time params.
@@ -74,9 +71,7 @@ class RuleUnder(Recipe):
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        """Return the layout of the input and the params: these are numbers, also where they come as
-        tensors.
-        """
+        """Return the layout of the input and the params, which are numbers even if tensors."""
         x = leaves[0]
         if isinstance(x, Value):
             dtype = x.node.type.dtype
@@ -98,8 +93,9 @@ class RuleUnder(Recipe):
             self.specialization.check_numbers(values)
 
     def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
+        # The specialization itself knows what its code reads besides the arguments.
         own = {fact: value for fact, value in facts.items() if not is_read(fact)}
-        forward = self.forward.graph_for(own)  # what that cannot do is no fault of the rule's
+        forward = self.forward.graph_for(own)  # outside `try`: its failure is not the rule's
         if leaves and not isinstance(leaves[0], Value):
             self.forward.prove(leaves[0])
         try:
@@ -131,9 +127,7 @@ class RuleUnder(Recipe):
         )
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare the rule with its graph, in the dtype of a call where that was not done when it
-        was captured, or on the input of a call.
-        """
+        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
         if self.specialization is None or not leaves or isinstance(leaves[0], Value):
             return ""
         own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
@@ -148,7 +142,7 @@ class RuleUnder(Recipe):
         return ""
 
     def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:
-        """Say which tensor and which params the rule is captured for, where these are known."""
+        # The proof takes values like those of the call.
         if self.specialization is None or not leaves or isinstance(leaves[0], Value):
             return nullcontext()
         return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
@@ -171,6 +165,7 @@ class RuleUnder(Recipe):
         return Recorded(forward_on(backend, self.forward)(tin), pull, takes_ctx=True)
 
 
+# The named activations as plain functions, by backend and name.
 _forwards: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
@@ -185,21 +180,22 @@ def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]
 
 
 def lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], Tensor]:
-    """Return the same of a function; as it is, where its graph is not the same for all inputs."""
+    """Return a function lowered to a backend; itself, if its graph depends on the input."""
     try:
         return lower_forward(forward, backend)
     except TraceError:
         return forward.function
 
 
+# Activations without a rule, by name.
 _derived: dict[str, Function] = {}
 
 
 def put_under(specialization: Specialization | None, forward: Forward) -> Function:
-    """Return a rule under an activation as a Function of the input and the run-time params; one for
-    each pair.
+    """Return a rule under an activation as a Function of the input and the run-time params.
 
-    Without a rule, the activation with its true derivative, or with the gradient of its own.
+    There is one for each pair. Without a rule, it is the activation with its true derivative, or
+    with the gradient of its own.
     """
     if isinstance(forward, ForwardOfCode):
         if specialization is None:
@@ -211,6 +207,7 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     if function is None:
         function = Function(RuleUnder(specialization, forward))
         if specialization is not None:
+            # The graphs are the code's, and outlive this Function.
             captures = function.captures
             captures.variants = specialization.variants.setdefault(forward.name, captures.variants)
         function = known.setdefault(forward.name, function)

@@ -238,7 +238,7 @@ def test_generator_function_cannot_be_decorated_and_closes_its_own_use() -> None
             yield factors()
             yield factors()
 
-    with pytest.raises(TypeError, match="inside of it"):
+    with pytest.raises(TypeError, match="inside it"):
         scale(3.0)(steps)
     assert list(steps()) == [2.0, 2.0]
     assert factors() == 1.0
