@@ -92,8 +92,8 @@ class Anneal(keras.callbacks.Callback):
         self._schedules: list[Schedule] = []
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Find the Variables."""
-        put_first(self)  # what saves the model at a batch's or epoch's end saves it after our step
+        """Find the Variables or schedules to set."""
+        put_first(self)  # callbacks that save the model at the end of a batch must see our step
         self._has_begun = False
         if self.schedule is None:
             self._schedules = find_schedules(self.model, self.param, self.layers)
@@ -113,7 +113,7 @@ class Anneal(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the param for a step."""
         self._first_of_execution = batch
-        if not self._has_begun:  # a callback that brings the model back has done so by now
+        if not self._has_begun:  # a callback that restores the model has done so by now
             optimizer = getattr(self.model, "optimizer", None)
             self.step = 0 if optimizer is None else int(read_array(optimizer.iterations))
             self._has_begun = True
@@ -128,7 +128,7 @@ class Anneal(keras.callbacks.Callback):
             self._step(made)
 
     def _step(self, number: int) -> None:
-        reset = FITTED.set(self._model)  # not `model`, which on jax brings all weights back
+        reset = FITTED.set(self._model)  # not `model`, which on jax restores all weights
         try:
             for schedule in self._schedules:
                 schedule.step(number)
@@ -143,8 +143,10 @@ class Anneal(keras.callbacks.Callback):
                 "expected a number"
             )
         number = float(value)
+        # all are checked first: an error leaves every Variable as it was
         for params, _ in self._variables:
             self._check(params, number, step)
+        # a schedule called for a step still counts by itself
         if isinstance(schedule, Schedule):
             schedule.load_state_dict({"count": step})
         for _, variable in self._variables:
@@ -161,7 +163,7 @@ class Anneal(keras.callbacks.Callback):
 
 
 def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
-    """Return the params in a model by who has them, of the layers of these names."""
+    """Return the params in a model by the name of their layer, for layers of these names."""
     holders = dict(find_params(model))
     if names is None:
         return holders
@@ -176,7 +178,7 @@ def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
 
 
 def find_schedules(model: Any, param: str | None, names: list[str] | None) -> list[Schedule]:
-    """Return the schedules that a param in a model was given as, each once; None: any param."""
+    """Return the distinct schedules of a param in a model, or of any param."""
     found: dict[int, Schedule] = {}
     for params in find_holders(model, names).values():
         for name, schedule in params.schedules.items():
@@ -192,9 +194,7 @@ def find_schedules(model: Any, param: str | None, names: list[str] | None) -> li
 
 
 def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:
-    """Return the Variables of that param in a model, in the layers of these names, with the params
-    that they are among.
-    """
+    """Return the Variables of a param in a model, each with the params that it is among."""
     holders = find_holders(model, names)
     having = {name: params for name, params in holders.items() if param in params}
     if not having:
@@ -213,11 +213,12 @@ def find_variables(model: Any, param: str, names: list[str] | None) -> list[tupl
 
 
 def find_params(model: Any) -> Iterator[tuple[str, RuleParams]]:
-    """Yield name and params of each layer that has a rule of its own, and of the optimizer."""
+    """Yield name and params of each layer with a rule of its own, and of the optimizer."""
     for layer in model._flatten_layers():
         if isinstance(layer, Activation) and len(layer.params):
             yield layer.name, layer.params
     optimizer = getattr(model, "optimizer", None)
+    # optimizers wrap others: ours, and LossScaleOptimizer
     while optimizer is not None:
         params = getattr(optimizer, "params", None)
         if isinstance(params, RuleParams):

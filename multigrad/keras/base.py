@@ -1,7 +1,6 @@
-"""What the layers have in common: they hold an object, and call it in Keras's backend or in another
-one.
+"""The base of layers that hold an object and call it on Keras's backend or on another one.
 
-It may be exchanged at any time, and then what was compiled with it is compiled anew.
+The object may be exchanged at any time; then the steps compiled with it are compiled again.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ Tensor = Any
 
 
 class Held:
-    """What a layer calls, and where. Another takes its place when one of them is assigned.
+    """The object that a layer calls, and its backend. Assigning either makes a new one.
 
     Attributes:
-        guest: the framework to run in, where it is not Keras's own.
-        superseded: whether another has taken its place, so that what was traced with it is stale.
+        guest: the framework to run in, if it is not Keras's own.
+        superseded: whether a newer one replaced it, so that traces made with it are stale.
     """
 
     __slots__ = ("backend", "guest", "superseded", "what")
@@ -44,17 +43,17 @@ class Held:
 
 
 class HoldingLayer(keras.layers.Layer):
-    """A layer that calls what it holds, in some backend; each kind of layer says how."""
+    """A layer that calls the object it holds, on some backend; subclasses say how."""
 
     _held: Held
-    # Raises UnsupportedOp where a backend is known to lack an op of what is to be held.
+    # Raises UnsupportedOp if a backend is known to lack an op of the object.
     _check: Callable[[Any, Backend], None]
-    # What has the outputs' shapes and dtypes; no gradient is taken.
+    # Outputs of the right shapes and dtypes, without a gradient.
     _call_symbolically: Callable[..., Any]
     # The outputs on Keras's own backend, and those of another framework.
     _call_here: Callable[..., Any]
     _call_elsewhere: Callable[..., Any]
-    # What is held as data, by the names of arguments, and back.
+    # The object as data, by the names of arguments, and back.
     _describe: Callable[[], dict[str, Any]]
     _read: ClassVar[Callable[[str, Mapping[str, Any]], dict[str, Any]]]
 
@@ -62,7 +61,7 @@ class HoldingLayer(keras.layers.Layer):
         super().__init__(**options)
         self.supports_masking = True
         self._traced_for: weakref.WeakSet[Any] = weakref.WeakSet()
-        # jax has no generator to draw from; as in Dropout, the model's state holds one.
+        # jax has no generator to draw from, so the model's state holds one, as for Dropout.
         self.seed_generator = keras.random.SeedGenerator() if BACKEND == "jax" else None
 
     # --- what it holds ----------------------------------------------------------------------------
@@ -75,7 +74,7 @@ class HoldingLayer(keras.layers.Layer):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Renew what was compiled once another object is held; an error brings the old one back."""
+        # an error, as of an op that the backend lacks, restores the old object
         before, supports_jit = self._held, self.supports_jit
         try:
             yield
@@ -98,33 +97,33 @@ class HoldingLayer(keras.layers.Layer):
                 self._hold(self._held.what, backend)
 
     def _draw_words(self, subject: str) -> Tensor:
-        """Return the generator's next state: two words, known at run time."""
         assert self.seed_generator is not None
         refuse_scan(subject)
+        # Keras makes this part of the state of a compiled step
         return self.seed_generator.next().astype("uint32")
 
     # --- calls ------------------------------------------------------------------------------------
 
     @keeping_weights
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs of a call, wherever it is to run."""
         held = self._held
         if in_symbolic_scope():
             if held.guest is not None:
                 refuse_xla(self)
             return self._call_symbolically(*args, **kwargs)
         if NOTES_MODELS:
+            # the compiled steps of these models are renewed when the object changes
             note_models(self._traced_for, find_tensor((args, kwargs)))
         if HOST.compiler.on_depend is not None:
             HOST.compiler.on_depend(held)
         if held.guest is None:
             return self._call_here(*args, **kwargs)
+        # a file must run where no other framework is installed
         if is_exporting(find_tensor((args, kwargs))):
             return self._call_exported(*args, **kwargs)
         return self._call_elsewhere(*args, **kwargs)
 
     def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs on Keras's own backend: a file must run where no other is."""
         return self._call_here(*args, **kwargs)
 
     # --- saving -----------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class HoldingLayer(keras.layers.Layer):
 
 @contextmanager
 def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Tell a rule's param among Keras's options, where Keras knows no such option."""
+    """Raise a better error if an unknown Keras option is a param of the rule."""
     try:
         yield
     except ValueError as error:
@@ -164,7 +163,7 @@ def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator
 
 
 def list_leaves(given: Any) -> list[Any]:
-    """Return the leaves of nested arguments; unlike Keras's own, compilers can read this code."""
+    """Return the leaves of nested arguments; compilers can read this code, unlike Keras's own."""
     if isinstance(given, dict):
         given = list(given.values())
     if not isinstance(given, tuple | list):

@@ -1,8 +1,8 @@
-"""What to do when a layer's structure changes (its rule, its backend) after a step was compiled.
+"""Compiled steps of Keras models: what to renew when a layer's rule or backend changes.
 
-torch.compile sees it by its guards and jax by a key of all its caches (`Compiler.on_replace`);
-TensorFlow's graphs can only be made anew, so a layer notes for which models it was traced. A graph
-that nobody makes anew raises StaleTraceError.
+torch.compile notices by its guards and jax by a key of all its caches (`Compiler.on_replace`).
+TensorFlow's graphs can only be made again, so a layer notes the models for which it was traced; a
+stale graph that is not made again raises StaleTraceError.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tracing import HOST, find_state, running
 
 Tensor = Any
 STEPS = ("train", "test", "predict")
-# Where Keras's own steps hold what they have traced.
+# Whether Keras's own steps hold traces, so that a layer must know the models that call it.
 NOTES_MODELS = HOST.compiler.on_read is not None
 
 
@@ -32,27 +32,26 @@ def note_models(models: weakref.WeakSet[Any], x: Tensor) -> None:
 
 
 def fetch_state(models: Iterable[Any]) -> None:
-    """Bring back into a model what a training step has taken from it (amid `fit` on jax)."""
+    """Restore the weights that a training step has taken from models (amid `fit` on jax)."""
     for model in models:
         fetch = getattr(model, "jax_state_sync", None)
         if fetch is not None:
             fetch()
 
 
-# The model whose `fit` runs a callback of ours: neither a layer nor an optimizer has it.
+# The model whose `fit` runs our callback: layers and optimizers do not know their models.
 FITTED: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_keras_fitted", default=None)
 
 
 def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
-    """Assign to a Variable, also to one that a training step has taken from one of these models
-    (amid `fit` on jax): the next step takes the number. Return whether that was done.
-    """
+    """Assign to a Variable, even amid `fit` on jax; return whether that worked."""
     if is_taken(variable):
+        # a training step on jax has taken the Variable's value, and would overwrite an assignment
         fitted = FITTED.get()
         models = [*models] if fitted is None else [fitted, *models]
         if any(put_in_state(model, variable, number) for model in models):
             return True
-        fetch_state(models)  # to fetch all takes longer
+        fetch_state(models)  # this fetches all weights, which takes longer
         if is_taken(variable):
             return False
     write = HOST.tensors.write_number
@@ -62,7 +61,7 @@ def assign_number(variable: Any, number: float, models: Iterable[Any]) -> bool:
 
 
 def read_value(value: Tensor) -> Any:
-    """Return a Variable's value as a tensor, or as a number where that is faster."""
+    """Return a Variable's value as a tensor, or as a number if that is faster."""
     return value if HOST.tensors.read_number is None else HOST.tensors.read_number(value)
 
 
@@ -76,30 +75,28 @@ def is_taken(variable: Any) -> bool:
 
 
 def put_in_state(model: Any, variable: Any, number: float) -> bool:
-    """Put a number where the next step of `fit` on jax takes a Variable's value from, and where
-    Keras brings it back from; return whether it was found there.
-    """
+    """Put a number where the next step of `fit` on jax reads a Variable, if it is there."""
     copies = getattr(model, "_jax_state", None)
     if not copies or model._jax_state_synced or variable._layout is not None:
         return False
     state = find_state(model)
     for group, values in zip(TAKEN["fit"], state, strict=False):
+        # Keras restores the model from these copies, so both must have the number
         copy = copies.get(TAKEN_AS.get(group))
         if not copy:
             continue
         for place, each in enumerate(variables_of(model, group)):
             if each is variable and isinstance(values, list):
-                # An array of NumPy: the step takes it as it is, and faster than it is made a
-                # tensor here.
+                # a NumPy array: the step converts it faster than we would here
                 values[place] = copy[place] = np.asarray(number, variable._dtype)
                 return True
     return False
 
 
-# By what names Keras on jax tells what it has taken, of the groups that hold a rule's numbers.
+# Keras's names on jax for the taken groups that hold a rule's numbers.
 TAKEN_AS = {"state": "non_trainable_variables", "optimizer": "optimizer_variables"}
 
-# What each loop of Keras on jax has taken out of the model, in the order of its local `state`.
+# The groups that each loop of Keras on jax takes out of the model, in the order of `state`.
 TAKEN = {
     "fit": ("model", "state", "optimizer", "metrics"),
     "evaluate": ("model", "state", "metrics"),
@@ -108,10 +105,10 @@ TAKEN = {
 
 
 def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a layer's `call` after whose failure the model still has its weights.
+    """Return a layer's `call` that restores the model's weights if it raises.
 
-    Keras (3.15) on jax takes them out of the model while a step runs, and an error in the step
-    would lose them.
+    Keras (3.15) on jax takes the weights out of the model while a step runs, and loses them on an
+    error.
     """
     if not hasattr(keras.Model, "jax_state_sync"):
         return call
@@ -128,18 +125,18 @@ def keeping_weights(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def give_back_weights() -> None:
-    """Put the weights back into the model whose `fit`, `evaluate` or `predict` is running."""
+    """Restore the weights of the model whose `fit`, `evaluate` or `predict` runs."""
     for model, frame in running(*TAKEN):
         state = frame.f_locals.get("state")
         for group, values in zip(TAKEN.get(frame.f_code.co_name, ()), state or (), strict=False):
             for variable, value in zip(variables_of(model, group), values, strict=False):
                 if variable._value is None:
-                    # Not `assign`: within a step that is the step's own.
+                    # not `assign`, which within a step writes to the step's state
                     variable._value = value
 
 
 def variables_of(model: Any, group: str) -> list[Any]:
-    """Return the Variables of a model that a loop takes together."""
+    """Return one of the groups of a model's Variables that a loop takes."""
     if group == "optimizer":
         return model.optimizer.variables
     names = {"model": "trainable", "state": "non_trainable", "metrics": "metrics"}
@@ -147,10 +144,10 @@ def variables_of(model: Any, group: str) -> list[Any]:
 
 
 def find_compiled(layers: Iterable[Any]) -> list[Any]:
-    """Return the models, alive anywhere, that hold one of these layers and have compiled steps.
+    """Return all living models with compiled steps that hold one of these layers.
 
-    Nothing in Keras leads from a layer to the models made of it (one of its features, a trainer
-    around it), and a step of theirs that stayed as it was compiled would be silently stale.
+    Keras has no reference from a layer to the models made of it (a model of its features, a trainer
+    around it), and a compiled step that is not renewed would be silently stale.
     """
     changed = {id(layer) for layer in layers}
     models = [each for each in gc.get_objects() if issubclass(type(each), keras.Model)]
@@ -163,7 +160,7 @@ def find_compiled(layers: Iterable[Any]) -> list[Any]:
 
 
 def renew_steps(models: Iterable[Any]) -> None:
-    """Let what was compiled for these models be compiled anew."""
+    """Renew the compiled steps of these models."""
     if HOST.compiler.on_replace is not None:
         HOST.compiler.on_replace()
     for model in models:

@@ -44,6 +44,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
     name = given if isinstance(given, str) else find_name(rule)
     bound = dict(rule.bound)
     if name is not None:
+        # params bound at registration come with the name
         bound = {k: v for k, v in bound.items() if k not in get(name).bound}
     data: dict[str, Any] = {} if name is None else {"name": name}
     if not is_own(rule):
@@ -55,7 +56,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
                 raise RuleError(explain_nameless(rule, error)) from error
     if name is None:
         if "graph" in data and (rule.function is not None or not all(map(is_own, rule.parts))):
-            return data  # with what is bound
+            return data  # bound params are part of the graph
         data = {"compose": [describe_rule(part) for part in rule.parts]}
     if bound:
         data["params"] = describe_params(bound)
@@ -63,7 +64,7 @@ def describe_rule(rule: Any, settled: Mapping[str, Any] | None = None) -> RuleDa
 
 
 def is_own(rule: Any) -> bool:
-    """Return whether a rule is one of multigrad's own, the same wherever it is installed."""
+    """Return whether a rule is multigrad's own, the same in every installation."""
     return f"{getattr(resolve(rule).function, '__module__', None)}.".startswith(OWN)
 
 
@@ -71,7 +72,7 @@ def find_name(rule: Rule) -> str | None:
     """Return the name under which a rule, bound params aside, is registered now."""
     known = rules()
     names = [rule.name] if rule.name in known else []
-    if rule.function is not None:  # a function that was registered, given as it is
+    if rule.function is not None:  # a registered function, given as an object
         names += known
     return next((name for name in names if is_same(get(name), rule)), None)
 
@@ -86,7 +87,6 @@ def is_same(registered: Rule, rule: Rule) -> bool:
 
 
 def explain_nameless(rule: Rule, error: MultigradError) -> str:
-    """Return why a rule cannot be saved, and what to do."""
     word = rule.name if rule.name.isidentifier() and rule.name not in rules() else "my_rule"
     return (
         f"rule {rule.name!r} cannot be saved as a graph ({error}), and no name stands for it. "
@@ -115,9 +115,7 @@ def _as_json(name: str, value: Any) -> Any:
 
 
 def read_both(rule: RuleData, params: Any) -> tuple[str | Rule | None, dict[str, Any]]:
-    """Return the rule and the params of a layer; what the rule's graph has settled is no param any
-    more.
-    """
+    """Return a layer's rule and params, without those that the rule's graph has fixed."""
     found, given = None if rule is None else _read_rule(rule), read_params(params)
     if isinstance(found, Rule):
         given = {name: value for name, value in given.items() if name not in found.bound}
@@ -163,7 +161,7 @@ def read_graph(data: Any) -> Rule:
 
 
 def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
-    """Return whether a name stands for the saved rule here; with a warning, if for another one."""
+    """Return whether a name means the saved rule here; warn if it means another one."""
     if name not in rules():
         return False
     try:
@@ -172,6 +170,7 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
             **{k: v for k, v in saved.bound.items() if k not in now.bound}
         ).to_dict()
     except MultigradError:
+        # a rule that cannot be captured here cannot be compared
         now = None
     if without_texts(now) == without_texts(data):
         return True
@@ -184,7 +183,7 @@ def has_same_meaning(name: str, saved: Rule, data: Any) -> bool:
 
 
 def without_texts(data: Any) -> Any:
-    """Return a document without names, docstrings, places of code and ranges: none acts."""
+    """Return a document without names, docstrings, positions and ranges, which do not act."""
     if isinstance(data, Mapping):
         texts = ("doc", "at", "name") if "first_order" in data else ("at", "range")
         return {k: without_texts(v) for k, v in data.items() if k not in texts}
@@ -192,7 +191,7 @@ def without_texts(data: Any) -> Any:
 
 
 def find_rule(name: str) -> Rule:
-    """Return the rule that a saved name stands for here."""
+    """Return the rule that a saved name means here."""
     try:
         return resolve(name)
     except RuleError as error:
@@ -200,7 +199,7 @@ def find_rule(name: str) -> Rule:
 
 
 def read_backend(layer: str, name: Any) -> str | None:
-    """Return a saved layer's backend; None, with a warning, where it is not installed."""
+    """Return a saved layer's backend; None, with a warning, if it is not installed."""
     if name is None:
         return None
     if not isinstance(name, str) or name not in entry_points():
@@ -221,7 +220,7 @@ def read_backend(layer: str, name: Any) -> str | None:
 
 
 def read_params(data: Any) -> dict[str, Any]:
-    """Return params from JSON values; a rule's static params may be tuples, never lists."""
+    """Return params from JSON values."""
     if data is not None and not isinstance(data, Mapping):
         raise FormatError(f"a saved rule's params are values by name, got {str(data)[:200]}")
     return {name: _from_json(value) for name, value in (data or {}).items()}
@@ -230,4 +229,5 @@ def read_params(data: Any) -> dict[str, Any]:
 def _from_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return schedules.from_dict(value)
+    # static params may be tuples, but never lists
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
 """`multigrad.keras.CustomGradient`: any Function as a Keras 3 layer.
 
-The layer hands the native tensors of Keras's backend to the Function, or to a bridge. What it adds
-is Keras's: shapes of symbolic calls, masks, a config in which the Function is data, a state for
+The layer passes the native tensors of Keras's backend to the Function, or to a bridge. It adds what
+Keras needs: shapes of symbolic calls, masks, a config in which the Function is data, a state for
 random draws where the framework has no generator, and compiled steps that follow when the Function
 or the backend is assigned.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import keras
 
-# Keras (3.15) has no public names for them.
+# Keras (3.15) has no public names for these.
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ..backend.contract import Backend
@@ -118,7 +118,7 @@ class CustomGradient(HoldingLayer):
     # --- calls ------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the Function's outputs."""
+        # masks are passed here, after the call, as only here all arguments are known
         outputs = super().__call__(*args, **kwargs)
         hand_on_mask((args, kwargs), outputs)
         return outputs
@@ -133,6 +133,7 @@ class CustomGradient(HoldingLayer):
         try:
             return run_captured(self._drawing, args, kwargs)
         except (NotCaptured, UnsupportedOp):
+            # jax's symbolic lengths cannot be given to another framework
             if not knows_lengths(args, kwargs):
                 return imitate_outputs(self.function, args, kwargs, guest)
             return self._call_elsewhere(*args, **kwargs)
@@ -141,7 +142,6 @@ class CustomGradient(HoldingLayer):
         return self._drawing(*args, **kwargs)
 
     def _call_exported(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the outputs on Keras's own backend: a file must run where no other is."""
         try:
             return run_captured(self._drawing, args, kwargs)
         except NotCaptured as error:
@@ -181,7 +181,7 @@ class CustomGradient(HoldingLayer):
         return keras.tree.map_structure(lambda y: getattr(y, "shape", None), outputs)
 
     def compute_mask(self, inputs: Any, previous_mask: Any) -> None:
-        """Return None: `__call__` hands masks on, as it knows all arguments."""
+        """Return None: `__call__` passes masks, as it knows all arguments."""
 
     # --- saving -----------------------------------------------------------------------------------
 
@@ -195,10 +195,10 @@ class CustomGradient(HoldingLayer):
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """A Function's signature, as Keras reads that of a layer's `call`.
+    """A Function's signature in the form that Keras reads of a layer's `call`.
 
-    Keras knows no argument that nests tensors with other values, so each leaf counts as an argument
-    of its own.
+    Keras knows no argument that nests tensors with other values, so each leaf counts as an
+    argument.
     """
 
     owner: str
@@ -216,7 +216,7 @@ class CallSignature:
         Raises:
             TypeError: the Function does not take them.
         """
-        # Once for each way of calling: compilers do not like to read it.
+        # Once for each way of calling, as compilers cannot follow the check.
         way = f"{len(args)} {' '.join(kwargs)}"
         if way not in self.checked:
             self._check(args, kwargs)
@@ -242,11 +242,11 @@ class Bound:
     arguments: dict[str, Any]
 
     def apply_defaults(self) -> None:
-        """Do nothing: a default is the Function's own affair."""
+        """Do nothing: the Function fills in its defaults."""
 
 
 def check_function(layer: str, function: Any) -> None:
-    """Refuse what is not a Function, with what to write."""
+    """Raise, with advice, if an object is not a Function."""
     if isinstance(function, Function):
         return
     given = getattr(function, "__name__", None) or type(function).__name__
@@ -268,7 +268,7 @@ def check_function(layer: str, function: Any) -> None:
 
 
 def hand_on_mask(given: Any, output: Any) -> None:
-    """Give an output the mask of the one argument that has one, where their shapes are the same."""
+    """Give an output the mask of the only masked argument, if their shapes are equal."""
     masked = [leaf for leaf in list_leaves(given) if get_keras_mask(leaf) is not None]
     if len(masked) != 1:
         return

@@ -1,7 +1,7 @@
-"""A Function as an operation of a Keras model under construction, and how a config holds it.
+"""A Function as an operation of a Keras model under construction, and its form in a config.
 
-A call on symbolic tensors becomes an operation of the model, which holds the Function as data, so
-that a model that was saved loads without its source.
+A call on symbolic tensors becomes an operation of the model that holds the Function as data, so
+that a saved model loads without its source.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ..rules.model.forwards_of_code import ForwardOfCode
 from ..rules.saving.files import from_dict
 from .tracing import BACKEND
 
-# --- what a Function gives for the symbolic tensors of a model under construction -----------------
-# It is traced by Keras, as Keras's own operations are; where only another framework can run it, it
-# is tried there.
+# --- the outputs of a Function for symbolic tensors -----------------------------------------------
+# Keras traces a Function as it does its own operations. One that only another framework can run is
+# tried there on zeros.
 Tensor = Any
 FOUND = object()
 
 
 def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return symbolic outputs by a call in a trace of Keras's; numbers and words stay."""
+    """Return symbolic outputs by Keras's trace of a call; numbers and words stay."""
     leaves, tree = flatten(args, kwargs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
     seen: list[Any] = []
@@ -57,7 +57,7 @@ def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a Function's outputs on the tensors' own framework, by what was captured of it.
+    """Return a Function's outputs by its captured graphs, on the tensors' own framework.
 
     Raises:
         NotCaptured: it cannot be captured, or must not be.
@@ -71,7 +71,7 @@ def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, An
 def probe_outputs(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], guest: str
 ) -> Any:
-    """Return symbolic outputs of what only another framework can run, by a run on zeros."""
+    """Return symbolic outputs by a run on zeros in another framework."""
     leaves, tree = flatten(args, kwargs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
     dtypes = [as_numpy_dtype(leaves[i].dtype) for i in places]
@@ -101,12 +101,11 @@ def probe_outputs(
 def imitate_outputs(
     function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], guest: str
 ) -> Any:
-    """Return zeros like the outputs of what only another framework can run, in a trace that knows
-    lengths by name (jax).
-    """
+    """Return zeros like the outputs in jax's trace with symbolic lengths."""
     leaves, tree = flatten(args, kwargs)
     leaves = [unwrap(leaf) for leaf in leaves]
     shapes = [tuple(leaf.shape) for leaf in leaves if owner_of(leaf) is not None]
+    # every open length of the outputs gets the first symbolic one
     named = next(n for shape in shapes for n in shape if not isinstance(n, int))
     args, kwargs = optree.tree_unflatten(tree, [_forget_names(leaf) for leaf in leaves])
     flat, nesting = optree.tree_flatten(
@@ -122,7 +121,7 @@ def imitate_outputs(
 
 
 def knows_lengths(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether each length of each tensor is a number, or nothing."""
+    """Return whether every length is a number or None, and none is symbolic."""
     tensors = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
     shapes = [tuple(x.shape) for x in tensors if owner_of(x) is not None]
     return all(n is None or isinstance(n, int) for shape in shapes for n in shape)
@@ -194,7 +193,7 @@ class FunctionOperation(keras.Operation):
 
 # --- as data --------------------------------------------------------------------------------------
 def describe_function(owner: str, function: Function) -> dict[str, Any]:
-    """Return the Function of a layer or an operation as data: what was captured of it."""
+    """Return the Function of a layer or operation as data: its captured graphs."""
     try:
         return function.to_dict()
     except MultigradError as error:
@@ -202,7 +201,7 @@ def describe_function(owner: str, function: Function) -> dict[str, Any]:
 
 
 def read_function(owner: str, data: Any) -> Function:
-    """Return the Function that `describe_function` described."""
+    """Return the Function from the data of `describe_function`."""
     try:
         function = from_dict(data)
     except FormatError as error:
@@ -215,7 +214,7 @@ def read_function(owner: str, data: Any) -> Function:
 
 
 def describe_forward(owner: str, forward: Forward) -> Any:
-    """Return the forward of a layer as data: a name, or the Function of code in its place."""
+    """Return a layer's forward as data: a name, or the Function of the user's code."""
     if isinstance(forward, ForwardOfCode):
         try:
             function = forward.saved()

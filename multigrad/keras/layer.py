@@ -1,7 +1,7 @@
 """`multigrad.keras.Activation`: the activation as a Keras 3 layer.
 
-The layer hands the native tensors of Keras's backend to the core's `Activation`. What it adds is
-Keras's: a config in which the rule is data, params that are Variables, a state for random draws
+The layer passes the native tensors of Keras's backend to the core's `Activation`. It adds what
+Keras needs: a config in which the rule is data, params that are Variables, a state for random draws
 where the framework has no generator, and compiled steps that follow when the rule or the backend is
 assigned.
 """
@@ -37,7 +37,7 @@ from .params import COUNT, Params, spread_defaults, unchanged_on_failure
 from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
-# Keras's own property, as a function: Dynamo (torch 2.13) reads none through `super()`.
+# Keras's own property, as a function: Dynamo (torch 2.13) cannot read one through `super()`.
 all_weights: Any = keras.layers.Layer.weights.fget
 
 
@@ -119,8 +119,8 @@ class Activation(HoldingLayer):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "rule":
-            # TensorFlow's tracking would leave out an assignment of the same name, which may have
-            # another meaning now.
+            # TensorFlow's tracking would skip an assignment of the same name, which may have a
+            # new meaning.
             object.__setattr__(self, name, value)
         else:
             super().__setattr__(name, value)
@@ -156,6 +156,7 @@ class Activation(HoldingLayer):
     def params(self, params: Mapping[str, Any] | None) -> None:
         activation, found, own = make_activation(self._activation.forward, self.rule, params)
         bound_rule = bound_rule_of(activation)
+        # only numbers differ: the Variables are set, and nothing is compiled again
         if bound_rule is not None and self._is_same_code(bound_rule):
             fetch_state(self._traced_for)
             with unchanged_on_failure(self):
@@ -166,12 +167,12 @@ class Activation(HoldingLayer):
     def _take(
         self, activation: AnyActivation, found: Rule | None, params: Mapping[str, Any]
     ) -> None:
-        """Take another rule, or params that are part of its code."""
         with self._changing():
             self._hold(activation, self.backend)
             fetch_state(self._traced_for)
             before = self._params.state().values()
             self._params = Params(self, params, found, bound_rule_of(activation))
+            # after the new ones exist, so that an error leaves the old ones tracked
             for variable in before:
                 self._untrack_variable(variable)
 
@@ -192,7 +193,7 @@ class Activation(HoldingLayer):
         return [weight for weight in found if not any(weight is number for number in numbers)]
 
     def _is_same_code(self, then: BoundRule) -> bool:
-        """Return whether a rule differs from the own one in its Variables' values only."""
+        """Return whether a rule differs from the layer's only in its Variables' values."""
         now = bound_rule_of(self._activation)
         if now is None or now.specialization.id != then.specialization.id:
             return False
@@ -206,7 +207,7 @@ class Activation(HoldingLayer):
         try:
             graph = bound_rule.graph()
         except (MultigradError, NeedsConcrete):
-            return  # it looks at its input, or runs as it is
+            return  # it branches on its input, or runs uncaptured
         find_lacking(bound_rule.specialization.subject, backend, graph)
 
     # --- calls ------------------------------------------------------------------------------------
@@ -215,15 +216,15 @@ class Activation(HoldingLayer):
         return self._run(inputs)
 
     def _call_symbolically(self, inputs: Tensor) -> Tensor:
-        """Return the inputs, which the output is like; without a rule, what a function gives."""
+        """Return outputs of the right shape: the inputs, or those of a function without a rule."""
         bound_rule = bound_rule_of(self._activation)
         if bound_rule is not None:
             check_float(inputs, bound_rule.specialization.rule)
         return inputs if self._keeps_shape() else self._activation.forward.function(inputs)
 
     def _keeps_shape(self) -> bool:
-        """Return whether the output has the inputs' shape and dtype whatever these are."""
         activation = self._activation
+        # a rule acts only on functions that keep shape and dtype
         return activation.rule is not None or not isinstance(activation.forward, ForwardOfCode)
 
     def _call_here(self, inputs: Tensor) -> Tensor:
@@ -255,18 +256,17 @@ class Activation(HoldingLayer):
         return y
 
     def _infer(self, inputs: Tensor, where: str) -> Tensor:
-        """Return the activation under no rule, in a trace that refuses gradients."""
         forward = self._activation.forward
         return run_inference(lambda x: call_activation(forward, None, x, where), inputs)
 
     def _in_force(self, values: tuple[Any, ...]) -> Any:
-        """Return the rule that acts; without a key it draws from the layer's own generator."""
         activation = self._activation
         in_force = activation.with_values(values) if values else activation.in_force()
         if in_force is None or in_force.counter is not None or self.seed_generator is None:
             return in_force
         subject = in_force.specialization.subject
 
+        # the layer's generator is state of the compiled step, so each step draws new numbers
         def draw_key() -> Tensor:
             return HOST.draws.fold_in(self._draw_words(subject), 0)
 
@@ -326,8 +326,8 @@ class Activation(HoldingLayer):
         """
         names = list(store.keys())
         if not names:
-            # Saved without a rule, or with an object that stands in several layers: Keras saves it
-            # with the first.
+            # Saved without a rule, or with an object that several layers share: Keras saves it with
+            # the first.
             return
         if sorted(n for n in names if not n.endswith(COUNT)) != sorted(self._params.variables):
             raise RuleError(
@@ -339,8 +339,8 @@ class Activation(HoldingLayer):
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class ActivationFunction(Activation):
-    """What `activation` returns: an `Activation` that takes its tensor in the dtype of the layer
-    that holds it.
+    """The `Activation` that `activation` returns: it computes in the dtype of the layer that holds
+    it.
 
     Examples:
         >>> import keras, multigrad.keras
@@ -379,10 +379,10 @@ def activation(
 def make_activation(
     forward: Forward, rule: Any, params: Mapping[str, Any] | None
 ) -> tuple[AnyActivation, Rule | None, dict[str, Any]]:
-    """Return the core's activation, the rule that is its own one now, and the params of the whole.
+    """Return the core's activation, its own rule now, and the params of the whole rule.
 
-    What the parts of a composed rule agree on is a param of the whole; what is of one part alone
-    ("noise.sigma") is bound to it.
+    A param on which the parts of a composed rule agree is a param of the whole; one of a single
+    part ("noise.sigma") is bound to it.
     """
     own = read_given(params)
     if rule is None:
@@ -395,6 +395,6 @@ def make_activation(
 
 
 def bound_rule_of(activation: AnyActivation) -> BoundRule | None:
-    """Return an activation's own rule with its params; None where `use` decides."""
+    """Return an activation's own rule with its params; None if `use` decides."""
     in_force = activation.own_in_force()
     return None if in_force is None else in_force.bound_rule

@@ -1,8 +1,8 @@
 """`multigrad.keras.apply_to_gradients`: an optimizer whose steps see the gradients after a rule.
 
-The optimizer wraps another one, in the manner of Keras's `LossScaleOptimizer`: overriding `apply`
-is the one place that the train steps of all three Keras backends pass. What belongs to the steps
-(rates, counts, clipping, averages) stays with the inner optimizer.
+The optimizer wraps another one, as Keras's `LossScaleOptimizer` does: `apply` is the one method
+that the train steps of all three Keras backends call. The state of the steps (rates, counts,
+clipping, averages) stays with the inner optimizer.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def apply_to_gradients(
 
 
 class _OfInner:
-    """An attribute of the inner optimizer; what Keras sets before there is one is dropped."""
+    """An attribute of the inner optimizer; values set before there is one are dropped."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -106,7 +106,7 @@ class _OfInner:
 
 @keras.saving.register_keras_serializable(package="multigrad")
 class RuledOptimizer(keras.optimizers.Optimizer):
-    """An optimizer that hands the gradients to another one after a rule; see `apply_to_gradients`.
+    """An optimizer that passes the gradients to another one after a rule; see `apply_to_gradients`.
 
     Gradients of an embedding, which TensorFlow gives as slices, become dense. Under a distribution
     strategy the rule acts on each replica's gradients, as clipping does, unless `after_reduce` is
@@ -143,7 +143,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         found = GradientRule(rule, {**defaults, **given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
-        # The rule sees unscaled gradients, so that they are unscaled here.
+        # The rule sees unscaled gradients, so the scale is divided out here, not by the inner one.
         self.loss_scale_factor = (
             loss_scale_factor
             if loss_scale_factor is not None
@@ -163,7 +163,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             {name: value for name, value in found.params.items() if isinstance(value, Moving)},
             look_up=found.look_up,
         )
-        # Last: an error before leaves the inner one as it was.
+        # Last, so that an error before leaves the inner optimizer unchanged.
         self._reduces = after_reduce and take_over_reduction(inner_optimizer)
         inner_optimizer.loss_scale_factor = None
 
@@ -186,8 +186,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
     @property
     def variables(self) -> list[Any]:
         """The rule's numbers, how far their schedules are, then the inner optimizer's variables."""
-        # Not those that Keras makes for the rate and count of any optimizer: here they are the
-        # inner one's.
+        # Without the rate and count that Keras makes for any optimizer: they are the inner one's.
         return [*self._params.state().values(), *self.inner_optimizer.variables]
 
     @property
@@ -214,8 +213,8 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         else:
             variables = trainable_variables = list(trainable_variables)
             if grads and not self.built:
-                # Not within a scope of our name: a state tree holds the inner optimizer's variables
-                # by paths, which are those that Keras's trainers give them by `build`.
+                # Not within a scope of our name: a state tree has the inner optimizer's variables
+                # by path, and the paths must be those that Keras's trainers give by `build`.
                 self.build(variables)
         if len(grads) == len(variables):  # else the inner optimizer says what is wrong
             grads = self._transform(grads, variables)
@@ -225,7 +224,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         places = [
             i
             for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
-            # What overwrites a variable (float8 scales) is no gradient.
+            # A value that overwrites a variable (float8 scales) is no gradient.
             if grad is not None and not self._overwrite_variable_with_gradient(variable)
         ]
         dense = [_as_dense(grads[i], variables[i], self.loss_scale_factor) for i in places]
@@ -298,7 +297,6 @@ class RuledOptimizer(keras.optimizers.Optimizer):
 
 
 def _check_fresh(optimizer: Any) -> None:
-    """Refuse what is no optimizer, and one that has variables for some model already."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise RuleTypeError(
             f"apply_to_gradients takes a Keras optimizer, got {type(optimizer).__name__} "
@@ -312,7 +310,6 @@ def _check_fresh(optimizer: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the number that a variable or a tensor holds now; anything else as it is."""
     if isinstance(value, keras.Variable):
         return read_array(value).item()
     if keras.ops.is_tensor(value):
@@ -321,12 +318,11 @@ def _plain(value: Any) -> Any:
 
 
 def _as_tensor(variable: Any) -> Tensor:
-    """Return a variable's value; `convert_to_tensor` would leave it a variable on TensorFlow."""
+    # `convert_to_tensor` would leave it a variable on TensorFlow
     return keras.ops.cast(variable, variable.dtype)
 
 
 def _read_key(key: Any) -> tuple[int, int]:
-    """Return a user's key as two ints, which a config can hold."""
     words = normalize_key(key)
     if not isinstance(words, tuple):
         words = backend_of(words).tensors.to_numpy(words)
@@ -335,31 +331,28 @@ def _read_key(key: Any) -> tuple[int, int]:
 
 
 def _draw_key() -> tuple[int, int]:
-    """Draw a key as Keras draws its generators' seeds, so that `set_random_seed` repeats it."""
+    # drawn as Keras draws seeds, so that `set_random_seed` repeats it
     words = np.asarray(keras.ops.convert_to_numpy(keras.random.SeedGenerator().state))
     return 0, int(words[0])
 
 
 def _as_dense(grad: Tensor, variable: Any, scale: float | None) -> Tensor:
-    """Return a gradient as an unscaled tensor."""
     if type(grad).__name__ == "IndexedSlices":
         import tensorflow as tf
 
-        # Not convert_to_tensor, which warns of memory that is not avoided here.
+        # not convert_to_tensor, which warns about memory that is needed here anyway
         grad = tf.math.unsorted_segment_sum(grad.values, grad.indices, variable.shape[0])
     return grad if scale is None else grad / scale
 
 
 # --- replicas of tf.distribute --------------------------------------------------------------------
-# Their gradients a Keras optimizer sums in its step. On jax and torch they come reduced: by the
-# compiler, and by who trains.
-SUM = "_all_reduce_sum_gradients"  # of Keras's optimizers on TensorFlow (3.15)
+# A Keras optimizer sums the replicas' gradients in its step. On jax and torch they come reduced, by
+# the compiler and by the user's training code.
+SUM = "_all_reduce_sum_gradients"  # the method of Keras's optimizers on TensorFlow (3.15)
 
 
 def take_over_reduction(optimizer: Any) -> bool:
-    """Let an optimizer, and those in it, take gradients that are summed over the replicas already;
-    return whether there is anything to sum.
-    """
+    """Stop an optimizer, and those within, from summing over replicas; return whether it would."""
     if BACKEND != "tensorflow":
         return False
     around = []
@@ -377,12 +370,11 @@ def take_over_reduction(optimizer: Any) -> bool:
 
 
 def pass_on(grads_and_vars: Any) -> Any:
-    """Stand for an optimizer's own sum over replicas."""
     return grads_and_vars
 
 
 def sum_over_replicas(grads: list[Tensor]) -> list[Tensor]:
-    """Return the sums of the replicas' gradients; outside replicas they are as they are."""
+    """Return the sums of the replicas' gradients; outside replicas, the gradients."""
     import tensorflow as tf
 
     context = tf.distribute.get_replica_context()

@@ -1,8 +1,8 @@
-"""The params of a layer's own rule: its numbers are non-trainable Variables.
+"""The params of a layer's own rule, whose numbers are non-trainable Variables.
 
-So a callback changes a number without a retrace, and it is saved with the weights. What the rule's
-Python code looks at (a count, a word, a number that it branches on) is part of the compiled step,
-and stays what it is.
+So a callback changes a number without a retrace, and it is saved with the weights. Params that the
+rule's Python code reads (a count, a word, a number that it branches on) are part of the compiled
+step and fixed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from ..trace.scope.schedule_values import Moving, settle
 from .compiled_steps import assign_number, is_taken, read_array, read_value
 from .tracing import BACKEND, HOST
 
-# --- how far schedules are, as Variables ----------------------------------------------------------
-# A schedule's number is a Variable; so is its step, and whatever brings Variables back brings it
-# back: `tf.train.Checkpoint`, Orbax and state trees, torch's state dicts. Nothing tells of that, so
-# the step is looked at before the schedule moves on and before it is saved.
-COUNT_VARIABLE = "_count"  # how the name of such a Variable ends
+# --- the step counts of schedules, as Variables ---------------------------------------------------
+# A schedule's number is a Variable, and so is its step: whatever restores Variables restores both
+# (`tf.train.Checkpoint`, Orbax and state trees, torch's state dicts). None of them tells, so the
+# step is read before the schedule moves on and before it is saved.
+COUNT_VARIABLE = "_count"  # the suffix of such a Variable's name
 
 
 class CountVariable:
@@ -36,7 +36,7 @@ class CountVariable:
 
     Attributes:
         variable: the Variable.
-        count: what is known to be there.
+        count: the value that it is known to have.
     """
 
     __slots__ = ("count", "seen", "variable")
@@ -47,14 +47,13 @@ class CountVariable:
         self.seen = note_value(variable)
 
     def put(self, count: int, models: Iterable[Any]) -> None:
-        """Put a step there."""
         assign_number(self.variable, count, models)
         self.count = count
         self.seen = note_value(self.variable)
 
     def brought(self) -> int | None:
-        """Return the step that somebody else has put there, once; None: nobody has."""
-        if is_taken(self.variable):  # by a step of fit, which hands it on as it is
+        """Return a step that a checkpoint has restored, once; None if there is none."""
+        if is_taken(self.variable):  # by a step of fit, which does not change it
             return None
         now = note_value(self.variable)
         if now is not None and self.seen is not None and all(map(_is, now, self.seen)):
@@ -66,9 +65,7 @@ class CountVariable:
 
 
 def note_value(variable: Any) -> tuple[Any, ...] | None:
-    """Return objects that are replaced when the Variable gets another value, without reading the
-    device; None if the framework does not tell.
-    """
+    # objects that are replaced with the value, so that the device is not read; TensorFlow has none
     value = getattr(variable, "_value", None)
     if value is None or BACKEND == "tensorflow":
         return None
@@ -81,18 +78,18 @@ def _is(a: Any, b: Any) -> bool:
 
 # --- params ---------------------------------------------------------------------------------------
 Tensor = Any
-COUNT = ":count"  # how the name of a schedule's count ends in a file
+COUNT = ":count"  # the suffix of a schedule's count in a file
 AddVariable = Callable[[str, float, str], Any]  # by name, number and dtype
 
 
 class RuleParams(Mapping[str, Any]):
-    """The params of a rule by name: Variables, and what is no number as it is.
+    """The params of a rule by name: Variables for numbers, other values unchanged.
 
     Attributes:
         variables: the Variables by name.
         settled: the others.
         schedules: those that some of the Variables follow.
-        counts: how far these are.
+        counts: their steps.
     """
 
     def __init__(
@@ -114,7 +111,7 @@ class RuleParams(Mapping[str, Any]):
         self.follow(schedules or {})
 
     def state(self) -> dict[str, Any]:
-        """Return all Variables by name: the numbers, then how far their schedules are."""
+        """Return all Variables by name: the numbers, then the steps of their schedules."""
         steps = {name + COUNT_VARIABLE: each.variable for name, each in self.counts.items()}
         return {**self.variables, **steps}
 
@@ -129,7 +126,9 @@ class RuleParams(Mapping[str, Any]):
                     f"{self._owner}: param {name!r} is part of the rule's code, so it cannot "
                     "follow a schedule; pass a number"
                 )
-            count = schedule.count  # before it is followed: its own, not that of the Variable
+            count = (
+                schedule.count
+            )  # read before it is followed, as its own count must win over the Variable's
             if name in self.counts:
                 self.counts[name].put(count, self._models())
             else:
@@ -141,15 +140,15 @@ class RuleParams(Mapping[str, Any]):
             self._drop_variable(self.counts.pop(name).variable)
 
     def on_move(self, moving: Moving) -> None:
-        """Take over where a schedule stands now."""
+        """Set the Variables of a schedule that has moved."""
         for name, schedule in self.schedules.items():
             if schedule is moving:
-                count = schedule.count  # first: this may be news from others that follow it
+                count = schedule.count  # read first: this may restore a count from other followers
                 self._set(name, schedule.value)
                 self.counts[name].put(count, self._models())
 
     def before_step(self, moving: Moving) -> None:
-        """Let a schedule stand where a checkpoint has brought its Variable."""
+        """Set a schedule to the step that a checkpoint has restored."""
         for name, schedule in self.schedules.items():
             if schedule is moving:
                 count = self.counts[name].brought()
@@ -157,15 +156,15 @@ class RuleParams(Mapping[str, Any]):
                     schedule.load_state_dict({"count": count})
 
     def catch_up(self) -> None:
-        """Let all schedules stand where a checkpoint has brought their Variables."""
+        """Set all schedules to the steps that a checkpoint has restored."""
         for schedule in self.schedules.values():
             self.before_step(schedule)
 
     def _drop_variable(self, variable: Any) -> None:
-        """Forget a Variable."""
+        """Drop a Variable; an optimizer keeps its own."""
 
     def check(self, name: str, number: float) -> None:
-        """Check a number that a Variable is to hold, beside those that are fixed."""
+        """Check a number for a Variable, together with the rule's fixed numbers."""
         bound_rule = self._look_up()
         if bound_rule is None:
             return
@@ -206,7 +205,7 @@ class RuleParams(Mapping[str, Any]):
         return repr({**self.variables, **self.settled})
 
     def save(self, store: Any) -> None:
-        """Store the Variables by name, and how far their schedules are."""
+        """Store the Variables by name, and the steps of their schedules."""
         self.catch_up()
         for name, variable in self.variables.items():
             store[name] = read_array(variable)
@@ -214,11 +213,11 @@ class RuleParams(Mapping[str, Any]):
             store[name + COUNT] = np.asarray(schedule.count)
 
     def load(self, store: Any) -> None:
-        """Load what was stored, as far as it is there."""
+        """Load the stored numbers and steps that are there."""
         for name, schedule in self.schedules.items():
             if name + COUNT in store.keys():  # noqa: SIM118  (Keras's store has no `in`)
                 schedule.load_state_dict({"count": int(np.asarray(store[name + COUNT]))})
-        # One that follows a schedule has its number.
+        # A Variable that follows a schedule gets its number from there.
         for name in (self.variables.keys() - self.schedules.keys()) & set(store.keys()):
             self.variables[name].assign(store[name])
 
@@ -229,7 +228,7 @@ class Params(RuleParams):
     `layer.params["width"].assign(2.0)` and `layer.params["width"] = 2.0` do the same.
 
     Attributes:
-        given: what the layer was given.
+        given: the params that the layer was given.
     """
 
     def __init__(
@@ -245,7 +244,7 @@ class Params(RuleParams):
         self.given = dict(given)
         self._layer = layer
         self._defaults: dict[str, Any] = {}
-        self._bound: set[str] = set()  # Variables of what the rule has bound to a schedule
+        self._bound: set[str] = set()  # Variables of params that the rule has bound to a schedule
         # The Variable, if it is one, else the value.
         self._runtime: tuple[tuple[Any, Any], ...] = ()
         if rule is None or bound_rule is None:
@@ -270,21 +269,22 @@ class Params(RuleParams):
             self._runtime = tuple((self.variables.get(name), value) for name, value in pairs)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self[name]  # says what there is
+        self[name]  # raises for an unknown name
         self._layer.params = {**self.numbers(), name: value}
 
     def __repr__(self) -> str:
         return repr(self.numbers())
 
     def runtime(self) -> tuple[Any, ...]:
-        """Return the values to apply the rule with, in its order; none where it has no numbers."""
+        """Return the values to apply the rule with, in its order; () without numbers."""
         values = tuple(value if v is None else read_value(v.value) for v, value in self._runtime)
+        # a region that is computed again must use the numbers of its first run
         if HOST.compiler.recall is not None and values:
             return HOST.compiler.recall((id(self), "values"), values)
         return values
 
     def assign(self, given: Mapping[str, Any], bound_rule: BoundRule) -> None:
-        """Take what was given anew, and the Variables' values from the rule with it."""
+        """Take new params, and set the Variables from the rule that is bound with them."""
         self.given = dict(given)
         values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
         for name, variable in self.variables.items():
@@ -292,7 +292,7 @@ class Params(RuleParams):
         self.follow({name: v for name, v in values.items() if isinstance(v, Moving)})
 
     def numbers(self) -> dict[str, Any]:
-        """Return the params now: of a Variable the number that it was given, if it holds that."""
+        """Return the params now; of a Variable the exact number that it was given, if unchanged."""
         self.catch_up()
         known = {**self._defaults, **self.given}
         found = {
@@ -309,11 +309,11 @@ class Params(RuleParams):
         self._layer._untrack_variable(variable)
 
     def code(self) -> dict[str, Any]:
-        """Return those params that were given and are part of the rule's code."""
+        """Return the given params that are part of the rule's code."""
         return {name: value for name, value in self.settled.items() if name in self.given}
 
     def to_save(self) -> dict[str, Any]:
-        """Return the params that a config saves: those given or no longer at their defaults."""
+        """Return the params that a config saves: those given, or changed from their defaults."""
         now = self.numbers()
         changed = {
             k: now[k] for k in self.variables if k in now and now[k] != self._defaults.get(k)
@@ -323,7 +323,7 @@ class Params(RuleParams):
 
 @contextmanager
 def unchanged_on_failure(layer: Any) -> Iterator[None]:
-    """Where what is within raises, let a layer have the params that it has, with their numbers."""
+    """Restore a layer's params and their numbers if the body raises."""
     params, tracked = layer._params, [*layer._non_trainable_variables]
     held = {name: copy(each) for name, each in vars(params).items() if isinstance(each, dict)}
     numbers = [(each, read_array(each)) for each in params.state().values() if not is_taken(each)]
@@ -336,7 +336,7 @@ def unchanged_on_failure(layer: Any) -> Iterator[None]:
         for schedule in params.schedules.values():
             schedule.follow(params)
         layer._params = params
-        with unlocked(layer):  # all of them, so that their order is as before
+        with unlocked(layer):  # all of them, which keeps their order
             for variable in [*layer._non_trainable_variables]:
                 layer._untrack_variable(variable)
             for variable in tracked:
@@ -347,7 +347,7 @@ def unchanged_on_failure(layer: Any) -> Iterator[None]:
 
 
 def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
-    """Return a new Variable of a layer, also of one that has been built."""
+    """Add a Variable to a layer, even one that is built."""
     if dtype == "float32" and layer.compute_dtype == "float64":
         dtype = "float64"
     with unlocked(layer):
@@ -363,7 +363,7 @@ def add_variable(layer: Any, name: str, value: float, dtype: str) -> Any:
 
 @contextmanager
 def unlocked(layer: Any) -> Iterator[None]:
-    """Let a layer that has been built take Variables."""
+    """Let a layer that is built take Variables."""
     locked = layer._tracker.locked
     layer._tracker.unlock()
     try:
@@ -374,7 +374,7 @@ def unlocked(layer: Any) -> Iterator[None]:
 
 
 def read_as_given(variable: Any, given: Any) -> float:
-    """Return the number in a Variable; the one it was given where it holds just that, rounded."""
+    """Return a Variable's number; the unrounded one that it was given, if it has just that."""
     try:
         value = read_array(variable)
     except (TypeError, AttributeError, NotImplementedError):
@@ -384,7 +384,7 @@ def read_as_given(variable: Any, given: Any) -> float:
 
 
 def spread_defaults(rule: Rule) -> dict[str, float]:
-    """Return the numbers among a composed rule's params on whose default its parts agree."""
+    """Return the default numbers of a composed rule's params on which its parts agree."""
     if rule.function is not None:
         return {}
     return {
@@ -395,7 +395,7 @@ def spread_defaults(rule: Rule) -> dict[str, float]:
 
 
 def find_defaults(rule: Rule) -> dict[str, set[Any]]:
-    """Return each settable param of a rule with the defaults that its parts have for it."""
+    """Return each settable param of a rule, with the defaults of its parts."""
     if rule.function is not None:
         return {name: {value} for name, value in rule.params.items()}
     found: dict[str, set[Any]] = {}

@@ -1,8 +1,8 @@
-"""Layers of Keras whose weights, and inputs, are quantized: `Quantized` around any, `Quantizer`
-alone, and the usual ones by name.
+"""Keras layers with quantized weights and inputs: `Quantized` around any layer, `Quantizer` alone,
+and the usual layers by name.
 
-While the layer within is called, each of its quantized weights gives the quantized tensor for
-itself, on the thread that calls; it is trained, saved and read as it is elsewhere.
+While the inner layer is called, each of its quantized weights has the quantized tensor as its
+value, on the calling thread only; elsewhere it is trained, saved and read unquantized.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ value_of: Any = keras.Variable.value.fget
 
 
 class Acting(threading.local):
-    """What weights give for themselves now, by their identities."""
+    """The values of quantized weights on this thread, by the weights' identities."""
 
     tensors: Mapping[int, Tensor] = {}
 
@@ -49,11 +49,11 @@ ACTING = Acting()
 
 
 class QuantizedVariable(keras.Variable):
-    """A weight that is quantized while its layer is called; a weight becomes one."""
+    """A weight that is quantized while its layer is called; `Quantized.build` changes its class."""
 
     @property
     def value(self) -> Tensor:
-        """The tensor that it stands for now."""
+        """The quantized tensor while the layer is called, else the weight."""
         quantized = ACTING.tensors.get(id(self))
         if quantized is None:
             return value_of(self)
@@ -105,7 +105,7 @@ class Quantizer(keras.layers.Layer):
         """Make the weights that the estimator learns."""
         axes = axes_of(f"layer {self.name!r}", self.axis, len(input_shape))
         shape = tuple(n if i in axes else 1 for i, n in enumerate(input_shape)) if axes else ()
-        while self._learned:  # in a build that failed
+        while self._learned:  # left by a build that failed
             self._untrack_variable(self._learned.pop())
         for place, name in enumerate(self._quantization.learned):
             weight = self.add_weight(
@@ -119,8 +119,7 @@ class Quantizer(keras.layers.Layer):
             setattr(self, name, weight)
 
     def _make_start(self, place: int, axes: tuple[int, ...]) -> Callable[..., Tensor]:
-        """Return the initializer of a number that is learned, asked when all weights are there."""
-
+        # a function, so that it runs when all weights exist
         def start(shape: Any, dtype: Any = None) -> Tensor:
             seen = STANDARD if self._read_sample is None else look_at(self._read_sample(), axes)
             value = self._quantization.start(seen)[place]
@@ -214,12 +213,12 @@ class Quantized(keras.layers.Wrapper):
         made = [self._make_quantizer(each) for each in found]
         if self.inputs_quantizer is not None:
             self.inputs_quantizer.build(input_shape)
-        with ExitStack() as undo:  # last: what raises before has changed no weight
+        with ExitStack() as undo:  # last, so that an earlier error has changed no weight
             for each in found:
                 undo.callback(setattr, each, "__class__", type(each))
                 each.__class__ = QuantizedVariable
             self.quantizers = made
-            # Not as an attribute, by which Keras would take them for weights of this layer's own.
+            # In a function, as Keras would track an attribute's weights as this layer's own.
             self._pair = lambda: zip(found, made, strict=True)
             undo.pop_all()
         self.built = True
@@ -256,12 +255,13 @@ class Quantized(keras.layers.Wrapper):
 
     @keeping_weights
     def call(self, inputs: Tensor, **options: Any) -> Any:
+        # shapes do not depend on the quantization
         if in_symbolic_scope():
             return self.layer(inputs, **options)
         if self.inputs_quantizer is not None:
             inputs = self.inputs_quantizer(inputs)
         before = ACTING.tensors
-        with AutocastScope(None):  # weights as they are held, in 32 bits
+        with AutocastScope(None):  # the weights as they are stored, in 32 bits
             own = {id(weight): made.apply_to(weight.value) for weight, made in self._pair()}
         ACTING.tensors = {**before, **own}
         try:
@@ -298,7 +298,7 @@ class QuantizedKind(Quantized):
         **options: Any,
     ) -> None:
         no_scope: Any = None
-        with keras.RematScope(mode=no_scope):  # the layer around it is in that
+        with keras.RematScope(mode=no_scope):  # only the outer layer belongs to that scope
             layer = self.kind(*args, **options)
         super().__init__(
             layer, weights, activations, bits, axis, name=name, dtype=layer.dtype_policy
@@ -385,8 +385,8 @@ def read(config: Mapping[str, Any], word: str) -> Description | None:
 
 
 def refuse_recomputed(name: str, layer: Any) -> None:
-    """Refuse layers that are computed again in backward by themselves, nothing quantized."""
     for each in layer._flatten_layers():
+        # it would run again in backward without us, on unquantized weights
         mode = getattr(each._remat_mode, "mode", None)
         if mode is not None:
             raise RuleTypeError(

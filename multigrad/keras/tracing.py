@@ -1,8 +1,8 @@
-"""What the layer must know about the trace it is called in.
+"""The trace that a layer is called in: symbolic, inference, export, and the frames around it.
 
-Keras calls a model symbolically, to learn shapes, before it is trained, and it compiles `evaluate`
-and `predict` beside the train step. No gradient is taken in either, so no rule acts there, and none
-may go stale.
+Keras calls a model symbolically, for shapes, before it is trained, and compiles `evaluate` and
+`predict` besides the train step. Neither takes a gradient, so no rule acts there, and nothing may
+go stale.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..errors import GradientError, StaleTraceError, UnsupportedOp
 
 Tensor = Any
 in_symbolic_scope = symbolic_scope.in_symbolic_scope
-BACKEND: str = keras.config.backend()  # Keras fixes it when it is imported
+BACKEND: str = keras.config.backend()  # Keras fixes it at import
 HOST: Backend = load_backend(BACKEND)
 EXPORTERS = ("keras.src.export", "tensorflow.python.saved_model")
 INFERENCE_STEPS = ("test_step", "predict_step")
 
 
 def opaque(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep torch.compile out of a function, which it cannot follow."""
+    """Keep torch.compile out of a function that it cannot follow."""
     return function if HOST.compiler.opaque is None else HOST.compiler.opaque(function)
 
 
 def is_inference_trace() -> bool:
-    """Return whether `evaluate` or `predict` is being traced by TensorFlow.
+    """Return whether TensorFlow is tracing `evaluate` or `predict`.
 
-    Its trace would be bound to the rule in force although no gradient is taken. jax and torch
+    Such a trace would be bound to the rule in force although no gradient is taken. jax and torch
     retrace by themselves.
     """
     if BACKEND != "tensorflow":
@@ -48,27 +48,23 @@ def is_inference_trace() -> bool:
         return False
     from tensorflow.python.eager import record
 
-    if record.could_possibly_record():  # a step of the user's own, which may take gradients
+    if record.could_possibly_record():  # a user's own step, which may take gradients
         return False
-    # No argument would tell: `training=False` is also what users pass in functions of their own.
+    # By the stack, as no argument tells: users pass `training=False` in their own functions too.
     return any(frame.f_code.co_name in INFERENCE_STEPS for _, frame in running(*INFERENCE_STEPS))
 
 
 def is_exporting(x: Tensor) -> bool:
-    """Return whether a model is being exported: what is written must run where multigrad is not."""
+    """Return whether a model is being exported, to a file that must run without multigrad."""
     if HOST.compiler.is_exporting is not None:
         return HOST.compiler.is_exporting()
     return HOST.tensors.is_traced(x) and is_within(EXPORTERS)
 
 
 def refuse_xla(layer: Any) -> None:
-    """Raise where a model that is being built asks XLA to compile a layer that runs in another
-    framework.
-
-    Keras (3.15) itself would warn, and compile nothing in the whole model.
-    """
     if layer.supports_jit:
         return
+    # Keras (3.15) itself would warn, and then compile nothing of the whole model
     if any(asks_for_xla(model) for model, _ in running()):
         raise UnsupportedOp(
             f"layer {layer.name!r} runs in {layer.backend!r}, which TensorFlow's XLA cannot call: "
@@ -77,14 +73,14 @@ def refuse_xla(layer: Any) -> None:
 
 
 def asks_for_xla(model: Any) -> bool:
-    # What `compile` was given: `model.jit_compile` is what became of it, and `get_compile_config`
+    # The user's own argument: `model.jit_compile` is resolved from it, and `get_compile_config`
     # reads all Variables.
     compiled = getattr(model, "_compile_config", None)
     return compiled is not None and compiled.config.get("jit_compile") is True
 
 
 def refuse_scan(what: str) -> None:
-    """Raise where a recurrent layer scans on jax, which would leak the generator's state."""
+    """Raise if a recurrent layer scans on jax, which would leak the generator's state."""
     if is_within("keras.src.backend.jax.rnn", "_step"):
         raise GradientError(
             f"{what} draws random numbers in a recurrent layer, whose steps jax runs as a loop in "
@@ -93,7 +89,7 @@ def refuse_scan(what: str) -> None:
 
 
 def run_inference(run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return a forward of x in a trace that refuses gradients, because it knows no rule."""
+    """Return a forward of x in a trace that refuses gradients, as it knows no rule."""
     import tensorflow as tf
 
     @tf.custom_gradient
@@ -110,12 +106,11 @@ def refuse_gradient(grad_out: Tensor) -> Tensor:
     )
 
 
-# --- who called -----------------------------------------------------------------------------------
-# Keras (3.15) hands a layer neither the step nor the model nor the loop that it is called in. So
-# these are looked for on the stack, where a compiler traces or an error passes: not in a compiled
-# step.
+# --- the stack around a call ----------------------------------------------------------------------
+# Keras (3.15) does not tell a layer its step, model or loop. So they are found on the stack, only
+# while a compiler traces or an error passes: a compiled step does none of this.
 def around() -> Iterator[FrameType]:
-    """Yield the frames of what runs around a call, the innermost first."""
+    """Yield the frames around a call, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         yield frame
@@ -132,7 +127,7 @@ def running(*endings: str) -> Iterator[tuple[Any, FrameType]]:
 
 
 def find_state(model: Any) -> tuple[Any, ...]:
-    """Return the state that a model's `fit` on jax, around this call, has taken; else ()."""
+    """Return the state that a model's running `fit` on jax has taken, else ()."""
     for frame in around():
         if frame.f_code.co_name == "fit":
             names = frame.f_locals
@@ -142,11 +137,11 @@ def find_state(model: Any) -> tuple[Any, ...]:
 
 
 def put_first(callback: Any) -> None:
-    """Put a callback before the others of the `fit` that begins around this call."""
+    """Put a callback first in the `fit` that begins around this call."""
     for frame in around():
         group: Any = frame.f_locals.get("self")
         if isinstance(group, keras.callbacks.CallbackList):
-            # Those that have begun stay so: the loop over the list is past them.
+            # The loop over the list goes on by position, past callbacks that have begun.
             if callback in group.callbacks:
                 group.callbacks.remove(callback)
                 group.callbacks.insert(0, callback)
@@ -154,7 +149,7 @@ def put_first(callback: Any) -> None:
 
 
 def is_within(module: str | tuple[str, ...], function: str = "") -> bool:
-    """Return whether code of such a module, or that function of it, runs around a call."""
+    """Return whether code of these modules, or a function of theirs, runs around a call."""
     return any(
         frame.f_globals.get("__name__", "").startswith(module)
         and function in ("", frame.f_code.co_name)

@@ -199,7 +199,7 @@ def test_a_mask_that_layers_hand_on_is_refused(is_functional: bool) -> None:
     model = keras.Sequential([keras.Input((2, 3)), *layers])
     if is_functional:
         model = keras.Model(model.inputs, model.outputs)
-    with pytest.raises(xg.errors.TraceError, match="hands on a mask"):
+    with pytest.raises(xg.errors.TraceError, match="passes a mask"):
         xg.function(model, native=False)(X[None])
 
 

@@ -121,6 +121,7 @@ def leave(own: int) -> None:
 
 def show(token: str, value: str) -> None:
     SHOWN.token = token
+    # never exited: the next `show` on this thread replaces it
     FRAME(value).__enter__()
 
 
@@ -155,6 +156,7 @@ def keep_for(token: str, value: str) -> str:
 
 def on_register(epoch: int) -> None:
     """Invalidate compiled code on all threads if a name that a kept trace looked up changed."""
+    # a copy: other threads may add names meanwhile
     stale = [lookup for lookup in tuple(KEPT.names) if lookup.superseded]
     if stale:
         KEPT.names.difference_update(stale)
@@ -260,6 +262,7 @@ class _Compiled(compilers.Run):
         run.__signature__ = _add_hidden(fn)  # type: ignore[attr-defined]
         if "out_shardings" in options:
             nothing = _Applied((0, 0))
+            # the user's shardings are for the result alone; the count has none
             options = {**options, "out_shardings": _Counted(options["out_shardings"], nothing)}
         self.run = jax.jit(run, **options)
 

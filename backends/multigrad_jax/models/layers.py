@@ -124,6 +124,7 @@ class Layers:
         for equation in self.equations:
             if self.has_data(equation):
                 self.data.update(equation.outvars)
+        # a result of the function counts as a use: it must stay what it is
         self.uses = Counter(
             atom
             for atoms in (*(equation.invars for equation in self.equations), jaxpr.outvars)

@@ -70,6 +70,7 @@ def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, k
     Raises:
         RuleValueError: it calls none of the operations that a selector selects.
     """
+    # only arrays are traced; other leaves are constants of this call
     given, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
     places = [i for i, leaf in enumerate(given) if isinstance(leaf, jax.Array)]
     owner = getattr(function, "__self__", function)

@@ -81,6 +81,7 @@ def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activ
     inside: list[Any] = []
     for graph, check in find_checks():
         inside.append(graph)
+        # a rule that a `use` within the graph sets is part of the trace, and needs no check
         active = outside_of(inside, entries)
         if getattr(active, scope) is getattr(CURRENT.get(), scope) and check is not None:
             check.words.setdefault(scope, active.word(scope))
@@ -303,6 +304,7 @@ class _Compiled(compilers.Run):
         self.applied = (0, 0)  # set by each trace
         if options.get("input_signature") is not None:
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in self.hidden(rules)]
+            # the hidden numbers come first, so the user's signature is extended
             options["input_signature"] = (specs, tuple(options["input_signature"]), {})
 
         def run(hidden: Any, args: Any, kwargs: Any) -> Any:

@@ -172,6 +172,7 @@ def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
     for each in op.op_def.attr:
         value = op.get_attr(each.name)
         told += [each.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
+    # at once and eagerly, though a graph is being read
     name = op.type.encode()
     return execute.execute(name, len(op.outputs), list(given), tuple(told), context.context())
 

@@ -84,6 +84,7 @@ def scan(
         TypeError: a turn changes a dtype or a shape.
     """
     state, rows = tuple(map(tf.convert_to_tensor, carry)), tuple(map(tf.convert_to_tensor, rows))
+    # tf.while_loop over no rows still gives results of the right shape
     if tf.executing_eagerly() and rows[0].shape[0]:
         unstacked = [tf.unstack(x) for x in rows]
         return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)

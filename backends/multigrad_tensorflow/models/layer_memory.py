@@ -48,6 +48,7 @@ def kept_by_call(
             tape.watch(sources)
             outputs = call(*own, inputs, within)
         forward = graph.get_operations()
+        # operations made from here on belong to the gradient
         tape.gradient(outputs, sources)
         backward = graph.get_operations()[len(forward) :]
     returned = {source_of(each).ref() for each in tf.nest.flatten(outputs)}

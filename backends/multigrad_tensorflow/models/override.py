@@ -416,6 +416,7 @@ def _of_function(selector: Any, function: Callable[..., Any]) -> Called:
 def types_made(function: Callable[..., Any]) -> list[str]:
     """Return the types of the ops that a function makes of one array, or of two."""
     for count in (1, 2):
+        # a graph only records ops, so that nothing runs; any failure means another signature
         with suppress(Exception), tf.Graph().as_default() as graph:
             inputs = [tf.compat.v1.placeholder(tf.float32, (2, 3)) for _ in range(count)]
             function(*inputs)

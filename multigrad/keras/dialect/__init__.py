@@ -1,3 +1,3 @@
-"""Keras's dialect, which is known once this is imported."""
+"""Keras's functions in ops; importing `table` registers them."""
 
 from . import table as table

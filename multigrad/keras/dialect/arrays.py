@@ -1,4 +1,4 @@
-"""Keras's dialect, functions over whole arrays, linear algebra among them; see `table.py`."""
+"""Keras's functions over whole arrays, in ops: normalization, shapes, pooling, linear algebra."""
 
 # Keras gathers its public names at import, where pyright cannot follow.
 # pyright: reportAttributeAccessIssue=false
@@ -34,18 +34,16 @@ Tensor = Any
 
 # --- normalization --------------------------------------------------------------------------------
 def moments(x: Tensor, axes: Any, keepdims: bool = False, synchronized: bool = False) -> Any:
-    """The mean and the variance."""
+    # Keras clips the moments of float16 to its range
     if synchronized or x.trace.facts.has_dtype(*FLOATS_OF_16_BITS):
         raise TypeError("moments that are synchronized, or limited to those of float16")
     return xp.mean(x, axes, keepdims), xp.var(x, axes, keepdims=keepdims)
 
 
 def normalize(x: Tensor, axis: Any = -1, order: int = 2, epsilon: float | None = None) -> Tensor:
-    """x over its norm, or over epsilon where that is larger; of order 2 times what Keras takes for
-    one over it, which is 0 where the sum of the squares overflows.
-    """
     least = keras.config.epsilon() if epsilon is None else epsilon
     if order == 2:
+        # as Keras computes it: 0 where the sum of squares overflows
         inverse = xp.rsqrt(xp.sum(xp.square(x), axis, keepdims=True))
         return xp.multiply(x, xp.minimum(inverse, 1.0 / least))
     return xp.divide(x, xp.maximum(xp.norm(x, axis, True, order), least))
@@ -88,7 +86,6 @@ def get_item(x: Tensor, key: Any) -> Tensor:
 def one_hot(
     x: Tensor, num_classes: int, axis: int = -1, dtype: Any = None, sparse: bool = False
 ) -> Tensor:
-    """1 at the index that x holds, along a new axis."""
     if sparse or not is_whole(x):
         raise TypeError("one_hot as a sparse tensor, or of numbers that are no integers")
     hot = xp.one_hot(x, num_classes, axis)
@@ -107,9 +104,9 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     return matrices.solve(a, b, matrices.has_vectors(a, b))
 
 
-# --- pooling, which TensorFlow's trace does not take of a batch of unknown length -----------------
+# --- pooling, as TensorFlow's trace refuses a batch of unknown length -----------------------------
 def pool(reduce: Handler, name: str) -> Handler:
-    """Return a reduction of windows over the lengths of images."""
+    """Return the handler of a pooling of images by a reduction of windows."""
 
     def record(
         inputs: Tensor,
@@ -135,6 +132,7 @@ def largest(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
 
 
 def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
+    # torch repeats the last elements there, others count no border
     if any(before != after for before, after in border):
         raise TypeError("average_pool with a border that is wider at one end")
     return convolutions.mean_pool(x, sizes, steps, border, counted=False)

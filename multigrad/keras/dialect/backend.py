@@ -1,6 +1,8 @@
-"""The backend that Keras runs on, which is one for the process: which dtypes its operations give,
-what one operation of Keras gives otherwise on each backend, and its trace of a call, by which
-functions of Keras are captured that no row knows.
+"""The backend that Keras runs on: its dtypes, where it differs from others, and its trace of a
+call.
+
+Keras has one backend for the process. Functions of Keras without a handler are captured by its
+trace.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -58,7 +60,7 @@ WIDE = frozenset(
 )
 
 
-# Those that compute in an operand's own dtype before they take a root, a product or a choice.
+# Functions that compute in an operand's own dtype before they promote.
 AT_ONCE = frozenset({"floor_divide", "where"})
 
 
@@ -83,17 +85,17 @@ TYPES = TypeOracle(
 )
 
 
-# --- what an operation gives: asked once, on numbers on which the backends part -------------------
+# --- differences between backends: tried once, on numbers for which they differ -------------------
 
 
 def compute_at_once() -> AbstractContextManager[Any]:
-    """A context in which Keras's backend computes at once, though it may be compiling."""
+    """Return a context in which Keras's backend computes now, even while it compiles."""
     own = below().at_once
     return nullcontext() if own is None else own()
 
 
 def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes at once."""
+    """Return a function that computes within `compute_at_once`."""
 
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
@@ -115,29 +117,28 @@ def number(x: Any) -> float:
 
 
 def remembers_logits() -> bool:
-    """Whether probabilities know the logits that they were made of: on TensorFlow."""
+    """Return whether probabilities keep the logits that they were made of: on TensorFlow."""
     return hasattr(keras.ops.sigmoid(keras.ops.zeros(1)), "_keras_logits")
 
 
 def floors_quotients() -> bool:
-    """Whether `floor_divide` of inf is inf, the floor of a quotient: on TensorFlow."""
+    """Return whether `floor_divide` of inf is inf, the floor of a quotient: on TensorFlow."""
     return math.isinf(number(keras.ops.floor_divide(keras.ops.full((1,), math.inf), 2.0)))
 
 
 def limits_logarithms() -> bool:
-    """Whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - epsilon is 1: on torch.
-    Others multiply 0 by log(0).
-    """
+    """Return whether the cross-entropy of 1 and 1 is 0 in 16 bits, where 1 - eps is 1: on torch."""
     one = keras.ops.ones(1, "float16")
+    # others multiply 0 by log(0)
     return math.isfinite(number(keras.ops.binary_crossentropy(one, one)))
 
 
 def takes_lower_limit() -> bool:
-    """Whether `clip` between limits that cross gives the lower one: on TensorFlow."""
+    """Return whether `clip` between crossed limits gives the lower one: on TensorFlow."""
     return number(keras.ops.clip(keras.ops.zeros(1), 2.0, 1.0)) == 2
 
 
-# --- functions that no row knows: the backend traces the call -------------------------------------
+# --- functions without a handler: the backend traces the call -------------------------------------
 
 
 ROOMS = (keras.ops, keras.ops.image, keras.activations, keras.losses, keras.utils)
@@ -147,7 +148,7 @@ COMPUTING = frozenset(
 
 
 def find_traced(function: Any) -> Handler | None:
-    """Return a handler that records a Keras function by its backend's trace; None without one."""
+    """Return a handler that records a Keras function by its backend's trace, if there is one."""
     own_trace = below().own_trace
     if function not in COMPUTING or own_trace is None:
         return None
@@ -155,7 +156,7 @@ def find_traced(function: Any) -> Handler | None:
 
 
 def record(function: Handler, traced: Handler, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call, whose numbers may have Keras's default dtype.
+    """Record a call by the backend's trace.
 
     Raises:
         TypeError: it takes a variable, or its backend's trace of it is not captured.
@@ -164,5 +165,6 @@ def record(function: Handler, traced: Handler, /, *args: Any, **kwargs: Any) -> 
     if any(isinstance(x, keras.Variable) for x in leaves):
         raise TypeError("it is given a variable, which a graph does not hold")
     mode = ModeOf("keras")
+    # numbers in the call may take Keras's default dtype, so the capture depends on it
     note({mode: mode.meaning()})
     return traced(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""Keras's dialect, elementwise functions, activations and cross-entropies; see `table.py`.
+"""Keras's elementwise functions, activations and cross-entropies, in ops; see `table.py`.
 
-Rows are keyed by the public name in `keras.ops`, `keras.activations`, or by the function: what the
-installed Keras lacks is left out.
+Rows are keyed by the public name in `keras.ops` or `keras.activations`, or by the function; names
+that the installed Keras lacks are left out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ KERAS = Library(keras.ops)
 
 
 def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
-    """x1 / x2, and 0 where x2 is 0."""
     is_zero = xp.equal(x2, 0)
     return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
 
@@ -50,7 +49,7 @@ def where(condition: Tensor, x1: Any = None, x2: Any = None) -> Tensor:
 
 
 def as_bool(x: Any) -> Any:
-    """Keras's logic takes numbers too: all but 0 are true."""
+    # Keras's logic takes numbers too: all but 0 are true
     return cast(x, BOOL) if isinstance(x, Value) else x
 
 
@@ -69,12 +68,12 @@ def logical_not(x: Tensor) -> Tensor:
 
 
 def copy(x: Any) -> Tensor:
-    """The real part and the conjugate, too; a list is what it stacks to."""
+    # a list is stacked, as Keras converts it
     return xp.stack(x, 0) if isinstance(x, list | tuple) else copy_of(x)
 
 
 def of_floats(product: Handler) -> Handler:
-    """Return a product, which Keras makes of integers in floats."""
+    """Return a product that refuses integers, which Keras multiplies in floats."""
 
     @functools.wraps(product)
     def record(x1: Any, x2: Any, *args: Any) -> Tensor:
@@ -86,7 +85,7 @@ def of_floats(product: Handler) -> Handler:
 
 
 def together(function: Handler) -> Handler:
-    """Return a function of two integers in one dtype: Keras casts int64 beside others to int32."""
+    """Return a function that casts two integers first: Keras casts int64 with others to int32."""
 
     @functools.wraps(function)
     def record(x1: Any, x2: Any) -> Tensor:
@@ -99,18 +98,18 @@ def together(function: Handler) -> Handler:
 
 
 def expected(*operands: Any) -> str:
-    """Return the dtype that Keras gives the call that is recorded, int64 where it does not say."""
+    """Return the dtype that Keras gives the recorded call; int64 if unknown."""
     trace = next(x.trace for x in operands if isinstance(x, Value))
     return "" if trace.types is None else trace.types.expected or INT64
 
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
-    """Of floats Keras casts the quotient, not the operands."""
     dtype = expected(x1, x2)
     if dtype in (T, *FLOATS) and answer(floors_quotients):
         quotient = xp.floor(xp.divide(x1, x2))
     else:
         quotient = xp.floor_divide(x1, x2)
+    # Keras casts the quotient of floats, not the operands
     return cast(quotient, dtype) if dtype in (T, *FLOATS) else quotient
 
 
@@ -121,8 +120,8 @@ def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
 
 
 def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
-    """Of limits that cross the upper one is taken, on TensorFlow the lower one."""
     if answer(takes_lower_limit) and (isinstance(x_min, Value) or isinstance(x_max, Value)):
+        # limits may cross: TensorFlow gives the lower one, others the upper
         return xp.maximum(xp.minimum(x, x_max), x_min)
     return xp.clip(x, x_min, x_max)
 
@@ -154,9 +153,8 @@ def categorical_crossentropy(
 
 
 def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
-    """Return the logits that probabilities were just made of, where this Keras goes back to them
-    (`_get_logits` of its TensorFlow backend): else probabilities of 0 and 1 would hide them.
-    """
+    """Return the logits that probabilities were made of, if Keras goes back to them."""
+    # `_get_logits` of Keras on TensorFlow: probabilities of 0 and 1 would hide the logits
     made = output.node if isinstance(output, Value) else None
     if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and answer(remembers_logits):
         return output.trace.value(made.operands[0]), True
@@ -169,7 +167,6 @@ def within(p: Tensor) -> Tensor:
 
 
 def need_floats(given: Any) -> None:
-    """Raise TypeError for predictions of integers or bools."""
     if is_whole(given):
         raise TypeError("predictions of integers, in which Keras computes: cast to a float first")
 

@@ -1,8 +1,7 @@
-"""Keras's dialect: what the names of `keras.ops`, `keras.activations` and `keras.random` mean,
-whatever Keras runs on.
+"""The table of Keras functions that have a meaning in ops, on whatever backend Keras runs.
 
-They offer no protocol, so a rule gets stand-ins for them. Where Keras's backends disagree (`sign`
-of NaN), the meaning is that of NumPy.
+`keras.ops`, `keras.activations` and `keras.random` have no dispatch protocol, so a rule gets
+stand-ins for them. Where Keras's backends disagree (`sign` of NaN), the meaning is NumPy's.
 """
 
 # Keras gathers its public names at import, where pyright cannot follow.
@@ -47,7 +46,7 @@ Tensor = Any
 
 
 class BackendTensor:
-    """Stands for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
+    """A placeholder for the tensors of Keras's backend, which are no `keras.KerasTensor`."""
 
 
 # --- tensors and dtypes ---------------------------------------------------------------------------
@@ -71,8 +70,8 @@ def dtype_of(x: Tensor) -> Any:
 
 
 def standardize_dtype(dtype: Any) -> Any:
-    """Keras's name of a dtype; what stands for the input's dtype stays as it is."""
     name = dtype_name(dtype)
+    # the open dtype has no name
     return dtype if name == T else name
 
 
@@ -121,8 +120,8 @@ def _refuse_seed(seed: Any) -> None:
 
 
 def by_its_code(function: Handler) -> Handler:
-    """Return the handler of a function of Keras's that is written in `keras.ops`: its own code."""
-    # Another function: the same would be a call of the handler.
+    """Return the handler of a Keras function written in `keras.ops`, which captures its code."""
+    # A new function: the original would be replaced by this handler.
     held, cells = function.__globals__, function.__closure__
     code = FunctionType(function.__code__, held, argdefs=function.__defaults__, closure=cells)
     return OwnTrace(call_code, code)
@@ -134,7 +133,7 @@ def call_code(code: Handler, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def typed_by_keras(function: Handler) -> Handler:
-    """Return the same, of a function of whose result Keras alone says the dtype."""
+    """Return the handler of a function whose result's dtype only Keras knows."""
     record = by_its_code(function)
 
     @functools.wraps(function)
@@ -174,7 +173,7 @@ TREES = """
     assert_same_paths assert_same_structure flatten flatten_with_path is_nested lists_to_tuples
     map_structure map_structure_up_to pack_sequence_as traverse
 """
-# Of targets and predictions.
+# Losses of targets and predictions.
 LOSSES = {
     name: loss
     for name, loss in vars(keras.losses).items()
@@ -205,7 +204,7 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     },
 }
 
-# Made without a tensor: these also act where no symbol is among the arguments.
+# Functions that make tensors; they act without symbolic arguments too.
 MADE = ("arange", "empty", "full", "ones", "zeros")
 OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
 MADE_OF_NUMBERS = tuple(n for n in OF_NUMBERS if hasattr(keras.ops, n))  # geomspace: since 3.14
@@ -243,7 +242,7 @@ REASONS: dict[str, dict[str, str]] = {
 
 
 def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
-    """Return the rows whose names the installed Keras has, keyed by its functions."""
+    """Return the rows keyed by functions, for names that the installed Keras has."""
     return {
         getattr(getattr(keras, module), name): handler
         for module, rows in names.items()
@@ -253,7 +252,7 @@ def by_function(names: Mapping[str, Mapping[str, Any]]) -> dict[Any, Any]:
 
 
 # --- layers ---------------------------------------------------------------------------------------
-# What Keras notes down about a layer, beside what the layer computes with.
+# Attributes in which Keras keeps records of a layer; a call does not compute with them.
 BOOKKEEPING = """
     _called _inbound_nodes _lock _losses _loss_ids _losses_override _metrics
     _non_trainable_variables _outbound_nodes _seed_generators _trainable_variables _tracker
@@ -262,7 +261,7 @@ CALL: Any = vars(keras.layers.Layer)["__call__"]
 
 
 def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a layer; on symbolic values its own `call`, without what Keras does around it."""
+    """Call a layer; on symbolic values only its own `call`, without Keras's work around it."""
     leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
     trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
     if trace is None:
@@ -281,7 +280,9 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         name: substitute(value, trace) if is_activation(value) else value
         for name, value in vars(self).items()
     }
-    made = object.__new__(type(self))  # whose functions of Keras's, an activation, take symbols
+    made = object.__new__(
+        type(self)
+    )  # a copy whose Keras functions, such as an activation, take symbols
     held.update(
         {
             name: substitute(MethodType(method, made), trace)
@@ -291,20 +292,21 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     vars(made).update(held)
     result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
     for name, value in vars(made).items():
+        # an attribute that changed is an effect, which a graph would not repeat
         if value is not held.get(name):
             raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
     return result
 
 
 def refuse_masks(operations: Sequence[Any], trace: Trace) -> None:
-    """Refuse layers that hand a mask of steps to those behind them, beside their result."""
     for each in operations[:-1]:
+        # such layers pass a mask of steps to later layers, together with the result
         if isinstance(each, keras.layers.Masking) or getattr(each, "mask_zero", False):
-            raise trace.error(f"calls {each.name!r}, which hands on a mask, which is not captured")
+            raise trace.error(f"calls {each.name!r}, which passes a mask, which is not captured")
 
 
 def mask_of(x: Any) -> Any:
-    """Return the mask that a tensor carries; a symbol carries none."""
+    """Return the mask that a tensor carries; a symbol has none."""
     return None if isinstance(x, Value) else get_keras_mask(x)
 
 
@@ -312,7 +314,6 @@ BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
-    """Call the layers and the ops of a functional model."""
     refuse_masks(self.operations, trace)
 
     def called(operation: Any) -> Callable[..., Any]:
@@ -327,14 +328,14 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
         return functools.partial(substitute(function, trace), **options)
 
     outputs = self._run_through_graph(inputs, operation_fn=called)
-    is_one = isinstance(outputs, list | tuple) and len(outputs) == 1  # as Keras unpacks it
+    is_one = (
+        isinstance(outputs, list | tuple) and len(outputs) == 1
+    )  # Keras unpacks a single output
     return outputs[0] if is_one else outputs
 
 
 def methods_of(kind: type) -> dict[str, FunctionType]:
-    """Return the methods of a class of Keras's layers that its `call` calls, and those that they
-    call.
-    """
+    """Return the methods of a layer's class that its `call` reaches."""
     found: dict[str, FunctionType] = {}
     names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
     while names:
@@ -351,7 +352,7 @@ def methods_of(kind: type) -> dict[str, FunctionType]:
 
 
 def is_activation(value: Any) -> bool:
-    """Return whether a layer's attribute is a function of tensors: Keras's, or the user's own."""
+    """Return whether a layer's attribute is a function of tensors, of Keras or of the user."""
     if not isinstance(value, FunctionType):
         return False
     is_kerass = value in DIALECT.aliases or find_traced(value) is not None

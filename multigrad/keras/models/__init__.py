@@ -1,1 +1,1 @@
-"""Rules on Keras models that exist."""
+"""Rules on existing Keras models."""

@@ -1,4 +1,4 @@
-"""`multigrad.keras.attach`: rules on a Keras model that exists, of any kind."""
+"""`multigrad.keras.attach`: rules on the layers and operations of an existing Keras model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-# Keras (3.15) has no public names for them.
+# Keras (3.15) has no public names for these.
 from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tensor_attr
 
 from ...errors import RuleTypeError, RuleValueError
@@ -110,11 +110,11 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
 
     handle = Attached(model, acting, None if is_built else find_late, within)
     if selectors is None:
-        # A composite's rules are for operations that may be called.
+        # A composite's operations need not be called: its rules are for kinds.
         vars(handle.called).update(dict.fromkeys(acting, True))
     parts = [changes_of(each.layer) for each in layers]
     refuse_twice(handle, runs, parts)
-    # They tell of layers that are computed again in backward, after the handle was detached.
+    # Layers with sublayers may be computed again in backward, after the handle was detached.
     holders = () if HOST.compiler.recall is None else {id(e.layer) for e in layers if not e.is_leaf}
     changed = [
         part
@@ -132,14 +132,14 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
 
 
 def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
-    """Return whether a layer is meant; by a composite, whether it is of a kind."""
+    """Return whether a layer is selected; by a composite, whether it has a kind."""
     if selectors is None:
         return kind_of(layer.layer) is not None
     return any(match(selector, [layer]) for selector in selectors)
 
 
 def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool) -> None:
-    """Let a handle act on layers."""
+    """Attach a handle to layers."""
     if watches:
         watch(handle)
     for part in parts:
@@ -151,7 +151,8 @@ def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], wat
 
 
 def take(parts: Sequence[Changes], handle: Attached) -> None:
-    """Let a handle act on layers no more, as far as it does."""
+    """Detach a handle from layers."""
+    # first: a compiled step that still runs must notice
     handle.superseded = True
     for part in parts:
         if handle in part.handles:
@@ -164,14 +165,13 @@ def take(parts: Sequence[Changes], handle: Attached) -> None:
 
 
 def renew(parts: Sequence[Changes], handle: Attached) -> None:
-    """Let all be recompiled in which these layers were compiled."""
     renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
+    # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:
         HOST.compiler.forget_traces([each.value for each in getattr(handle.model, "variables", ())])
 
 
 def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
-    """Return the rule of each operation."""
     for choice in operations:
         if is_layer_rule(choice.rule):
             raise RuleTypeError(
@@ -183,9 +183,7 @@ def rules_of(operations: Sequence[OperationChoice]) -> dict[str, Any]:
 
 
 def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int, dict[str, Any]]:
-    """Return the rules of the functions that layers hold: by the identities of the layers that call
-    them, by operation.
-    """
+    """Return rules for functions that layers hold, by the calling layer's identity."""
     rules: dict[int, dict[str, Any]] = {}
     for choice in choices:
         held = choice.layer.layer
@@ -199,7 +197,7 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
 
 
 def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
-    """Refuse what has a rule already, by another handle."""
+    """Raise for a layer or operation that has a rule by another handle."""
     for part in parts:
         shown = f"layer {part.layer.name!r}"
         if part.owner is not None and id(part.layer) in runs:
@@ -222,7 +220,7 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
     """Return a layer's forward under a rule of either kind, for `Changes.run`.
 
     Args:
-        merges: whether a batch normalization after it makes one layer with it.
+        merges: whether a batch normalization after it is merged with it.
     """
     if not is_layer_rule(rule):
         return make_run(layer, rule)
@@ -239,12 +237,11 @@ def make_layer_run(layer: Any, rule: Any, merges: bool = False) -> Call:
 
 
 def make_reading(layer: Any, kind: str, rule: Any) -> Call:
-    """Return the forward of a layer that has no weights."""
-
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inputs = tuple(leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf))
         if kwargs.get("mask") is not None or len(inputs) < (2 if kind == "addition" else 1):
             return original(*args, **kwargs)
+        # the layer computes on stopped tensors, so that only the rule's gradient flows
         held = {id(x): keras.ops.stop_gradient(x) for x in inputs}
 
         def hold(leaf: Any) -> Any:
@@ -259,7 +256,7 @@ def make_reading(layer: Any, kind: str, rule: Any) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """What a layer computed, for a batch normalization that is merged with it."""
+    """A layer's inputs and output, for a batch normalization that is merged with it."""
 
     rule: Any
     read: Read
@@ -267,7 +264,7 @@ class Merging:
 
 
 def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call:
-    """Return the forward of a layer that has weights, and then its activation's."""
+    """Return the forward of a layer with weights, with its activation after the rule."""
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["inputs"]
@@ -279,6 +276,7 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
         if layer.activation not in (None, keras.activations.linear):
             return layer.activation(y)
         if merges:
+            # the normalization finds what it is merged with on its input tensor
             set_tensor_attr(y, MERGES, Merging(rule, read, out))
         return y
 
@@ -286,7 +284,7 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
 
 
 def make_merging(layer: Any, rule: Any) -> Call:
-    """Return the forward of a batch normalization, as one layer with that before it."""
+    """Return the forward of a batch normalization merged with the layer before it."""
     own = None if rule is None else make_layer_run(layer, rule)
 
     def run(original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -328,9 +326,7 @@ def channels_of(read: Read, x: Tensor) -> tuple[int, ...]:
 def plan_composite(
     layers: Sequence[Layer], composite: Composite
 ) -> tuple[dict[int, Call | None], dict[str, Any], list[Row]]:
-    """Return the forwards of layers by their identity, None for one that keeps all of its
-    gradients; the rules of operations; and the rows of the table.
-    """
+    """Return the forwards of layers by identity, the rules of operations, and the table's rows."""
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     runs: dict[int, Call | None] = {}
     rows: list[Row] = []
@@ -341,6 +337,7 @@ def plan_composite(
         elif rule is not None:
             runs[id(layer)] = make_layer_run(layer, rule, merges=composite.canonize)
         elif each.is_named:
+            # named without a rule: it keeps its own gradient, of operations too
             runs[id(layer)] = None
         if rule is not None:
             rows.append(each.row())
@@ -353,7 +350,7 @@ def plan_composite(
 
 
 def kind_in(composite: Composite, layer: Any) -> str | None:
-    """Return the kind of a layer; additions in code count where a composite is canonized."""
+    """Return the kind of a layer; additions in code count if a composite is canonized."""
     if composite.canonize and is_addition_in_code(layer):
         return "addition"
     return kind_of(layer)

@@ -1,8 +1,7 @@
-"""The layers of a Keras model: their names, the kinds for which there are rules that read weights,
-and what each of these computes.
+"""The layers of a Keras model: names, kinds with rules that read weights, and what each computes.
 
-`multigrad.models.attribution.kinds` has what a kind is. Keras keeps channels last, and those
-have them first: so tensors are transposed around a rule, and numbers are those of the layer.
+`multigrad.models.attribution.kinds` defines the kinds. They have channels first and Keras has them
+last, so tensors are transposed around a rule; numbers are those of the layer.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ..tracing import BACKEND
 from .operations import FUNCTIONS, NAMES
 
 # --- the layers under their dotted names ----------------------------------------------------------
-# Keras names layers within the model that holds them, so a name may stand twice in nested models.
+# Keras names layers within the model that holds them, so nested models may repeat a name.
 # The attributes of Keras's layers that are functions, which `activation="relu"` sets.
 ATTRIBUTES = ("activation", "recurrent_activation")
 
@@ -49,7 +48,7 @@ def list_layers(model: Any) -> list[Layer]:
 
     def visit(layer: Any, path: str, within: tuple[int, ...]) -> None:
         if id(layer) in within:
-            return  # a layer that holds the one that holds it
+            return  # a cycle: it holds a layer that holds it
         found[id(layer)] = layer
         paths.setdefault(id(layer), []).append(path)
         for child in children_of(layer):
@@ -69,7 +68,7 @@ def list_layers(model: Any) -> list[Layer]:
 
 
 def children_of(layer: Any) -> list[Any]:
-    """Return the layers that a layer holds and calls; not InputLayers, which compute nothing."""
+    """Return the layers that a layer holds and calls, except InputLayers, which compute nothing."""
     # Keras (3.15) has no public name for either attribute.
     held = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
     once = {id(each): each for each in held if not isinstance(each, keras.layers.InputLayer)}
@@ -92,7 +91,7 @@ def list_functions(layers: Sequence[Layer]) -> list[Layer]:
 
 
 def operation_held(name: str, held: Function) -> str:
-    """Return the operation that an activation of a layer is."""
+    """Return the operation that a layer's activation is."""
     operation = FUNCTIONS.get(held.function) if inspect.isfunction(held.function) else None
     if operation is None or operation not in NAMES.values():
         shown = getattr(held.function, "__name__", type(held.function).__name__)
@@ -111,16 +110,15 @@ def operation_held(name: str, held: Function) -> str:
 
 
 def callers_of(held: Function, layers: Sequence[Layer]) -> list[Any]:
-    """Return the layers that call an activation: of a recurrent layer its cell does, unless it
-    takes a kernel for all of it.
-    """
+    """Return the layers that call an activation, such as a recurrent layer's cell."""
+    # the recurrent layer itself calls it if one kernel computes all steps
     cell = getattr(held.layer, "cell", held.layer)
     around = [each.layer for each in layers if getattr(each.layer, "cell", None) is cell]
     return [cell, *around]
 
 
 def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
-    """Refuse rules on the cells of recurrent layers, by their identities."""
+    """Raise for rules on cells of recurrent layers, given by their identities."""
     for each in layers:
         cell = getattr(each.layer, "cell", None)
         if cell is not None and id(cell) in chosen:
@@ -131,13 +129,13 @@ def refuse_cells(layers: Sequence[Layer], chosen: Collection[int]) -> None:
             )
 
 
-# --- what layers keep for backward, as the framework tells that Keras runs on ---------------------
+# --- the memory that layers keep for backward, as Keras's framework reports it --------------------
 def kept_by_layers(
     model: Any, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]
 ) -> tuple[str, list[Row]]:
-    """Return the backend that Keras runs on, and what is kept of one call in training.
+    """Return Keras's backend, and the tensors kept by one call in training.
 
-    The call has no effects: statistics and seeds stay as they are.
+    The call has no effects: statistics and seeds keep their values.
     """
     backend = load_backend(keras.backend.backend())
     if backend.models.kept_by_call is None:
@@ -165,7 +163,7 @@ def kept_by_layers(
 
 @contextmanager
 def layers_within(model: Any, within: Within) -> Iterator[None]:
-    """Let the layers of a model be called by `within`."""
+    """Route calls of a model's layers through `within`."""
     layers = [each for each in list_layers(model) if isinstance(each.layer, keras.Layer)]
     before = [(vars(each.layer), vars(each.layer).get("call")) for each in layers]
     try:
@@ -187,7 +185,7 @@ def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any
 
 Tensor = Any
 layers = keras.layers
-# Not element by element; what people call activations are the others.
+# These are not elementwise; the others count as activations.
 NO_ACTIVATIONS = ("softmax", "log_softmax", "glu", "sparsemax")
 ACTIVATIONS = tuple(
     name
@@ -200,7 +198,7 @@ GLOBAL_AVERAGES = (
     layers.GlobalAveragePooling3D.call,
 )
 STANDARD = BaseConv.convolution_op
-# One row for each class of layers, by what computes it: a layer is added here, and nowhere else.
+# One row per class of layers, by the method that computes it: a new layer is added only here.
 BY_CALL: Mapping[Any, str] = {
     layers.Dense.call: "linear",
     BaseConv.call: "convolution",
@@ -217,9 +215,7 @@ BY_CALL: Mapping[Any, str] = {
 
 
 def kind_of(layer: Any) -> str | None:
-    """Return the kind of a layer, or of an operation of a functional model; None: of none. One
-    whose class has a `call` of its own is of none.
-    """
+    # by its `call`, so that a subclass with a `call` of its own has no kind
     call = type(layer).call
     if call is BasePooling.call:
         return "max_pooling" if layer.pool_mode == "max" else "average_pooling"
@@ -241,15 +237,15 @@ def is_addition_in_code(layer: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a layer computes before its activation, as a rule takes it.
+    """The computation of a layer before its activation, as a rule reads it.
 
     Attributes:
-        kind: of the layer.
+        kind: the layer's kind.
         inputs: its tensors.
-        params: weight and bias, laid out as the kind has them; none where it has none.
-        attributes: what is fixed.
-        order: the layer's axes as the kind has them; None: as they are.
-        shape: the output's shape as the kind has it; None: as it is, in that order.
+        params: weight and bias in the kind's layout; empty without weights.
+        attributes: the fixed numbers.
+        order: the layer's axes in the kind's order; None if equal.
+        shape: the output's shape in the kind's layout; None if equal, up to that order.
     """
 
     kind: str
@@ -281,7 +277,7 @@ class Read:
 
 
 class WithoutActivation:
-    """A layer as its own `call` sees it, that has no activation."""
+    """A layer as its own `call` sees it, with no activation."""
 
     activation = None
 
@@ -305,7 +301,6 @@ def read_layer(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
 
 
 def refuse(layer: Any, reason: str) -> RuleTypeError:
-    """Return the error for a layer that a rule cannot read."""
     return RuleTypeError(
         f"no rule can read layer {layer.name!r} ({type(layer).__name__}): {reason}. Select it with "
         "a rule that reads no weights"
@@ -397,12 +392,11 @@ READERS: Mapping[str, Callable[[Any, str, tuple[Tensor, ...]], Read]] = {
 
 # --- layouts --------------------------------------------------------------------------------------
 def as_tensor(variable: Any) -> Tensor:
-    """Return a weight as a tensor; None stays None."""
     return None if variable is None else keras.ops.convert_to_tensor(variable)
 
 
 def order_of(layer: Any, x: Tensor) -> tuple[int, ...] | None:
-    """Return the axes of a layer's tensors with the channels first; None where they are."""
+    """Return the order of axes that puts channels first; None if they are."""
     if layer.data_format == "channels_first":
         return None
     rank = len(x.shape)
@@ -414,7 +408,7 @@ def invert(order: Sequence[int]) -> tuple[int, ...]:
 
 
 def lengths_of(layer: Any, x: Tensor, order: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths of the axes beside batch and channels."""
+    """Return the lengths of the axes other than batch and channels."""
     lengths = tuple(x.shape[2:]) if order is None else tuple(x.shape[1:-1])
     if not all(isinstance(n, int) for n in lengths):
         raise refuse(layer, f"the lengths of its input {tuple(x.shape)} are not known")
@@ -428,7 +422,7 @@ def spread(value: Any, rank: int) -> tuple[int, ...]:
 def pad(
     layer: Any, lengths: Sequence[int], strides: Sequence[int], reach: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Return the zeros around a layer's input, before and after, by Keras's word for them."""
+    """Return the zeros before and after a layer's input, by Keras's word for the padding."""
     if layer.padding == "causal":
         return tuple((r, 0) for r in reach)
     if layer.padding != "same":

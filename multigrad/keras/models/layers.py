@@ -1,7 +1,7 @@
-"""A layer of Keras, or an operation of a functional model, that is called under rules of others.
+"""Layers and operations of a Keras model that are called under rules.
 
-An instance's own `call` stands before its class's, and Keras calls it by that name in every way of
-calling. It is no part of a config, of a file or of a pickle.
+An instance attribute `call` takes precedence over its class's, and Keras looks it up in every way
+of calling. It is part of no config, file or pickle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-# Keras (3.15) has no public names for them.
+# Keras (3.15) has no public names for these.
 from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ...errors import GradientError, RuleTypeError, RuleValueError
@@ -28,22 +28,22 @@ from .operations import CURRENT, NAMES, Called, Scope, is_float, look_up
 
 Call = Callable[..., Any]
 METHODS = ("call", "quantized_call")
-# Their outputs hold their inputs, for losses.
+# Keras keeps the inputs of these with the outputs, for losses.
 WITH_LOGITS = frozenset({"sigmoid", "softmax"})
 
 
 @dataclass(eq=False, slots=True)
 class Attached:
-    """What one handle puts on a model.
+    """The rules that one handle puts on a model.
 
     Attributes:
         model: the model.
         operations: a rule by an operation's name.
-        within: rules by operation for what single layers call, by the layers' identities.
-        misses: names the layers made since that it should have changed; None: none can be.
+        within: by the identity of a layer, the rules by operation for its calls.
+        misses: returns the names of selected layers made since; None if none can be made.
         called: the operations that were called.
-        is_seen: whether a call of the model has come to all that is meant.
-        superseded: whether it was taken off, so that what was traced with it is stale.
+        is_seen: whether a call of the model has reached all selected operations.
+        superseded: whether it was detached, so that traces made with it are stale.
     """
 
     model: Any
@@ -58,18 +58,18 @@ class Attached:
         return id(self)
 
     def rules_in(self, layer: Any) -> dict[str, Any]:
-        """Return its rules for what a layer calls, by operation."""
+        """Return the handle's rules for operations that a layer calls."""
         return {**self.operations, **self.within.get(id(layer), {})}
 
 
 class Changes:
-    """What acts on a layer now.
+    """The rules that act on a layer now.
 
     Attributes:
-        run: the layer's forward under a rule, `(call, args, kwargs)`; None: there is none on it.
-        owner: whose rule that is, or who says that there is none.
+        run: the layer's forward under a rule, `(call, args, kwargs)`, or None.
+        owner: the handle of that rule, or of a composite that leaves the layer without one.
         handles: the handles of the models that the layer is a part of.
-        own: the methods that the instance had itself.
+        own: the methods that were attributes of the instance before.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -81,7 +81,7 @@ class Changes:
         self.own: dict[str, Any] = {}
 
     def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the layer's outputs."""
+        # a symbolic call only finds shapes: no rule acts, and nothing may go stale
         symbolic = in_symbolic_scope()
         if HOST.compiler.on_depend is not None and not symbolic:
             for handle in self.handles:
@@ -100,10 +100,10 @@ class Changes:
         return outputs
 
     def call_in_regions(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the layer's outputs; in a region that runs again, under what acted first."""
+        """Return the layer's outputs; where it runs again, under the rules of its first run."""
         acts = self.run, self.scope, tuple(self.handles)
         recall, on_call = HOST.compiler.recall, HOST.compiler.on_call
-        assert recall is not None and on_call is not None  # else nothing runs again
+        assert recall is not None and on_call is not None  # set together with `recall`
         run, scope, handles = recall((id(self), "acts"), acts)
         if any(each.superseded for each in handles) and children_of(self.layer):
             raise GradientError(
@@ -115,9 +115,11 @@ class Changes:
             return run_in(scope, run, original, args, kwargs)
 
     def renew(self) -> None:
-        """Put what acts now in the place of the layer's methods, or give these back."""
+        """Replace the layer's methods for the rules that act now, or restore them."""
         held = vars(self.layer)
-        keeps = None if self.run is not None else self.owner  # a layer that a composite leaves out
+        keeps = (
+            None if self.run is not None else self.owner
+        )  # a composite names this layer to have no rule
         acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
         ruled = [each for each, rules in acts if rules]
         self.scope = None
@@ -138,7 +140,6 @@ class Changes:
                 held.pop(name, None)
 
     def original(self, name: str) -> Call:
-        """Return a method as it is without rules."""
         if name in self.own:
             return self.own[name]
         return getattr(type(self.layer), name).__get__(self.layer)
@@ -147,7 +148,7 @@ class Changes:
 def run_in(
     scope: Scope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
 ) -> Any:
-    """Return a layer's outputs, under a rule if there is one, with rules on operations."""
+    """Return a layer's outputs, under its rule if it has one, and with rules on operations."""
     before = CURRENT.scope
     CURRENT.scope = scope
     try:
@@ -157,8 +158,6 @@ def run_in(
 
 
 def make_call(changes: Changes, original: Call) -> Call:
-    """Return a replacement for a layer's method."""
-
     @functools.wraps(original)
     @keeping_weights
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +171,7 @@ CHANGES = "_multigrad_changes"
 
 
 def changes_of(layer: Any) -> Changes:
-    """Return the changes that act on a layer, or a new object for them."""
+    """Return the changes that act on a layer, or new ones."""
     known = getattr(vars(layer).get("call"), CHANGES, None)
     if known is not None:
         return known
@@ -182,14 +181,14 @@ def changes_of(layer: Any) -> Changes:
 
 
 def forget_logits(outputs: Any) -> None:
-    """Let losses see outputs alone: from the logits they would go past a rule."""
+    """Drop the logits kept with outputs, by which losses would bypass a rule."""
     for leaf in list_leaves(outputs):
         if hasattr(leaf, "_keras_logits"):
             del leaf._keras_logits
 
 
 def check_seen(handle: Attached) -> None:
-    """Refuse a model whose call met not all operations, or made layers that are meant."""
+    """Raise if a model's call reached not all operations, or made selected layers."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:
         called = ", ".join(sorted(vars(handle.called).keys() & {*NAMES.values()})) or "none"
@@ -240,7 +239,7 @@ def make_run(layer: Any, rule: Any) -> Call:
 
 
 def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the tensor that a layer's rule is for."""
+    """Return the one tensor of floats that a layer's rule acts on."""
     if len(args) == 1 and not kwargs and is_float(args[0]):
         return args[0]
     tensors = [leaf for leaf in list_leaves((args, kwargs)) if is_float(leaf)]
@@ -258,7 +257,7 @@ def find_input(shown: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def keep_mask(given: Any, made: Any) -> None:
-    """Give a tensor the mask of the one that it stands for."""
+    """Copy the mask of a tensor to the one that replaces it."""
     mask = get_keras_mask(given)
     if mask is not None:
         set_keras_mask(made, mask)

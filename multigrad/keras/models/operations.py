@@ -1,9 +1,9 @@
-"""Operations of Keras, by name, while a model with rules on them is called.
+"""Operations of Keras by name, intercepted while a model with rules on them is called.
 
-All of `keras.ops`, `keras.activations` and Keras's layers call their backend's functions as
-attributes of its modules. These are exchanged while any model has rules on operations, and act only
-where a layer of such a model is being called on the same thread. A backend's own functions that
-call each other are one operation: the outermost one counts.
+`keras.ops`, `keras.activations` and Keras's layers all call their backend's functions as attributes
+of its modules. These are replaced while any model has rules on operations, and act only where a
+layer of such a model is called on the same thread. Backend functions that call each other count as
+one operation, the outermost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-# Keras (3.15) has no public names for what its operations call.
+# Keras (3.15) has no public names for the functions that its operations call.
 from keras.src import backend as keras_backend
 from keras.src.activations import activations as keras_activations
 
@@ -30,7 +30,7 @@ from ..tracing import HOST, in_symbolic_scope
 Tensor = Any
 Call = Callable[..., Any]
 
-# --- which there are ------------------------------------------------------------------------------
+# --- the operations -------------------------------------------------------------------------------
 ELEMENTWISE = """
     absolute arccos arccosh arcsin arcsinh arctan arctanh cbrt ceil clip cos cosh erf erfc erfinv
     exp exp2 expm1 floor log log10 log1p log2 nan_to_num negative reciprocal round rsqrt sign sin
@@ -39,15 +39,14 @@ ELEMENTWISE = """
 # keras.ops and keras.activations call these by another name.
 SAME = {"abs": "absolute", "exponential": "exp", "swish": "silu", "hard_swish": "hard_silu"}
 MODULES = ("nn", "numpy", "math")
-# These classes write an operation in others, which are seen where it is not meant itself.
+# These classes compute an operation by others, which count unless it is selected itself.
 COMPOSED = {"relu": keras_activations.ReLU, "mish": keras_activations.Mish}
-# What these compute by themselves, so that a rule on it would not act.
+# Operations that compute another one in their kernel, where a rule on it cannot act.
 KERNELS = {"dot_product_attention": "softmax"}
 RECURRENT_KERNELS = ("lstm", "gru")
 
 
 def canonical(function: Call) -> str:
-    """Return the name by which a function of Keras is known here."""
     return SAME.get(function.__name__, function.__name__)
 
 
@@ -58,7 +57,7 @@ FUNCTIONS: dict[Call, str] = {
     if inspect.isfunction(function)
 }
 NOT_ACTIVATIONS = ("deserialize", "get", "linear", "serialize")
-# The names that select an operation, with that by which it is known.
+# The names that select an operation, with its name here.
 NAMES: dict[str, str] = {
     name: SAME.get(name, name)
     for name in (*vars(keras.activations), *ELEMENTWISE.split(), *SAME)
@@ -94,10 +93,9 @@ def find_operation(selector: Any) -> str | None:
 
 
 # --- a call of a layer ----------------------------------------------------------------------------
+# not a dict: Dynamo (torch 2.13) reads no signatures after a dict has changed in its trace
 class Called:
-    """The operations that were called, as attributes: Dynamo (torch 2.13) reads no signature any
-    more once a dict was changed in what it traces.
-    """
+    """The operations that were called, as attributes."""
 
 
 class Scope:
@@ -116,11 +114,10 @@ class Scope:
 
 
 class Current(threading.local):
-    """The scope on this thread. Not a ContextVar, which torch.compile does not follow; a call of a
-    layer is over before another task runs.
-    """
+    """The scope on this thread."""
 
     def __init__(self) -> None:
+        # not a ContextVar, which torch.compile cannot follow; a call ends before another task runs
         self.scope: Scope | None = None
 
 
@@ -128,12 +125,12 @@ CURRENT = Current()
 
 
 def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return an operation's outputs; under a rule where it has one now."""
+    """Return an operation's outputs, under its rule if it has one."""
     scope = CURRENT.scope
     if scope is None:
         return original(*args, **kwargs)
     rule = note(scope, name)
-    CURRENT.scope = None  # what it calls is its own affair
+    CURRENT.scope = None  # functions that it calls are part of it
     try:
         return run_under(rule, original, args, kwargs)
     finally:
@@ -141,7 +138,7 @@ def run_operation(name: str, original: Call, args: tuple[Any, ...], kwargs: dict
 
 
 def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one that is written in other operations: these count where it itself does not."""
+    """Run an operation made of others, which count unless it has a rule itself."""
     scope = CURRENT.scope
     if scope is None or name in scope.rules:
         return run_operation(name, original, args, kwargs)
@@ -150,7 +147,7 @@ def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[
 
 
 def note(scope: Scope, name: str) -> Any:
-    """Return the rule of an operation that is called; None where it has none."""
+    """Note that an operation is called, and return its rule, if any."""
     for called in scope.called:
         setattr(called, name, True)
     inner = KERNELS.get(name)
@@ -176,12 +173,11 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
 
 
 def look_up(rule: RuleOver) -> Over:
-    """Return a rule over a forward as it is now; a trace notes its name, without a guard."""
+    """Return a rule over a forward; a trace notes its name, without a guard."""
     return rule.now() if HOST.compiler.on_depend is None else over(rule.rule)
 
 
 def is_float(x: Any) -> bool:
-    """Return whether a value is a tensor that has a gradient."""
     return keras.ops.is_tensor(x) and keras.backend.is_float_dtype(
         keras.backend.standardize_dtype(x.dtype)
     )
@@ -202,7 +198,7 @@ HANDLES: set[Any] = set()
 
 
 def watch(handle: Any) -> None:
-    """Let Keras's operations look for rules, until no handle needs it."""
+    """Replace Keras's backend functions while any handle needs it."""
     with LOCK:
         HANDLES.add(handle)
         if not ORIGINALS:
@@ -212,16 +208,17 @@ def watch(handle: Any) -> None:
 
 
 def unwatch(handle: Any) -> None:
-    """Give Keras its own functions back, where no other handle needs ours."""
+    """Restore Keras's backend functions once no handle needs ours."""
     with LOCK:
         HANDLES.discard(handle)
         while ORIGINALS and not HANDLES:
+            # restored before it is removed: an interrupt in between is harmless
             setattr(*ORIGINALS[-1])
             ORIGINALS.pop()
 
 
 def find_places() -> Iterator[tuple[Any, str, Any]]:
-    """Yield where Keras looks its operations up, and what is to be found there."""
+    """Yield the places where Keras looks up its operations, with our replacements."""
     for name in sorted({*FUNCTIONS.values()}):
         for module in MODULES:
             owner = getattr(keras_backend, module)

@@ -41,6 +41,7 @@ def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]
 def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """One of several jaxprs, by a number; the last one where it is none of theirs."""
     branches, (which, *arguments) = equation.params["branches"], operands
+    # a known index needs only its own branch
     if which.known is not None:
         at = int(which.known)
         last = len(branches) - 1

@@ -363,6 +363,7 @@ def _are_alike(wide: Any, single: Any) -> bool:
     leaves = zip(jax.tree.leaves(wide), jax.tree.leaves(single), strict=True)
     pairs = [(a.node, b.node) for a, b in leaves]
     seen: set[tuple[Node, Node]] = set()
+    # without recursion, as graphs may be deep
     while pairs:
         a, b = pair = pairs.pop()
         if a is b or pair in seen:
