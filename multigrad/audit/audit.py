@@ -330,7 +330,6 @@ def keeping_dtypes(fn: Any) -> Iterator[None]:
             layer.autocast = False
         yield
     finally:
-        # Only layers whose autocast was on are listed.
         for layer in layers:
             layer.autocast = True
 

@@ -37,7 +37,6 @@ def judge_linear(trial: Trial) -> str:
     # Both factors are exact in every float dtype.
     pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
     mixed = [a + b for a, b in pairs]
-    # A fresh forward for each cotangent: a second backward is another law's matter.
     one, other, both = (trial.run(trial.cast(trial.wide)).gradients(c) for c in (u, v, mixed))
     wanted = [
         None if a is None or b is None else 1.75 * a - 0.625 * b
@@ -147,7 +146,6 @@ def judge_twice(trial: Trial) -> str:
 def judge_written(trial: Trial) -> str:
     arrays = trial.cast(trial.wide)
     run, u = start(trial)
-    # Copies of what the backward might write to.
     before = [np.array(a) for a in run.arrays()]
     made = trial.tensors(u)
     run.pull(made)

@@ -118,7 +118,6 @@ def judge_autocast(trial: Trial) -> str:
     vjp = _mode(trial, "autocast")
     if trial.dtype not in ("float32", "float64"):
         raise NotApplicable("autocast begins with float32")
-    # For its checks only; the run is the one under autocast.
     start(trial)
     given = trial.cast("float32")
     with trial.quiet("float32"):

@@ -424,7 +424,6 @@ def judge_zeros(trial: Trial) -> str:
     if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
     said = worst(found[1], found[0], trial.loose, trial.noise)
-    # At a kink either slope is right.
     if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
         raise NotApplicable("it has no derivative at 0")
     return f"at -0 and 0: {said}" if said else ""

@@ -194,7 +194,6 @@ class Trial:
             yield
 
     def tensors(self, arrays: Sequence[Array]) -> list[Tensor]:
-        """Return copies of arrays as the framework's tensors."""
         return [self.backend.tensors.from_numpy(np.array(a)) for a in arrays]
 
     def run(self, arrays: Sequence[Array]) -> Run:
@@ -204,7 +203,6 @@ class Trial:
         """Run forward on tensors of the framework, by its own vjp or another one."""
         leaves = self._filled(tensors)
         outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend, vjp)
-        # Cotangents are for float outputs; others get None.
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
@@ -250,7 +248,6 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
         RuleTypeError: the object cannot be called.
         Exception: whatever the code raises if no framework runs it.
     """
-    # A module or a layer of multigrad holds its activation there.
     inner, converted = getattr(obj, "_activation", obj), None
     if isinstance(inner, Function | Activation | Rule | str):
         subject = subject_of(obj)
@@ -357,7 +354,6 @@ def compare_runs(trial: Trial, other: Run, run: Run, u: Arrays, wanted: Arrays) 
 
 
 def outputs_differ(trial: Trial, found: Arrays, wanted: Arrays) -> str:
-    """Return where outputs differ most, "" if they agree."""
     said = worst(found, wanted, trial.loose, trial.noise)
     return f"the output differs: {said.replace('argument', 'output')}" if said else ""
 
@@ -393,7 +389,6 @@ def weighed(trial: Trial, cotangents: Arrays) -> Weigh:
     def weigh(given: Arrays) -> float:
         outputs = trial.run(given).arrays()
         pairs = zip(cotangents, outputs, strict=True)
-        # In float64, whose sum adds no error of its own.
         return float(sum(np.sum(c.astype(np.float64) * y.astype(np.float64)) for c, y in pairs))
 
     return weigh

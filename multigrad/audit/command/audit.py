@@ -158,7 +158,6 @@ def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
         try:
             found: Targets = process.call(*process.first)
         except Lost as lost:
-            # Without a new name in the journal another try would end the same way.
             if not journal.exists() or (name := journal.read_text()) in skipped:
                 raise MultigradError(f"{target} cannot be imported: {lost}") from lost
             skipped[name] = str(lost)

@@ -377,7 +377,6 @@ class Recorder:
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
 
     def watch(self, n: int, target: Any) -> None:
-        """Record the calls of a target from now on."""
         if isinstance(target, type) and find_custom(target) is not None:
             takes_ctx = not find_original(target).function.recipe.has_setup
             # `takes_ctx` is a bool used as 0 or 1: ctx is no input.
@@ -464,7 +463,6 @@ def _read(leaf: Any) -> Any:
     try:
         return as_array(leaf)
     except Exception:  # it is traced
-        # It has no values: draw some.
         shape = tuple(map(int, leaf.shape))
         return draw(shape, dtype_name(leaf.dtype), np.random.default_rng(SEED))
 

@@ -82,7 +82,6 @@ def ask(
         asking.run()
     if not progress.stopped:
         return asking.answers, True
-    # A framework without a version has not answered anything.
     return {name: answer for name, answer in asking.answers.items() if answer.version}, False
 
 
@@ -108,7 +107,6 @@ def find_saved(word: str) -> Any:
 
 
 def check_frameworks(names: Sequence[str]) -> None:
-    """Check that names are those of frameworks."""
     for name in names:
         if name not in FRAMEWORKS:
             known = ", ".join(FRAMEWORKS)

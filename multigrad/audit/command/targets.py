@@ -254,7 +254,6 @@ def _is_made_bare(cls: type) -> bool:
 
 # --- imports --------------------------------------------------------------------------------------
 def import_target(name: str) -> types.ModuleType:
-    """Import a module or a file, once."""
     help_imports()
     try:
         return _import_as_named(name)
@@ -366,7 +365,6 @@ def advise(error: BaseException | None) -> str:
 
 
 def read_notes() -> list[str]:
-    """Return the notes of helpers about where code runs."""
     return [helper.NOTE for helper in _used if helper.is_interpreted()]
 
 

@@ -44,7 +44,6 @@ class LockFile:
     objects: dict[str, dict[str, Data]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Data]:
-        """Return the document, its hash included."""
         frameworks = {
             name: {"version": answer.version, "places": self._places(answer)}
             for name, answer in self.answers.items()
@@ -101,7 +100,6 @@ def _depth(data: Data) -> int:
 
 
 def read_lock(path: str | Path) -> LockFile:
-    """Read and check a lock file."""
     data = parse(Path(path).read_bytes())
     if type(data) is not dict or data.get("format") != FORMAT:
         fail(str(path), f'this is not a lock file: it has "format": "{FORMAT}"')

@@ -168,7 +168,6 @@ class Asking:
         self._ended = False
 
     def run(self) -> dict[str, Answer]:
-        """Run the probes, and return the answers."""
         order = sorted(self.own, key=lambda name: -len(self.own[name]))  # the longest first
         with ThreadPoolExecutor(AT_ONCE) as pool:
             try:

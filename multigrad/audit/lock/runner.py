@@ -49,7 +49,6 @@ class Missing(Exception):
 
 
 def framework_of(call: str) -> str:
-    """Return the framework whose function a call names."""
     first = call.partition(".")[0]
     known = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
     if first not in known:
@@ -73,7 +72,6 @@ def read_call(text: str) -> Any:
 
 
 def path_of(tree: Any) -> str:
-    """Return the dotted name that is called."""
     parts: list[str] = []
     while isinstance(tree, ast.Attribute):
         parts.append(tree.attr)
@@ -129,7 +127,6 @@ def _is_index(tree: Any) -> bool:
 
 
 def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
-    """Evaluate a checked syntax tree on these inputs."""
     if isinstance(tree, ast.Subscript):
         return _make(tree.value, module, inputs)[_number(tree.slice)]
     if isinstance(tree, ast.Call):
@@ -204,7 +201,6 @@ def differentiate_keras(keras: Any, f: Any, inputs: Sequence[Any], pull: Any) ->
 def differentiate_multigrad(multigrad: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     np = importlib.import_module("numpy")
     given = [np.asarray(each, DTYPE) for each in inputs]
-    # Probes go to poles on purpose.
     with np.errstate(all="ignore"):
         value, back = multigrad.vjp(f, *given)
         if value.dtype.kind != "f":
@@ -231,7 +227,6 @@ MODULES = {
 
 
 def load(framework: str) -> Any:
-    """Return a framework as a module."""
     first, *_ = [importlib.import_module(name) for name in MODULES[framework]]
     return first
 

@@ -92,7 +92,6 @@ def verify_frameworks(lock: LockFile, now: Mapping[str, Answer]) -> Verification
 def compare_answers(
     probes: Mapping[str, Probe], framework: str, locked: Answer, now: Answer, result: Verification
 ) -> None:
-    """Add to a result what differs between two answers of a framework."""
     if now.absent:
         result.remarks.append(
             f"{framework} {locked.version} was locked and is not available here: {now.absent}"
@@ -159,7 +158,6 @@ class _Words:
                 what = f"{name}'s derivative" if letter else name
                 of = f" for {letter}" if letter and len(locked["derivative"]) > 1 else ""
                 yield f"{what}{of} {probe.at} is {say(was)} {then} and {say(is_now)} {here}"
-        # "" was counted too, with 0.
         rounded.pop("", None)
 
     def name(self, probe: Probe) -> str:
@@ -205,7 +203,6 @@ def _is_close(a: float, b: float) -> bool:
 
 
 def say(numbers: Sequence[str] | None) -> str:
-    """Return numbers as people write them."""
     if numbers is None:
         return "none"
     words = ["NaN" if each == "nan" else f"{float.fromhex(each):.6g}" for each in numbers]
@@ -246,7 +243,6 @@ def check_entries(lock: LockFile) -> None:
 
 
 def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verification) -> None:
-    """Add to a result how the rules and Functions of a lock differ now."""
     installed = {row.name: row.version for row in backends() if row.installed}
     for word, locked in lock.objects.items():
         try:
@@ -327,7 +323,6 @@ def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Ite
         except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             yield f"{word} does not run on {on}: {type(error).__name__}: {error}"
             return
-        # The first difference of each array is enough.
         for what, before, now in _pairs(vector, found):
             place = _first_difference(before, now)
             if place is not None:

@@ -76,7 +76,6 @@ def read_document() -> Data:
 
 
 def read_dtypes(names: Sequence[str] | None) -> Sequence[str]:
-    """Return the given dtypes, all if there are none."""
     for name in names or ():
         if name not in DTYPES:
             raise NoVectors(f"no dtype {name!r}; there are {', '.join(DTYPES)}")

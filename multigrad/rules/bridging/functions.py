@@ -137,14 +137,12 @@ class GuestFunction:
         return kinds
 
     def refusal(self, what: str = "has no second derivative") -> GradientError:
-        """Return the error for a derivative that a bridge does not carry."""
         return GradientError(
             f"{self.name}, which runs in {self.guest.name}, {what} in another framework: a bridge "
             "carries one gradient back. Run it in the framework of its tensors (backend=None)"
         )
 
     def unsupported(self, where: str, advice: str) -> UnsupportedOp:
-        """Return the error for a place where a host cannot call a guest."""
         return UnsupportedOp(
             f"{self.name} runs in {self.guest.name}, which {where} cannot call: {advice}"
         )
@@ -242,7 +240,6 @@ def _nothing() -> Any:
 
 
 def fill(shapes: Sequence[Shape], lengths: Iterator[int]) -> list[list[int]]:
-    """Return shapes in which the lengths that are not known are the given ones, in order."""
     return [[next(lengths) if n is None else n for n in shape] for shape in shapes]
 
 
@@ -386,7 +383,6 @@ def make_foreign(
     guest: Backend,
     leaves: Sequence[Any],
 ) -> GuestFunction:
-    """Return the function that runs in the guest; its inputs are the tensors, and a key."""
     layout = variant.layout
     count = len(layout.tensors)
     values = [leaves[i] for i in layout.indices("number")]

@@ -103,7 +103,6 @@ class OpaqueRecipe(Recipe):
         return self.backward is None
 
     def check_result(self) -> None:
-        """Check what can be told without a call."""
         signature = self.signature
         for each in [] if callable(self.result) else _flat(self.result)[0]:
             known = [] if signature is None else list(signature.parameters)
@@ -130,7 +129,6 @@ class OpaqueRecipe(Recipe):
         return Recorded(outputs, lambda upstream: self.pull(upstream, args, kwargs))
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run forward, check its outputs against the declaration, and return them as arrays."""
         outputs = self.forward(*args, **kwargs)
         kinds, nesting = self.declared(args, kwargs)
         flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
@@ -182,7 +180,6 @@ class OpaqueRecipe(Recipe):
         return optree.tree_unflatten(guest.nesting, list(outputs))
 
     def guest_for(self, layout: Layout, leaves: Sequence[Any]) -> OpaqueGuest:
-        """Return the guest that runs for arguments of this layout; numbers among them are fixed."""
         places = tensors_among(layout, leaves)
 
         def place(tensors: Sequence[Any]) -> Any:
@@ -265,7 +262,7 @@ def _described(leaf: Any) -> Any:
 
 
 def _like(gradient: Any, array: Array) -> Any:
-    """Return a gradient in its argument's dtype, as the frameworks' engines cast it."""
+    # Cast as the frameworks' engines cast gradients.
     if gradient is None:
         return None
     given = np.asarray(gradient)

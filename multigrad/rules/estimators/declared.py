@@ -92,7 +92,6 @@ KINDS: Mapping[str, tuple[type, Callable[[Any], Any]]] = {
 
 
 def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:
-    """Return an argument converted by its annotation."""
     kind, _, rest = annotation.partition(" | ")
     if isinstance(value, Value) or (value is None and rest == "None"):
         return value
@@ -107,7 +106,7 @@ def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:
 
 # --- shapes --------------------------------------------------------------------------------------
 def lengths_of(value: Any) -> Lengths | None:
-    """Return a tensor's lengths; None: it has none, or they are not known."""
+    # None: there is no shape, or it is not known yet.
     if isinstance(value, Value):
         return None
     shape = getattr(value, "shape", None)
@@ -177,7 +176,6 @@ class Argument:
 
 
 def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
-    """Return example values of the arguments: the default, or an array where there is none."""
     first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
     channels = np.array([0.5, 0.75, 1.0, 1.25])
     given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
@@ -410,7 +408,7 @@ class Estimator(Function[P, R]):
 
 
 def _look(args: tuple[Any, ...]) -> Any:
-    """Return a key for the arguments of a call, by which its check and its entry are cached."""
+    # The key by which the check and the entry of a call are cached.
     return tuple(
         [
             (type(each), each) if type(each) in PLAIN else (type(each), each.shape, each.dtype)
@@ -485,7 +483,6 @@ def catalogue() -> dict[str, Estimator]:
 
 # --- what declarations share ----------------------------------------------------------------------
 def is_tensor(value: Any) -> bool:
-    """Return whether an argument is a tensor, not a number."""
     return not isinstance(value, int | float)
 
 

@@ -165,7 +165,6 @@ class Activation(InNotebooks):
         return self.apply(x)
 
     def apply(self, x: Tensor) -> Tensor:
-        """Return the activation of x, where no compiler reads along."""
         # No calls but that of the function, as every forward comes here.
         in_force = CURRENT.get().activations
         if self._rule is not None:
@@ -197,7 +196,6 @@ class Activation(InNotebooks):
         return self._look_up(x, in_force)
 
     def _values_by_name(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the values of the own rule's run-time params, with some of them given anew."""
         word = next(iter(params))
         in_force = self.own_in_force()
         if in_force is None:
@@ -217,7 +215,6 @@ class Activation(InNotebooks):
         return tuple({**own, **params}.values())
 
     def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
-        """Return the own rule as it acts now, with other values of its run-time params."""
         in_force, met = self.in_force(), self._met
         assert in_force is not None
         is_fixed = are_numbers(values)
@@ -236,7 +233,6 @@ class Activation(InNotebooks):
         return in_force.with_values(values, in_force.bound_rule.token)
 
     def check_values(self, in_force: RuleInForce) -> None:
-        """Check that a rule takes the values that `call_with` is given."""
         now = in_force.specialization.runtime
         if now != self.runtime:
             raise RuleError(
@@ -245,7 +241,6 @@ class Activation(InNotebooks):
             )
 
     def apply_as(self, x: Tensor, in_force: Any) -> Tensor:
-        """Return the activation of x under a rule that the caller gives."""
         backend = backend_of(x)
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
@@ -316,7 +311,7 @@ class Activation(InNotebooks):
         return entry.run(leaves, draws) if in_force.moves else function(x)
 
     def tell(self, backend: Backend, x: Tensor = None) -> None:
-        """Tell a backend's compiler which rule a trace of this activation depends on."""
+        # A trace of this activation holds its rule: the compiler has to know which one.
         if self._rule is None:
             if backend.compiler.on_read is not None:
                 backend.compiler.on_read(x, self)
@@ -325,7 +320,7 @@ class Activation(InNotebooks):
                 backend.compiler.on_depend(lookup)
 
     def tell_drawn(self, backend: Backend, in_force: Any, x: Tensor = None) -> None:
-        """Tell a compiler that an own rule drew: from the key of the rule in force, if any."""
+        # An own rule draws from the key of the rule in force, so that a trace depends on that too.
         if (
             self._rule is not None
             and in_force.specialization.draws
@@ -402,7 +397,6 @@ _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 
 def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
-    """Return the activation without a rule, for tensors like x, with its own derivative."""
     if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function
     if not forward.differentiable:

@@ -82,7 +82,6 @@ class Run:
         return result, count_applied(active)
 
     def numbers(self, backend: Backend) -> list[Any]:
-        """Return the present values of the numbers that are its arguments."""
         return [read(each, backend) for each in self.moving]
 
     def call(self, rules: Cut, args: Any, kwargs: Any) -> tuple[Any, tuple[int, int]]:

@@ -327,7 +327,6 @@ class GradientRule:
 
 
 def fold_step(key: Any, count: Any) -> Any:
-    """Return the key of a step, whose number is a tensor."""
     backend = backend_of(count)
     number = concrete_number(count)
     return backend.draws.fold_in(key_for(backend, key), count if number is None else int(number))

@@ -155,7 +155,6 @@ class Cut:
 
 
 def cut(active: ActiveRules) -> Cut:
-    """Return how active rules are cut, by what is known of them now."""
     same = active.params is active.activations
     first, second = rules = active.activations, None if same else active.params
     return Cut(active, rules, (_looked_at(first), _looked_at(second)))
@@ -232,7 +231,6 @@ def _reveal(
 
 
 def count_applied(traced: ActiveRules) -> tuple[int, int]:
-    """Return how many applications each of the active rules for a trace has made."""
     counters = [rule.counter if rule else None for rule in cut(traced).rules]
     first, second = (0 if counter is None else counter.number for counter in counters)
     return first, second
@@ -246,7 +244,6 @@ def advance(cut: Cut, applied: tuple[int, int]) -> None:
 
 
 def call_cut(active: ActiveRules, call: Callable[[Cut], Any]) -> Any:
-    """Call with the active rules cut; once more where tracing shows that more must be fixed."""
     while True:
         tried = cut(active)
         try:

@@ -45,7 +45,6 @@ class TaskRule:
 
 
 def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
-    """Declare a rule of the library."""
 
     def declare(function: Callable[..., Tensor]) -> TaskRule:
         return TaskRule(name, as_function(function, native=False))
@@ -54,7 +53,6 @@ def task_rule(name: str) -> Callable[[Callable[..., Tensor]], TaskRule]:
 
 
 def find_task_rule(rule: Any) -> TaskRule:
-    """Return a rule on several tasks, of its name or of a function."""
     names = ", ".join(sorted(TASK_RULES))
     if isinstance(rule, TaskRule):
         return rule
@@ -152,7 +150,6 @@ def widest(name: str, leaves: Sequence[Tensor]) -> str:
 
 
 def products_of(columns: Sequence[Sequence[Tensor]], number: int, wide: str) -> Tensor:
-    """Return the matrix of scalar products of the tasks' gradients, over all tensors."""
     found: dict[tuple[int, int], Tensor] = {}
     for column in columns:
         own = {i: flat(leaf, wide) for i, leaf in enumerate(column) if leaf is not None}
@@ -166,12 +163,11 @@ def products_of(columns: Sequence[Sequence[Tensor]], number: int, wide: str) -> 
 
 
 def flat(leaf: Tensor, wide: str) -> Tensor:
-    """Return a gradient as a vector: NumPy's numbers are no arrays."""
+    # Scalar products are taken of vectors in a wide dtype, whatever the leaves are.
     return xp.astype(xp.reshape(leaf, (-1,)), wide)
 
 
 def weighted(column: Sequence[Tensor], weights: Tensor, wide: str) -> Tensor:
-    """Return the weighted sum of one tensor's gradients, in the dtype of the first."""
     total = None
     for i, leaf in enumerate(column):
         if leaf is not None:
@@ -233,7 +229,6 @@ def gradnorm(products: Tensor, rates: Any = None, alpha: float = 1.5) -> Tensor:
     if isinstance(rates, tuple | list):
         rates = xp.stack([xp.full_like(norms[0], rate) for rate in rates])
     aimed = xp.astype(rates, norms.dtype) ** alpha
-    # Likewise.
     shares = xp.where(norms == 0, 0.0, aimed / xp.where(norms == 0, 1.0, norms))
     total = xp.sum(shares)
     return number * shares / xp.where(total == 0, 1.0, total)

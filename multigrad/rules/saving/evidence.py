@@ -65,7 +65,6 @@ def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[V
 def run_vector(
     obj: Rule | Function[..., Any], vector: Mapping[str, Data], backend: Backend
 ) -> dict[str, Data]:
-    """Return the outputs, and a Function's gradients, of a vector's inputs on a backend."""
     precision = backend.tensors.precision
     with nullcontext() if precision is None else precision("float64"), np.errstate(all="ignore"):
         given = {name: _decode(data, backend) for name, data in vector["inputs"].items()}
@@ -198,14 +197,14 @@ def _array(numbers: Any, dtype: str) -> Data:
 
 
 def encode(array: Array, dtype: str) -> Data:
-    """Return an array as data: floats in hexadecimal digits, integers and bools as they are."""
+    # Hexadecimal digits keep every bit of a float.
     flat = array.ravel()
     values = [hex_of(float(each)) for each in flat] if dtype in FLOATS else flat.tolist()
     return {"dtype": dtype, "shape": list(array.shape), "values": values}
 
 
 def decode(data: Data) -> Array:
-    """Return an array of its data, which have been checked."""
+    # The data have been checked by `check_array`.
     is_float = data["dtype"] in FLOATS
     values = [float.fromhex(each) for each in data["values"]] if is_float else data["values"]
     return np.array(values).astype(as_numpy_dtype(data["dtype"])).reshape(data["shape"])
@@ -280,7 +279,6 @@ HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
-    """Return the evidence of a document, made by running its object."""
     vectors, problem = make_vectors(obj, document)
     evidence = {
         "hash": hash_of(document),
@@ -293,7 +291,6 @@ def make_evidence(obj: Rule | Function[..., Any], document: Data) -> Data:
 
 
 def conventions_of(document: Data) -> Data:
-    """Return the values and derivatives at kinks of a document's ops."""
     return {
         op: {
             at: {
@@ -335,7 +332,6 @@ def check_evidence(data: Data, document: Mapping[str, Data]) -> None:
 
 
 def read_evidence(data: Data, where: str) -> Data:
-    """Return evidence whose fields have been checked."""
     fields = read_fields(data, where, FIELDS, ("without",))
     if type(fields["hash"]) is not str or not HASH.fullmatch(fields["hash"]):
         fail(f"{where}.hash", f"expected sha256 and 64 digits, got {describe(fields['hash'])}")

@@ -75,7 +75,6 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def find_function(fn: str) -> Callable[..., Any]:
-    """Return the function of that name, in a module that is imported."""
     module, _, name = str(fn).partition(":")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
