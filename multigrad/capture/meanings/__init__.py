@@ -1,1 +1,1 @@
-"""What functions of array libraries mean, composed from ops; the dialects share them."""
+"""The meaning of array libraries' functions, composed from ops and shared by the dialects."""

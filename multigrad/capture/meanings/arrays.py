@@ -1,7 +1,7 @@
-"""Functions over whole arrays under other libraries' names: tensor methods and NumPy's functions.
+"""Whole-array functions under other libraries' names: tensor methods and NumPy's functions.
 
-Where a name means two things (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect that the rule is
-written in decides.
+Where one name has two meanings (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect of the code
+decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Tensor = Any
 
 
 def habits_for(x: Tensor, name: str) -> Habits:
-    """Return the habits of the library whose code uses x; the meaning of `name` depends on it."""
+    """Return the habits of the library whose code uses x; they decide what `name` means."""
     if not library_for(x.trace, name):
         raise TypeError(f"{name} means another thing in torch than in NumPy; write it with xg.xp")
     return habits_of(x.trace)
@@ -36,7 +36,7 @@ def axis_given(dim: Any, axis: Any) -> Any:
 
 
 def numbers(given: tuple[Any, ...]) -> Any:
-    """Return numbers given one by one or as one sequence."""
+    """Return numbers passed one by one, or as one sequence, as a sequence."""
     return given[0] if len(given) == 1 and not isinstance(given[0], int | Value) else given
 
 
@@ -58,13 +58,13 @@ def cumprod(x: Tensor, dim: Any = None, *, axis: Any = None, dtype: Any = None) 
 
 
 def _cumulative(function: Handler, x: Tensor, axis: Any, dtype: Any) -> Tensor:
-    """Without an axis NumPy goes through x made flat; bools count as integers."""
+    # Without an axis, NumPy flattens x first; bools count as integers.
     x = places.counted(x)
     return in_dtype(function(xp.reshape(x, -1), 0) if axis is None else function(x, axis), dtype)
 
 
 def sort(x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool = True) -> Extremes:
-    """torch's, which is no update: NumPy's method sorts in place and returns nothing."""
+    # torch's method returns a new tensor; NumPy's sorts in place and returns nothing.
     if not habits_for(x, "sort").sorts_anew:
         raise TypeError("it sorts in place; use np.sort(x)")
     return places.sort(x, dim, descending)
@@ -81,6 +81,7 @@ def quantile(
 # --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     given = numbers(shape)
+    # A 0-d tensor reshaped to () is itself; a symbolic shape keeps the graph free of fixed lengths.
     if x.node.type.kind == "scalar" and not isinstance(given, SymbolicShape) and not tuple(given):
         return x
     if isinstance(given, SymbolicShape):
@@ -102,7 +103,7 @@ def view_as(x: Tensor, other: Tensor) -> Tensor:
 
 
 def renamed(x: Tensor) -> Tensor:
-    """Return a tensor under another name, in the same memory: attributes stay with the first."""
+    """Return a view of x in the same memory; attributes set on x are not copied to it."""
     view = copy_of(x)
     mark_view(view, x, True)
     return view
@@ -113,7 +114,7 @@ def ravel(x: Tensor, order: str = "C") -> Tensor:
 
 
 def flatten(x: Tensor, order: str = "C") -> Tensor:
-    """A copy in NumPy, and in torch the same memory."""
+    # A copy in NumPy; in torch it shares memory, so a later in-place update reaches both.
     flat = copy_of(ravel(x, order))
     if x.trace.reading.dialect != "numpy":
         mark_view(flat, x, False)
@@ -121,7 +122,7 @@ def flatten(x: Tensor, order: str = "C") -> Tensor:
 
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
-    """torch exchanges two axes, NumPy takes the order of all."""
+    # torch exchanges two axes; NumPy takes a permutation of all of them.
     if axes and habits_for(x, "transpose").exchanges_two:
         return xp.swapaxes(x, *axes)
     return xp.permute_dims(x, numbers(axes) if axes and axes != (None,) else None)
@@ -153,7 +154,7 @@ def tile(x: Tensor, *dims: Any) -> Tensor:
 
 
 def repeat(x: Tensor, *repeats: Any, axis: int | None = None) -> Tensor:
-    """torch repeats the whole, NumPy each element."""
+    # torch repeats the whole tensor, NumPy each element.
     if habits_for(x, "repeat").repeats_whole:
         return tile(x, *repeats)
     return xp.repeat(x, *repeats, axis=axis)
@@ -203,6 +204,7 @@ def np_quantile(
 ) -> Tensor:
     if method != "linear":
         raise TypeError(f"quantile with method {method!r}; 'linear' is known")
+    # NumPy would interpolate in bfloat16, with another result than the ops give.
     if x.trace.types is not None and x.trace.facts.has_dtype("bfloat16"):
         raise TypeError("NumPy interpolates in bfloat16 there; cast to float32 first")
     return xp.quantile(x, q, axis, keepdims)
@@ -227,7 +229,7 @@ def np_dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def np_outer(a: Tensor, b: Tensor) -> Tensor:
-    """NumPy's takes tensors of any rank, made flat."""
+    # NumPy flattens operands of any rank.
     return xp.outer(xp.reshape(a, -1), xp.reshape(b, -1))
 
 

@@ -1,8 +1,8 @@
 """Complex tensors in captured code: two symbols, the real and the imaginary part.
 
-A graph is of real numbers. What a library computes of complex ones is told from what it computes of
-their parts: a function that is linear, of each; a product, of each pair; others by a row here. What
-has none is refused by name, and so is a complex argument or result of a function.
+A graph holds real numbers only, so a complex result is composed from the parts: a linear function
+is applied to each part, a product to each pair of parts, and the rest has a row in `ROWS`. Anything
+else is refused by name, as is a complex argument or result of the captured function.
 """
 
 from __future__ import annotations
@@ -25,13 +25,16 @@ Tensor = Any
 
 
 class Complex(Pair):
-    """A complex tensor, of two symbols."""
+    """A complex tensor, made of two symbolic real ones."""
 
     __slots__ = ("imag", "real")
+    # Above that of np.ndarray, so that `array * z` calls `z.__rmul__`.
     __array_priority__ = 2000
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, real: Tensor, imag: Tensor) -> None:
+        # A class-wide flag: until one complex value exists, `record_call` skips the search for
+        # pairs.
         Pair.is_made = True
         self.real, self.imag = real, imag
 
@@ -63,7 +66,6 @@ class Complex(Pair):
         raise self.refused(f".{name}")
 
     def by_part(self, name: str, *args: Any, **kwargs: Any) -> Complex:
-        """Call a method of each part."""
         if "dtype" in kwargs:
             raise self.refused(f".{name} with dtype=")
         return Complex(*(getattr(x, name)(*args, **kwargs) for x in (self.real, self.imag)))
@@ -74,8 +76,9 @@ class Complex(Pair):
         )
 
     def called(self, library: str, function: Any, args: Any, kwargs: Any, shown: str) -> Any:
-        """Return the result of a library function called with complex arguments."""
+        """Return the result of a library function that is called with complex arguments."""
         name = str(getattr(function, "__name__", function))
+        # torch.fft.fft is named "fft_fft", torch.linalg.norm "linalg_norm".
         name = name.removeprefix("fft_").removeprefix("linalg_")
         call = functools.partial(record_call, library, function, trace=self.trace, shown=shown)
         if name not in KNOWN:  # it may be wrapped; this is how people write it
@@ -143,19 +146,22 @@ class Complex(Pair):
 
 
 def parts_of(x: Any) -> tuple[Any, Any]:
-    """Return both parts; None for that of what is real."""
+    """Return the real and the imaginary part; the latter is None if x is real."""
     if isinstance(x, Complex | complex) or "complex" in str(getattr(x, "dtype", "")):
         return x.real, x.imag
     return x, None
 
 
 def full(real: Tensor, imag: Tensor) -> Complex:
-    """Both parts in the shape that they broadcast to."""
+    """Return a complex tensor whose parts both have the shape that they broadcast to."""
     return Complex(real + xp.zeros_like(imag), imag + xp.zeros_like(real))
 
 
 def with_part(tree: Any, i: int) -> Any:
-    """Return nested arguments with a part of each complex one; of a real one in a list, nothing."""
+    """Return nested arguments with part i of each complex one.
+
+    The imaginary part of a real tensor in a list is zero; a real argument by itself stays.
+    """
 
     def within(item: Any, in_list: bool) -> Any:
         if isinstance(item, tuple | list) and any(isinstance(x, Value | Pair) for x in item):
@@ -179,6 +185,7 @@ def negative(x: Any) -> Any:
 
 def add(x: Any, y: Any) -> Complex:
     (a, b), (c, d) = parts_of(x), parts_of(y)
+    # A real operand adds nothing to the imaginary part, which only has to be broadcast.
     if b is None or d is None:
         real, rest = a + c, d if b is None else b
         return full(real, rest)
@@ -194,7 +201,7 @@ def multiply(x: Any, y: Any) -> Complex:
 
 
 def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
-    """A function that is linear in each of two operands, or in one of them."""
+    """Return a product that is linear in both operands, or in the only complex one."""
     pairs = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
 
     def of(*which: int) -> Any:
@@ -211,7 +218,7 @@ def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
 
 
 def divide(x: Any, y: Any) -> Complex:
-    """By the absolute value twice, so that its square does not overflow."""
+    # Divide by the absolute value twice: its square could overflow.
     (a, b), (c, d) = parts_of(x), parts_of(y)
     if d is None:
         return Complex(a / c, b / c)
@@ -226,6 +233,7 @@ def matmul(x: Any, y: Any) -> Complex:
 OPERATORS = {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}
 for _name, _record in OPERATORS.items():
     setattr(Complex, f"__{_name}__", _record)
+    # `add` and `mul` commute; the others need their operands exchanged.
     own = _record if _name in ("add", "mul") else reflected(_record)
     setattr(Complex, f"__r{_name}__", own)
 
@@ -277,7 +285,7 @@ def view(x: Complex, *shape: Any) -> Complex:
 
 # --- transforms -----------------------------------------------------------------------------------
 def transform(kind: str, axes: Any) -> Handler:
-    """Return a transform as array libraries call it: by a length and an axis, or several."""
+    """Return a Fourier transform with the parameters of all array libraries."""
     run = getattr(xp, kind.replace("2", "").removesuffix("n"))
 
     def record(
@@ -302,6 +310,7 @@ def transform(kind: str, axes: Any) -> Handler:
             "axes": tuple(chosen) if isinstance(chosen, tuple | list) else chosen,
             "norm": norm or "backward",
         }
+        # The transforms of real input take no imaginary part.
         if kind.startswith("rfft"):
             if isinstance(x, Complex):
                 raise TypeError(f"{kind} of complex numbers")
@@ -320,7 +329,7 @@ TRANSFORMS: dict[str, Handler] = {
     **{f"{kind}2": transform(f"{kind}2", (-2, -1)) for kind in KINDS},
     **{f"{kind}n": transform(f"{kind}n", None) for kind in KINDS},
 }
-# As TensorFlow calls them.
+# TensorFlow's names.
 TRANSFORMS_2D = {
     **{kind: TRANSFORMS[kind] for kind in KINDS},
     **{f"{kind}2d": TRANSFORMS[f"{kind}2"] for kind in KINDS},
@@ -328,7 +337,7 @@ TRANSFORMS_2D = {
 
 
 def shifted(x: Any, dim: Any = None, *, axes: Any = None, back: bool = False) -> Any:
-    """Half a turn along axes, all of them where none is named."""
+    """Roll by half the length along the given axes, or along all of them."""
     chosen = dim if axes is None else axes
     places = range(rank(x)) if chosen is None else [chosen] if isinstance(chosen, int) else chosen
     if isinstance(x, Complex):
@@ -366,10 +375,11 @@ ROWS: dict[str, Handler] = {
 
 
 def of_library(module: Any) -> dict[Any, Handler]:
-    """Return handlers for the transforms and shifts of a library, by function."""
+    """Return handlers for a library's transforms and shifts, by function."""
     return {getattr(module, name): handler for name, handler in (TRANSFORMS | SHIFTS).items()}
 
 
+# Functions f with f(a + ib) = f(a) + i f(b).
 LINEAR = frozenset(
     {
         *("broadcast_to", "cat", "chunk", "clone", "concat", "concatenate", "contiguous", "cumsum"),
@@ -380,6 +390,7 @@ LINEAR = frozenset(
         *("unbind", "unsqueeze"),
     }
 )
+# Functions that are linear in each of two operands.
 PRODUCTS = frozenset(
     {
         *("bmm", "dot", "einsum", "inner", "kron", "matmul", "mm", "mv", "outer", "tensordot"),
@@ -387,5 +398,5 @@ PRODUCTS = frozenset(
 )
 KNOWN = frozenset((*ROWS, *LINEAR, *PRODUCTS))
 OF_SHAPE = ("device", "dim", "ndimension", "nelement", "numel", "size")
-# What code and libraries ask of any object, to see what it is.
+# Attributes by which code and libraries probe any object; an AttributeError is the answer.
 ASKED = ("graph", "is_tensor_like", "node", "value")

@@ -1,6 +1,6 @@
 """Functions that array libraries share and the op table lacks, composed from its ops.
 
-They read as functions of a tensor, so that every dialect and the tensor methods can point at them.
+They take tensors, so dialects and tensor methods use them directly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Tensor:
 
 
 def scaled(x: Any, factor: Any) -> Any:
-    """The factor comes first, as in torch: the product of the tensors may overflow."""
+    # The factor comes first, as in torch: the product of the two tensors may overflow.
     return x if type(factor) in (int, float) and factor == 1 else xp.multiply(factor, x)
 
 
@@ -38,7 +38,7 @@ def bernoulli(x: Tensor, p: Any = None, *, generator: Any = None) -> Tensor:
 
 
 def bernoulli_anew(x: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
-    """The same in place of whatever x is."""
+    # For `x.bernoulli_(p)`, whose result does not depend on the values of x.
     return bernoulli(x, p, generator=generator)
 
 
@@ -70,7 +70,7 @@ def isneginf(x: Tensor) -> Tensor:
 def isclose(
     x1: Tensor, x2: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Equal, or finite and no further apart than atol + rtol |x2|."""
+    """Return where x1 and x2 are equal, or finite and within atol + rtol |x2| of each other."""
     wide = xp.divide(x2, 1) if own_dtype(x2) in (BOOL, *WHOLE) else x2  # else differences overflow
     limit = xp.add(atol, xp.multiply(rtol, xp.abs(wide)))
     near = xp.less_equal(xp.abs(xp.subtract(x1, wide)), limit)
@@ -86,28 +86,28 @@ def allclose(
 
 
 def logaddexp2(x1: Tensor, x2: Tensor, scale: float = math.log(2)) -> Tensor:
-    """log2(2^x1 + 2^x2), by the logarithm of 2 that a library takes."""
+    """Return log2(2^x1 + 2^x2); `scale` is the library's rounded log(2)."""
     sum_ = xp.logaddexp(xp.multiply(x1, scale), xp.multiply(x2, scale))
     return xp.divide(sum_, scale)
 
 
 def entr(x: Tensor) -> Tensor:
-    """-x log(x), zero at zero, -inf below."""
+    """Return -x log(x): zero at zero, -inf below."""
     # Below 0 its derivative is NaN in all libraries, as that of the logarithm is.
     log = xp.log(xp.where(xp.equal(x, 0), 1.0, x))
     return xp.where(xp.less(x, 0), -math.inf, -xp.multiply(x, log))
 
 
 def digamma(x: Tensor) -> Tensor:
-    """NaN at its pole at zero, as XLA and TensorFlow have it."""
+    # The op gives another value at its pole at zero; XLA and TensorFlow give NaN.
     return xp.where(xp.equal(x, 0), math.nan, xp.digamma(x))
 
 
 def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
-    """The n-th derivative of digamma, below zero by reflection, as libraries have it there.
+    """Return the n-th derivative of digamma; below zero by reflection, as the libraries do.
 
     Args:
-        even_at_poles: what those of even order are at zero and the negative integers.
+        even_at_poles: the value for even n at zero and the negative integers.
     """
     order = int(n)
     if order != n:
@@ -125,7 +125,8 @@ def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
 
 
 def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:
-    """Its derivative of this order, a polynomial in c, which is even or odd: so c^2 alone grows."""
+    # The derivative of this order of cot, a polynomial in c = cot that is even or odd, so Horner's
+    # scheme runs in c^2.
     factors = [0, 1]  # of c^0, c^1: the derivative of c^k is -k (c^(k - 1) + c^(k + 1))
     for _ in range(order):
         after = [0] * (len(factors) + 1)
@@ -141,7 +142,7 @@ def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:
 
 
 def rel_entr(x: Tensor, y: Tensor) -> Tensor:
-    """x log(x / y); 0 where x is 0 and y is not negative, else infinite outside of x, y > 0."""
+    """Return x log(x / y): 0 if x is 0 and y is not negative, else infinite unless x, y > 0."""
     inside = xp.greater(x, 0) & xp.greater(y, 0)
     safe_x, safe_y = xp.where(inside, x, 1.0), xp.where(inside, y, 1.0)
     at_zero = xp.equal(x, 0) & xp.greater_equal(y, 0)
@@ -152,11 +153,11 @@ def rel_entr(x: Tensor, y: Tensor) -> Tensor:
 # --- bits -----------------------------------------------------------------------------------------
 
 
-SHIFTS = np.arange(7, -1, -1)  # of the bits of a byte, the first one first
+SHIFTS = np.arange(7, -1, -1)  # of the bits of a byte, the highest first
 
 
 def packbits(a: Tensor, axis: int | None = None, bitorder: str = "big") -> Tensor:
-    """Eight values that are or are not 0 as a byte of bits, the last one filled up with 0."""
+    """Pack groups of eight truth values into bytes; the last byte is padded with 0."""
     rows, axis = _rows(a, axis)
     length = tuple(rows.shape)[-1]
     bits = cast(xp.not_equal(rows, 0), INT32)
@@ -168,7 +169,7 @@ def packbits(a: Tensor, axis: int | None = None, bitorder: str = "big") -> Tenso
 def unpackbits(
     a: Tensor, axis: int | None = None, count: int | None = None, bitorder: str = "big"
 ) -> Tensor:
-    """The bits of bytes, 0 or 1; so many, or without the last ones, where `count` says so."""
+    """Return the bits of bytes, 0 or 1: `count` of them, or all but the last -`count`."""
     if isinstance(a, Value) and a.node.type.dtype != "uint8":
         raise TypeError(f"it unpacks uint8, not {a.node.type.dtype}")
     rows, axis = _rows(a, axis)
@@ -184,7 +185,7 @@ def unpackbits(
 
 
 def _rows(a: Tensor, axis: int | None) -> tuple[Tensor, int]:
-    """Return a tensor with the axis last, made flat without one, and where the axis belongs."""
+    # Also returns where the axis belongs; without an axis the tensor is flattened.
     return (xp.reshape(a, -1), -1) if axis is None else (xp.moveaxis(a, axis, -1), axis)
 
 
@@ -198,7 +199,7 @@ def _shifts(bitorder: str) -> Any:
 
 
 def logit(x: Tensor, eps: float | None = None) -> Tensor:
-    """torch limits x to [eps, 1 - eps] first, where eps is given."""
+    # torch limits x to [eps, 1 - eps] first if eps is given.
     if eps is None:
         return xp.logit(x)
     limited = xp.clip(x, eps, 1.0 - eps)
@@ -211,15 +212,15 @@ def logit(x: Tensor, eps: float | None = None) -> Tensor:
 
 
 def is_whole(x: Any) -> bool:
-    """Return whether something is of integers or bools."""
+    """Return whether x holds integers or bools."""
     if isinstance(x, Value):
         return not is_float(x.node.type)
     return isinstance(x, int) or "int" in str(getattr(x, "dtype", ""))
 
 
 def quotient(x: Tensor, other: Any, floor_divide: Any = xp.floor_divide) -> Tensor:
-    """The quotient of integers, rounded towards zero."""
-    below = floor_divide(x, other)  # not that of absolute values: the least integer has none
+    """Return the quotient of integers, rounded towards zero."""
+    below = floor_divide(x, other)  # abs() would overflow for the least integer
     is_off = xp.logical_and(xp.less(below, 0), xp.not_equal(below * other, x))
     return xp.where(is_off, below + 1, below)
 
@@ -231,27 +232,28 @@ def nan_to_num(x: Tensor, nan: Any = None, posinf: Any = None, neginf: Any = Non
 
 
 def hard_shrink(x: Tensor, lambd: Any = 0.5) -> Tensor:
-    """Zero within lambd of zero, which 16 bits round before they are compared; ours does not."""
+    # Libraries compare a 16-bit x with lambd rounded to 16 bits; the op compares the exact number,
+    # so it serves only a lambd that 16 bits hold.
     if is_short(lambd):
         return xp.hard_shrink(x, lambd)
     return xp.where((x >= -lambd) & (x <= lambd), 0.0, x)
 
 
 def is_above(x: Tensor, number: Any) -> Tensor:
-    """Return where x lies above a number that 16 bits do not round before they are compared."""
+    """Return where x > number, the number not rounded to 16 bits before the comparison."""
     if is_short(number) or isinstance(number, Value):
         return x > number
     return xp.greater(xp.threshold(x, number, -math.inf), -math.inf)
 
 
 def is_short(number: Any) -> bool:
-    """Return whether a number is the same in 16 bits of either kind, which have eight digits."""
+    """Return whether float16 and bfloat16 both hold a number exactly: it has 8 significant bits."""
     if type(number) not in (int, float) or not (number == 0 or 2**-14 <= abs(number) < 2**15):
         return False
     return math.frexp(number)[0] * 256 % 1 == 0
 
 
 def clamp_stopping(x: Any, low: Any, high: Any) -> Any:
-    """Limited on one side or both, by a gradient that passes inside of the limits alone."""
+    """Limit x on one side or both; the gradient passes strictly between the limits only."""
     above = x if low is None else xp.where(x <= low, low, x)
     return above if high is None else xp.where(above >= high, high, above)

@@ -1,10 +1,9 @@
-"""Convolutions and pooling under the names that libraries give them, and pictures at other places:
-resized along their axes, and sampled where a grid says; composed from the ops.
+"""Convolutions, pooling, resizing and grid sampling under the names that libraries give them.
 
 Here x is (batch, channels, *lengths) and kernels are (out channels, channels of a group, *sizes),
-as in PyTorch; dialects with channels at the end move them. Lengths are fixed in the capture. What
-is sampled is made of the elements that are read and their weights, so that a derivative comes by
-itself, and NaN reaches what reads it and no more.
+as in PyTorch; dialects with channels last move them. Lengths are fixed in the capture. Resizing and
+sampling are composed from the elements that are read and their weights, so derivatives need no rule
+of their own, and a NaN reaches only the results that read it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def per_axis(given: Any, axes: int) -> Ints:
-    """Return a number for each axis, of one number or of a sequence of them."""
+    """Return one number per axis, from one number or a sequence of them."""
     if isinstance(given, list | tuple | np.ndarray):
         numbers = tuple(operator.index(n) for n in given)
         return numbers * axes if len(numbers) == 1 else numbers
@@ -41,12 +40,12 @@ def lengths(x: Tensor, axes: int) -> Ints:
 
 
 def reach(sizes: Ints, dilations: Ints) -> Ints:
-    """How many elements a window spans."""
+    """Return how many elements a window spans along each axis."""
     return tuple(d * (k - 1) + 1 for k, d in zip(sizes, dilations, strict=True))
 
 
 def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs:
-    """The border with which windows by strides are as many as elements by strides."""
+    """Return the border with which each axis of length n has ceil(n / stride) windows."""
     pairs = []
     spans = reach(sizes, dilations)
     for n, span, step in zip(lengths(x, len(sizes)), spans, strides, strict=True):
@@ -56,7 +55,7 @@ def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs
 
 
 def bordered(x: Tensor, pairs: Pairs, fill: float = 0.0) -> Tensor:
-    """x with a border; a negative width cuts."""
+    """Return x with a border; a negative width cuts elements off."""
     if any(width < 0 for pair in pairs for width in pair):
         cuts = tuple(slice(max(-a, 0), -max(-b, 0) or None) for a, b in pairs)
         x = xp.getitem(x, (..., *cuts))
@@ -75,7 +74,7 @@ def convolution(
     dilations: Ints,
     groups: int = 1,
 ) -> Tensor:
-    """Sums of products of kernels with windows, plus a bias per channel.
+    """Return sums of products of kernels with windows, plus a bias per channel.
 
     Args:
         border: pairs, "same" (see `same_border`) or "valid" (none).
@@ -107,12 +106,12 @@ def transposed(
     groups: int = 1,
     more: Ints | None = None,
 ) -> Tensor:
-    """What a convolution's cotangent becomes: each element spreads the kernels.
+    """Return a transposed convolution: each element of x spreads the kernels.
 
     Args:
         kernels: (channels of x, out channels of a group, *sizes).
-        border: what is cut away, as pairs; a negative width adds.
-        more: elements at the end that no kernel reaches.
+        border: what is cut off, as pairs; a negative width adds.
+        more: the number of elements at the end that no kernel reaches.
     """
     axes = len(strides)
     more = more or (0,) * axes
@@ -122,6 +121,7 @@ def transposed(
         for n, step, span, extra in zip(lengths(x, axes), strides, spans, more, strict=True)
     )
     channels = length(kernels, 1) * groups
+    # `conv_left`, the VJP of a convolution, takes the shape of its result from a tensor.
     corner = xp.getitem(x, (slice(None), *(slice(1),) * (1 + axes)))
     like = xp.tile(xp.zeros_like(corner), (1, channels, *whole))
     steps = {"strides": strides, "dilations": dilations}
@@ -130,7 +130,7 @@ def transposed(
 
 
 def spread(x: Tensor, steps: Ints) -> Tensor:
-    """x with step - 1 zeros between its elements along each of the last axes."""
+    """Return x with step - 1 zeros between its elements along each of the last axes."""
     for i, step in enumerate(steps):
         if step > 1:
             axis, shape = rank(x) - len(steps) + i, shape_of(x)
@@ -143,7 +143,7 @@ def spread(x: Tensor, steps: Ints) -> Tensor:
 
 # --- pooling --------------------------------------------------------------------------------------
 def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Tensor:
-    """The largest of each window; its gradient goes to the first of equal ones, in rows."""
+    # The gradient of each window goes to the first of equal elements, in row order, as in torch.
     seen = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
     for _ in sizes:
         (seen,) = first_largest(seen)
@@ -151,7 +151,7 @@ def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: In
 
 
 def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The largest along the last axis, and what others hold at its place."""
+    """Return the largest along the last axis, and the elements of `others` at its place."""
     at = xp.argmax(x, -1, keepdims=True)
     return tuple(xp.squeeze(xp.take_along_axis(each, at, -1), -1) for each in (x, *others))
 
@@ -159,7 +159,7 @@ def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
 def mean_pool(
     x: Tensor, sizes: Ints, strides: Ints, border: Pairs, beyond: Pairs = (), counted: bool = True
 ) -> Tensor:
-    """The mean of each window.
+    """Return the mean of each window.
 
     Args:
         border: zeros around x.
@@ -176,30 +176,32 @@ def mean_pool(
 
 
 def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Pairs:
-    """What is needed at the end so that a last window counts that begins within x or before it."""
+    """Return the border at the end that a last window needs which begins within x or before it."""
     pairs = []
     spans = reach(sizes, dilations)
     for n, span, step, (before, after) in zip(
         lengths(x, len(sizes)), spans, strides, border, strict=True
     ):
         count = -((n + before + after - span) // -step) + 1
+        # torch's ceil_mode: a window that would begin in the border at the end is left out.
         count -= (count - 1) * step >= n + before
         pairs.append((0, max((count - 1) * step + span - n - before - after, 0)))
     return tuple(pairs)
 
 
 def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tuple[Tensor, ...]:
-    """As many parts of each of the last axes as are asked for, each reduced to one element.
+    """Reduce each of the last axes to a number of parts, one element each.
 
     Args:
-        counts: by axis, None for as many as there are.
-        reduce: `reduce(*xs)` takes the last axis away.
+        counts: the number of parts by axis; None: the axis stays.
+        reduce: `reduce(*xs)` removes the last axis.
     """
     for i in range(len(counts)):
         axis, count = rank(xs[0]) - 1 - i, counts[-1 - i]
         n = length(xs[0], axis)
         if count is None or count == n:
             continue
+        # Neighboring parts overlap by one element where the length is no multiple of the count.
         ends = [(j * n // count, -((j + 1) * n // -count)) for j in range(count)]
         parts = [reduce(*(xp.moveaxis(cut(x, axis, *at), axis, -1) for x in xs)) for at in ends]
         xs = tuple(xp.stack(each, axis) for each in zip(*parts, strict=True))
@@ -216,30 +218,32 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 def out_channels_first(kernels: Tensor) -> Tensor:
-    """(*sizes, channels, out channels) to (out channels, channels, *sizes)."""
+    """Move axes from (*sizes, channels, out channels) to (out channels, channels, *sizes)."""
     last = rank(kernels) - 1
     return xp.permute_dims(kernels, (last, last - 1, *range(last - 1)))
 
 
 def by_channel(kernels: Tensor) -> Tensor:
-    """(*sizes, channels, multiplier) to (channels * multiplier, 1, *sizes): each on its own."""
+    """Turn depthwise kernels (*sizes, channels, multiplier) into those of a grouped convolution."""
     *sizes, channels, times = shape_of(kernels)
     return out_channels_first(xp.reshape(kernels, (*sizes, 1, channels * times)))
 
 
 Numbers = np.ndarray[Any, Any]
 Taps = list[tuple[Tensor, Any]]  # places along an axis, as floats, and their weights
-MOST_TAKEN = 8  # where an element is made of more, all are multiplied by a matrix
+MOST_TAKEN = 8  # an element made of more goes through a matrix product
 
 
 # --- resizing -------------------------------------------------------------------------------------
 def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any]) -> Tensor:
-    """x with another length along an axis.
+    """Return x with another length along an axis.
 
     Args:
         axis: counted from the end.
-        resize: what the library makes along the last axis of float64: the weights are what it makes
-            of an identity; what an element reads, that which NaN in its place makes NaN.
+        resize: the library's own resizing, along the last axis of float64. Its result on an
+    identity
+            gives the weights; the elements that read one are those that a NaN in its place makes
+    NaN.
     """
     unit = np.eye(length)
     weights = np.asarray(resize(unit), np.float64)
@@ -259,16 +263,16 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
 
 
 def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, Numbers]]:
-    """Return, one after another, a place that each element reads, and its share of it; an element
-    that reads fewer places reads its last in parts: a weight of zero would make NaN of infinity, as
-    torch's own does in places.
-    """
+    """Return pairs of a place that each element reads and its weight there, tap by tap."""
     places = np.zeros((most, reads.shape[1]), int)
     shares = np.zeros((most, reads.shape[1]))
     for i, column in enumerate(reads.T):
         found = np.flatnonzero(column)
         places[:, i] = [*found, *[found[-1]] * (most - len(found))]
         shares[: len(found), i] = weights[found, i]
+        # An element that reads fewer places reads its last one in parts: a weight of 0 would turn
+        # an
+        # infinity into NaN, as torch's own resizing does in places.
         for k in range(len(found), most):
             shares[k - 1, i] /= 2
             shares[k, i] = shares[k - 1, i]
@@ -277,9 +281,7 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
 
 # --- sampling at a grid ---------------------------------------------------------------------------
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
-    """The elements of x at the places of a grid, from -1 to 1, of which the first is that along the
-    last axis.
-    """
+    """Return x at the places of a grid from -1 to 1, whose first coordinate is the last axis."""
     axes = rank(x) - 2
     if mode not in TAPS or padding not in ("zeros", "border", "reflection"):
         raise TypeError(f"grid_sample with mode={mode!r} and padding_mode={padding!r}")
@@ -309,6 +311,7 @@ def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int,
     for (place, share), size in zip(corner, sizes, strict=True):
         is_in = xp.logical_and(xp.greater_equal(place, 0), xp.less_equal(place, size - 1))
         inside = is_in if inside is None else xp.logical_and(inside, is_in)
+        # The place is only an index; the gradient of the grid comes from the weights.
         where = where * size + xp.where(is_in, xp.stop_gradient(place), 0.0)
         weight = share if weight is None or share is None else weight * share
     batch, channels, *outer = shape
@@ -326,13 +329,13 @@ def unnormalized(place: Tensor, size: int, align_corners: bool) -> Tensor:
 
 
 def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tensor:
-    """A place brought inside, as the padding says."""
+    """Return a place moved inside as the padding says; "zeros" leaves it outside."""
     if padding == "zeros":
         return place
     if padding == "reflection":
         low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
         place = reflected(place, low, high - low)
-    # At an end and beyond, and at NaN, there is no slope, as in torch.
+    # At an end, beyond it, and at NaN the slope is zero, as in torch.
     inside = xp.logical_and(xp.greater(place, 0), xp.less(place, size - 1))
     end = xp.where(xp.greater(place, 0), size - 1.0, 0.0)
     return xp.where(inside, place, end)
@@ -359,7 +362,7 @@ def linear(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
 
 
 def cubic(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
-    """Keys, Cubic convolution interpolation, 1981, with a = -0.75."""
+    """Return the four taps of cubic convolution (Keys, 1981) with a = -0.75."""
     first, a = xp.floor(place), -0.75
     t = place - first
     ahead, beyond, before = 1 - t, 2 - t, t + 1

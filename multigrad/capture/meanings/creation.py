@@ -1,8 +1,9 @@
-"""Arrays made from a shape alone, `torch.ones(x.shape)`: no symbolic value is among the arguments,
-so no protocol helps.
+"""Array creation from a symbolic shape, as in `torch.ones(x.shape)`.
 
-Stand-ins for the libraries' functions take a symbolic shape; with any other shape the function
-itself makes an array, which becomes a constant where it meets a symbolic value.
+No symbolic value is among the arguments, so no protocol (`__torch_function__`) sees the call:
+captured
+code gets stand-ins for the libraries' functions. With any other shape the library's own function
+makes an array, which becomes a constant when it meets a symbolic value.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ Tensor = Any
 
 
 def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
-    """Return the stand-ins for the creation functions that stand in the libraries' top modules, by
-    function.
+    """Return the stand-ins for the creation functions of the libraries' top
+    modules, by function.
     """
     found: dict[Any, Callable[..., Any]] = {}
     for library in libraries:
@@ -52,13 +53,13 @@ def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Converter:
-    """Stands in for a function that makes a tensor of what it is given.
+    """A function that replaces a library's conversion to a tensor.
 
     Attributes:
-        is_copy: whether an update of the one does not reach the other.
-        function: the library's own.
-        is_cut: whether no gradient passes.
-        trace: what is captured; None: it is not known.
+        is_copy: whether the result is independent of later updates of the argument.
+        function: the library's own function.
+        is_cut: whether the gradient stops.
+        trace: the trace that captures; None before `in_trace` binds it.
     """
 
     is_copy: bool
@@ -67,7 +68,7 @@ class Converter:
     trace: Trace | None = None
 
     def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a symbolic tensor as it is, several as one; all else by the library's own
+        """Return a symbolic tensor itself, a list of them stacked; else call the library's
         function.
         """
         dtype = kwargs.get("dtype", args[0] if args else None)
@@ -75,7 +76,7 @@ class Converter:
         if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
             obj = xp.stack(items, 0)
         if not isinstance(obj, Value):
-            if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # as any constant has it
+            if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # any constant's dtype
                 if self.trace is not None and is_exact(self.trace) and is_plain(obj):
                     return in_dtype_of_input(self.trace, obj)
                 return as_buffer(self.trace, self.function(obj))
@@ -90,12 +91,12 @@ class Converter:
 
 @dataclass(frozen=True, slots=True)
 class Creator:
-    """Stands in for a creation function.
+    """A function that replaces a library's creation function.
 
     Attributes:
-        make: creates like a tensor.
-        function: the library's own.
-        trace: what is captured; None: it is not known.
+        make: creates a tensor like another.
+        function: the library's own function.
+        trace: the trace that captures; None before `in_trace` binds it.
     """
 
     make: Callable[..., Any]
@@ -103,7 +104,7 @@ class Creator:
     trace: Trace | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Create like the tensor whose shape is given, else by the library's own function."""
+        """Create a tensor of a symbolic shape; else call the library's own function."""
         place = 2 if self.make is full else 1
         if len(args) == place + 1 and is_dtype(args[-1]):  # NumPy's and jax's take it by position
             args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
@@ -117,6 +118,9 @@ class Creator:
         lengths = [
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
+        # Lengths are all known here. In a function, draws must still follow the key, and a tensor
+        # that
+        # code writes symbols into must be one itself, so both become nodes of the graph.
         is_weak = False
         if self.trace is not None and is_exact(self.trace):
             options["dtype"], is_weak = self.type_of(self.trace, args, options)
@@ -134,7 +138,7 @@ class Creator:
     def type_of(
         self, trace: Trace, args: tuple[Any, ...], options: Mapping[str, Any]
     ) -> tuple[Any, bool]:
-        """Return the dtype of what the library would make, and whether it is weak."""
+        """Return the dtype of the library's result and whether it is weak."""
         own = getattr(self.function, "__wrapped__", self.function)
         fills = [number for number in args[1:2] if self.make is full]
         made = trace.types.made(own, ((1,), *fills), options)
@@ -146,21 +150,23 @@ def is_dtype(given: Any) -> bool:
 
 
 def weakly(made: Value, is_weak: bool) -> Value:
-    """Return a tensor, noted as one whose dtype gives way, where it does."""
+    """Mark a tensor as weakly typed if `is_weak`: its dtype then gives way to others."""
     if is_weak:
         made.trace.types.weak.add(made.node)
     return made
 
 
 def is_plain(obj: Any) -> bool:
-    """Return whether something is made of Python's numbers alone."""
+    """Return whether a nested value holds only Python numbers."""
     if isinstance(obj, list | tuple):
         return all(map(is_plain, obj))
     return type(obj) in (bool, int, float)
 
 
 def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
-    """Return numbers, with all their digits, in the dtype of the function's tensors."""
+    """Return numbers as a constant of the input's dtype, stored in float64 so that no digit is
+    lost.
+    """
     array = np.asarray(obj)
     if not array.ndim:
         return trace.value(constant(array.item()))
@@ -168,8 +174,8 @@ def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
 
 
 def as_buffer(trace: Trace | None, made: Any) -> Any:
-    """Return a tensor that was made as a symbol of its dtype, where code writes symbols into such
-    ones.
+    """Return a created tensor as a symbol of its dtype if the captured code writes into such
+    tensors.
     """
     if trace is None or BUFFERS not in trace.facts or not hasattr(made, "ndim"):
         return made
@@ -180,33 +186,30 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
         node = array_node(trace.like(), freeze(np.asarray(node.attr("value"))), T)
     value = trace.value(node)
     kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
-    # A cast may share memory with what it is of; this is nobody's else.
+    # A cast may share memory with its operand, which nothing else refers to here.
     return trace.value(cast(value, name).node) if name in kept else value
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Stands in for a function without tensors: what it gives follows from what is captured."""
+    """A function without tensor arguments whose result follows from the capture."""
 
     answer: Callable[..., Any]
     trace: Trace | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Answer."""
-        assert self.trace is not None  # which `in_trace` has told it
+        assert self.trace is not None  # `in_trace` has bound it
         return self.answer(self.trace, *args, **kwargs)
 
 
 def in_trace(stand_in: Any, trace: Trace) -> Any:
-    """Return a stand-in, bound to the trace if its answer depends on the capture."""
+    """Return a stand-in, bound to the trace if its result depends on the capture."""
     is_told = isinstance(stand_in, Converter | Creator | Told)
     return replace(stand_in, trace=trace) if is_told else stand_in
 
 
 def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
-    """Return the lengths among positional arguments, () where they are not all known, and what
-    follows them.
-    """
+    """Split positional arguments into lengths, () if some are unknown, and the rest."""
     first = given[0] if given else ()
     own = tuple(first) if isinstance(first, tuple | list) else ()
     count = 1
@@ -218,37 +221,35 @@ def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], lis
 
 
 def gives_way(dtype: Any) -> bool:
-    """Return whether what is made in a dtype takes that of the tensors which it meets."""
+    """Return whether a tensor created in a dtype takes the dtype of the tensors that it meets."""
     return dtype is None or isinstance(dtype, SymbolicDType) or dtype_name(dtype) in FLOATS
 
 
 def length(x: Any) -> Any:
-    """Return a symbolic length as a Python number, for which its fact is needed."""
+    # A symbolic length becomes a number, which makes it a fact of the capture.
     return operator.index(x) if isinstance(x, Value) and x.node.type.dtype == "int" else x
 
 
-# The rule's own device and layout are the only ones.
+# The device and layout of the rule's input are the only ones.
 NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
 
 
 def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a library's function with Python numbers in place of symbolic ones, for which their
-    facts are needed.
-    """
+    """Call a library's function with the numbers of symbolic scalars, which become facts."""
     given = [number(value) for value in args]
     return function(*given, **{name: number(value) for name, value in kwargs.items()})
 
 
 def number(x: Any) -> Any:
-    """Return a symbolic scalar as a Python number."""
     if not isinstance(x, Value) or x.node.type.kind != "scalar":
         return x
     return operator.index(x) if x.node.type.dtype == "int" else float(x)
 
 
 def weak(dtype: Any, like: Any = None) -> Any:
-    """Return the dtype of what is made: bool, or that of the rule's input, as for any constant;
-    where the library tells it, that.
+    """Return the dtype to create in: bool, else the input's, as for any constant.
+
+    A library that types exactly gets the dtype that was asked for.
     """
     if isinstance(like, Value) and is_exact(like.trace):
         return dtype
@@ -276,7 +277,7 @@ def randn(like: Tensor, dtype: Any = None) -> Tensor:
 
 
 def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
-    """Return the result of `draw` in the given dtype, by default that of `like`."""
+    """Return a draw in a dtype, by default that of `like`."""
     name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
     return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
 
@@ -293,7 +294,7 @@ def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     raise TypeError("linspace takes numbers, not a shape")
 
 
-# Whether the result is a copy, which an update of the original does not reach.
+# Name: whether the result is a copy, which an update of the original does not reach.
 CONVERTERS = {
     "array": True,
     "as_tensor": False,
@@ -301,10 +302,10 @@ CONVERTERS = {
     "asarray": False,
     "tensor": True,
 }
-CUTTING = ("tensor",)  # torch's: the values alone
+CUTTING = ("tensor",)  # torch.tensor takes the values alone
 CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
     function.__name__: function
     for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
 }
-# Of these, symbols also where all lengths are numbers: what is drawn, and what is written into.
+# Recorded as nodes even if all lengths are numbers, because code draws or writes into them.
 STATIC = (full, ones, rand, randn, zeros)

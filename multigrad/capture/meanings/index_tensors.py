@@ -1,7 +1,7 @@
 """Indices that hold symbolic integers: `x[i]`, `x[:, i, j]`, `x[i] = value`, `x.at[i].add(value)`.
 
-The axes that are indexed, which stand side by side, are merged into one, along which places are
-taken or put. Several of them need the lengths, which are facts of the capture then.
+Indexed axes that are neighbors are merged into one, along which elements are taken or put. Merging
+several needs their lengths, which become facts of the capture.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def holds_places(index: Any) -> bool:
 
 
 def is_places(item: Any) -> bool:
-    """Return whether a value is a symbolic tensor of integers."""
     if not isinstance(item, Value) or item.node.type.dtype not in WHOLE:
         return False
+    # torch treats an index of uint8 as a mask (deprecated there), NumPy as places.
     if item.node.type.dtype == "uint8" and habits_of(item.trace).bytes_are_masks:
         raise TypeError("an index of uint8 is a mask in torch: cast it to bool, or to int64")
     return True
@@ -53,14 +53,14 @@ def is_places(item: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A tensor whose indexed axes are one.
+    """A tensor whose indexed axes are merged into one.
 
     Attributes:
         whole: the tensor.
-        places: those along `axis` of the whole, counted from the front.
-        axis: the merged one.
-        shape: the shape before.
-        inside: of several indices: which places lie inside; None: all do, or the op says it.
+        places: the places along `axis`, counted from the front.
+        axis: the merged axis.
+        shape: the shape before the merge; None if one axis is indexed.
+        inside: whether each of several indices is in range; None: all are, or the op checks it.
     """
 
     whole: Tensor
@@ -77,14 +77,12 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     """Merge the axes that several arrays index.
 
     Args:
-        items: whole slices, an ellipsis, and integers or integer arrays, symbolic or not, side by
-            side.
-        outside: what an index that lies outside means, see `trace/xp/indices.py`. The merged place
-            of one lies outside too: alone it could be another element's.
-        from_end: whether a negative index counts from the end; else it lies outside.
+        items: whole slices, an ellipsis, and neighboring integers or integer arrays.
+        outside: the meaning of an index out of range, see `trace/xp/indices.py`.
+        from_end: whether a negative index counts from the end; else it is out of range.
 
     Raises:
-        TypeError: arrays stand apart, or are no integers.
+        TypeError: arrays are not neighbors, or do not hold integers.
     """
     at = [i for i, item in enumerate(items) if not _is_whole(item)]
     if at != list(range(at[0], at[-1] + 1)):
@@ -108,6 +106,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
         if outside in ("nearest", "clip"):
             front = limited(front, x, axis + i)
         places = places + front * prod(lengths[i + 1 :])
+    # If one index is out of range the merged place must be too: else it would name another element.
     if inside is not None and outside not in ("nearest", "clip"):
         places = xp.where(inside, places, total)
     whole = xp.reshape(x, (*shape[:axis], total, *shape[axis + len(arrays) :]))
@@ -115,12 +114,11 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
 
 
 def limited(places: Value, x: Tensor, axis: int) -> Value:
-    """Return places moved to the nearest one along an axis."""
+    """Return places limited to the range of an axis."""
     return xp.minimum(xp.maximum(places, 0), xp.dim(x, axis) - 1)
 
 
 def _is_known_inside(node: Node, length: int) -> bool:
-    """Return whether constant indices lie inside."""
     while node.op in (ops.CAST, ops.RESHAPE, ops.EXPAND_DIMS):
         node = node.operands[0]
     if node.op is not ops.ARRAY:
@@ -134,7 +132,7 @@ def _is_whole(item: Any) -> bool:
 
 
 def as_value(x: Tensor, item: Any) -> Any:
-    """Return integers of an index as a symbolic value."""
+    """Return the integers of an index as a symbolic value."""
     if isinstance(item, Value):
         if item.node.type.dtype not in (*WHOLE, "int"):
             raise TypeError(f"it indexes by {item.node.type.dtype}")
@@ -161,14 +159,14 @@ def taken(
     """
     outside = outside or habits_of(x.trace).outside[0]
     if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):
-        outside = "clip"  # of one element, which is no gather: the nearest one gets its gradient
+        outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
     found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
     rest = fill
     if outside == "nearest":
         if merged.inside is None:
             return found
-        # No gradient goes back to the nearest one, as by `take_nearest` of one index.
+        # The nearest element gets no gradient, as with `take_nearest` for one index.
         rest = xp.stop_gradient(found)
     if rest is None:
         return found
@@ -189,7 +187,7 @@ def beside_axes(mask: Any, after: int) -> Value:
 def put(
     x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
 ) -> Value:
-    """Return x with a value at an index; of two values for one place, the last one."""
+    """Return x with a value put at an index; the last of several values for one place wins."""
     outside = outside or habits_of(x.trace).outside[1]
     merged = merge(x, items, outside, from_end)
     return merged.restored(put_slices(merged.whole, merged.places, value, merged.axis, outside))
@@ -200,12 +198,12 @@ def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "
     after = indices.put_at(x, places, value, axis, outside)
     if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
         return after
+    # In torch overwritten values of a repeated place get a gradient too: that of the sum of puts.
     before = indices.put_at(x, places, 0.0, axis, outside)
     return passing_to(x.trace, (before + _added(x, places, value, axis, outside)).node, after.node)
 
 
 def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
-    """Return zeros in the shape of x with slices, or one number, added at places."""
     slices = indices.TAKING[outside](x, places, axis=axis)
     is_one = getattr(value, "ndim", 0) == 0
     given = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
@@ -215,8 +213,8 @@ def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Val
 def added(
     x: Tensor, items: list[Any], value: Any, outside: str | None = None, from_end: bool = True
 ) -> Value:
-    """Return x with a value added at an index, as often as a place is named."""
-    if outside == "promised":  # as jax: what is outside is dropped, but gets a gradient
+    """Return x with a value added at an index, once for each time that a place is named."""
+    if outside == "promised":  # jax drops values out of range but gives them a gradient
         before, after = (added(x, items, value, each) for each in ("clip", "inside"))
         return passing_to(x.trace, before.node, after.node)
     outside = outside or habits_of(x.trace).outside[1]

@@ -1,8 +1,9 @@
-"""Layers as functions of their inputs: linear maps, normalizations, distances; and losses, element
-by element, to which libraries give names and reductions.
+"""Layers as functions of their inputs (linear maps, normalizations, distances) and elementwise
+losses.
 
-A loss has the gradient that the libraries give, also at the edges: where one is written differently
-from what looks simplest, an infinity or a NaN would come out there.
+A loss has the gradient that the libraries give, also at the edges: where a formula is longer than
+the
+textbook's, the short one would give an infinity or a NaN.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Tensor = Any
 
 
 def linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
-    """x times the weight transposed, plus the bias."""
+    """Return x times the transposed weight, plus the bias."""
     columns = xp.matrix_transpose(weight) if rank(weight) > 1 else weight
     product = xp.matmul(x, columns)
     return product if bias is None else xp.add(product, bias)
@@ -36,7 +37,7 @@ def scaled_and_shifted(x: Tensor, scale: Any, shift: Any) -> Tensor:
 
 
 def channels(values: Any, x: Tensor, axis: int = 1) -> Any:
-    """Return one value per channel in a shape that meets those of x."""
+    """Return one value per channel, in a shape that broadcasts with x."""
     if values is None or rank(values) == 0:
         return values
     after = rank(x) - 1 - axis % rank(x)
@@ -53,7 +54,7 @@ def rms_norm(x: Tensor, axes: Sequence[int], scale: Any, eps: Any) -> Tensor:
 
 
 def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Tensor:
-    """Each group of channels, the second axis, standardized."""
+    """Standardize each group of channels, the second axis."""
     batch, count = length(x, 0), length(x, 1)
     if count % groups:
         raise TypeError(f"{count} channels in {groups} groups")
@@ -66,7 +67,7 @@ def group_norm(x: Tensor, groups: int, scale: Any, shift: Any, eps: float) -> Te
 def batch_norm(
     x: Tensor, mean: Any, variance: Any, scale: Any, shift: Any, *, eps: Any, axis: int = 1
 ) -> Tensor:
-    """By the given statistics of each channel, or without them by those of x."""
+    """Normalize by the given statistics of each channel, or by those of x if there are none."""
     if mean is None:
         kept = axis % rank(x)
         others = tuple(i for i in range(rank(x)) if i != kept)
@@ -79,23 +80,23 @@ def batch_norm(
 
 # --- distances ------------------------------------------------------------------------------------
 def distances(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """Between each row of one and each of the other."""
+    """Return the distance of each row of a from each row of b."""
     return xp.norm(xp.subtract(xp.expand_dims(a, -2), xp.expand_dims(b, -3)), -1, False, p)
 
 
 def own_distances(x: Tensor, p: float = 2.0) -> Tensor:
-    """Between each row and the later ones."""
+    """Return the distance of each row from each later row."""
     n = length(x, 0)
     flat = xp.reshape(distances(x, x, p), (n * n,))
     return xp.take(flat, [i * n + j for i in range(n) for j in range(i + 1, n)], 0)
 
 
-# Of p (1 - p), which torch divides by; it rounds the number to float32.
+# The least p (1 - p) that torch divides by: 1e-12 rounded to float32.
 LEAST_VARIANCE = 9.999999960041972e-13
 
 
 def reduced(loss: Tensor, reduction: str) -> Tensor:
-    """Return the loss as it is ("none"), its mean or its sum."""
+    """Return the loss unchanged ("none"), its mean or its sum."""
     reductions = {"none": None, "mean": xp.mean, "sum": xp.sum}
     if reduction not in reductions:
         raise TypeError(f"the reduction {reduction!r}; none, mean and sum are known")
@@ -104,7 +105,7 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 
 
 def raised(x: Tensor, least: float) -> Tensor:
-    """x from `least` on, with a gradient of 1 below it, too."""
+    """Return max(x, least) with a gradient of 1 everywhere."""
     return xp.where(xp.less(x, least), least + (x - xp.stop_gradient(x)), x)
 
 
@@ -118,14 +119,14 @@ def absolute_error(x: Tensor, target: Any) -> Tensor:
 
 
 def huber(x: Tensor, target: Any, delta: Any = 1.0) -> Tensor:
-    """Squared / 2 up to delta, linear from there on: delta times the distance."""
+    """Return half the square up to delta, then a line of slope delta."""
     distance = absolute_error(x, target)
-    near = xp.minimum(distance, delta)  # no square of what is large
+    near = xp.minimum(distance, delta)  # the square of a large distance would overflow
     return near * near * 0.5 + (distance - near) * delta
 
 
 def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
-    """Huber's loss over beta; the distance itself where beta is 0."""
+    """Return Huber's loss over beta; the distance itself if beta is 0."""
     if beta == 0:
         return absolute_error(x, target)
     return huber(x, target, beta) / beta
@@ -133,7 +134,7 @@ def smooth_l1(x: Tensor, target: Any, beta: Any = 1.0) -> Tensor:
 
 # --- of probabilities -----------------------------------------------------------------------------
 def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
-    """-t log p - (1 - t) log(1 - p), the logarithms from -100 on.
+    """Return -t log p - (1 - t) log(1 - p), the logarithms limited to at least -100.
 
     The gradient is (p - t) / max(p (1 - p), 1e-12), as in torch: finite where p is 0 or 1.
     """
@@ -146,12 +147,12 @@ def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
         xp.multiply(target, xp.clip(xp.log(fixed), -100.0))
         + xp.multiply(rest, xp.clip(xp.log1p(-fixed), -100.0))
     )
-    slope = (0.5 * p - target) * p - (0.5 * fixed - target) * fixed  # 0, of slope p - t
+    slope = (0.5 * p - target) * p - (0.5 * fixed - target) * fixed  # 0, with slope p - t
     return xp.where(inside, smooth, value + slope / LEAST_VARIANCE)
 
 
 def of_class(logs: Tensor, index: Tensor, axis: int) -> Tensor:
-    """The negative of the log-probability of one class each."""
+    """Return minus the log-probability of one class each."""
     return -xp.squeeze(xp.take_along(logs, xp.expand_dims(index, axis), axis=axis), axis)
 
 
@@ -160,6 +161,6 @@ def softmax_cross_entropy(logits: Tensor, target: Any, axis: int = -1) -> Tensor
 
 
 def gaussian(x: Tensor, target: Any, variance: Any, eps: float) -> Tensor:
-    """Half of log var + (x - t)^2 / var; the variance is raised to eps, its gradient is not cut."""
+    # The variance is raised to eps, but its gradient is not cut there, as in torch.
     spread = raised(variance, eps)
     return 0.5 * (xp.log(spread) + squared_error(x, target) / spread)

@@ -1,9 +1,9 @@
 """Linear algebra under the names that libraries give it, composed from the ops.
 
-Which triangle is read, where the right sides stand and which axes are those of vectors differ from
-library to library: a dialect says it. Vectors beyond the singular values, and columns of q beyond
-those of the matrix, are not unique and have no derivative: where there are any, a library's "full"
-form is refused.
+The triangle that is read, the side of the unknowns and the axes of vectors differ between
+libraries:
+a dialect passes them. Singular vectors beyond the singular values, and columns of q beyond those of
+the matrix, are not unique and have no derivative: a library's "full" form with any is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def turned(x: Tensor, transposed: bool = True) -> Tensor:
 
 # --- factors --------------------------------------------------------------------------------------
 def cholesky(x: Tensor, upper: bool = False) -> Tensor:
-    """The lower factor of the lower triangle, or the upper one of the upper triangle."""
+    """Return the lower factor, read from the lower triangle, or the upper one from the upper."""
     return turned(xp.cholesky(turned(x, upper)), upper)
 
 
@@ -43,7 +43,7 @@ def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
 
 # --- systems --------------------------------------------------------------------------------------
 def solve(a: Tensor, b: Tensor, vectors: bool = False) -> Tensor:
-    """Solve a x = b, b holding matrices or vectors in its last axes."""
+    """Solve a x = b; b holds matrices or vectors in its last axes."""
     return xp.squeeze(xp.solve(a, xp.expand_dims(b, -1)), -1) if vectors else xp.solve(a, b)
 
 
@@ -52,7 +52,7 @@ def solve_at_right(a: Tensor, b: Tensor) -> Tensor:
 
 
 def solve_positive(a: Tensor, b: Tensor, lower: bool) -> Tensor:
-    """Solve a x = b for a positive definite a, of which a triangle is read."""
+    """Solve a x = b for a positive definite a, of which one triangle is read."""
     return cholesky_solve(b, cholesky(a, not lower), not lower)
 
 
@@ -66,7 +66,7 @@ def solve_triangular(
     left: bool = True,
     vectors: bool = False,
 ) -> Tensor:
-    """Solve op(a) x = b, or x op(a) = b, b holding matrices or vectors in its last axes."""
+    """Solve op(a) x = b, or x op(a) = b; b holds matrices or vectors in its last axes."""
     options = {"lower": bool(lower), "unit_diagonal": bool(unit)}
     if not left:
         right = xp.solve_triangular(a, turned(b), transposed=not transposed, **options)
@@ -91,7 +91,7 @@ def has_vectors(a: Tensor, b: Tensor) -> bool:
 
 
 def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bool) -> Tensor:
-    """Solve as SciPy does: what it may assume decides which part of a it reads."""
+    """Solve as SciPy does: `assume_a` decides which part of a is read."""
     if assume_a in ("pos", "positive definite"):
         return solve_positive(a, b, lower)
     if assume_a not in (None, "gen", "general"):
@@ -101,7 +101,7 @@ def scipy_solve(a: Tensor, b: Tensor, lower: bool, assume_a: Any, transposed: bo
 
 # --- inverses and determinants --------------------------------------------------------------------
 def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
-    """The pseudo-inverse; without a cutoff, that many eps a row."""
+    """Return the pseudo-inverse; without a cutoff it is `epsilons` eps per row."""
     if rtol is None:
         return xp.pinv(x, 0.0, epsilons)
     return xp.pinv(x, float(rtol), 0.0)
@@ -109,19 +109,19 @@ def pinv(x: Tensor, rtol: Any, epsilons: float) -> Tensor:
 
 # --- LU -------------------------------------------------------------------------------------------
 def lu_factor(x: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-    """The packed factors, and pivots in int32 that count from `first`."""
+    """Return the packed factors, and pivots in int32 that count from `first`."""
     packed, pivots = xp.lu(x)
     return packed, xp.cast(pivots + first if first else pivots, INT32)
 
 
 def lu_permuted(x: Tensor) -> tuple[Tensor, Tensor]:
-    """The packed factors and the permutation, in int32."""
+    """Return the packed factors and the permutation, in int32."""
     packed, pivots = xp.lu(x)
     return packed, xp.cast(transposes.lu_permutation(pivots, x), INT32)
 
 
 def unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """l and u, with as many columns and rows as the smaller length."""
+    """Return l and u, with as many columns and rows as the smaller length."""
     rows, columns = length(packed, -2), length(packed, -1)
     count = min(rows, columns)
     lower = xp.tril(xp.getitem(packed, (..., slice(None), slice(0, count))), -1)
@@ -130,19 +130,19 @@ def unpacked(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def permutation_matrix(places: Tensor) -> Tensor:
-    """Ones where each row of l u stands, bools."""
+    """Return bools: True at the row of x that each row of l u equals."""
     return xp.matrix_transpose(xp.one_hot(places, length(places, -1)))
 
 
 def lu(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """p, l and u, of which the product is x."""
+    """Return p, l and u with x = p l u."""
     packed, pivots = xp.lu(x)
     matrix = permutation_matrix(transposes.lu_permutation(pivots, x))
     return (xp.cast(matrix, T), *unpacked(packed))
 
 
 def in_rows(b: Tensor, places: Tensor, packed: Tensor) -> Tensor:
-    """Rows of right sides at places, for each matrix."""
+    """Return the rows of right sides at places, for each matrix."""
     batch = np.broadcast_shapes(shape_of(b)[:-2], shape_of(packed)[:-2])
     shape = (*batch, *shape_of(b)[-2:])
     at = xp.broadcast_to(xp.expand_dims(places, -1), shape)
@@ -150,7 +150,7 @@ def in_rows(b: Tensor, places: Tensor, packed: Tensor) -> Tensor:
 
 
 def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
-    """Solve a x = b, or of a's transpose, by a's factors and permutation."""
+    """Solve a x = b, or with the transpose of a, from the factors and the permutation of a."""
     if not transposed:
         rows = in_rows(b, places, packed)
         half = xp.solve_triangular(packed, rows, lower=True, unit_diagonal=True)
@@ -161,7 +161,7 @@ def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False
 
 
 def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = False) -> Tensor:
-    """The same by pivots from 0, of vectors too."""
+    # As `lu_solve`, by pivots that count from 0; b may be a vector.
     columns = xp.expand_dims(b, -1) if rank(b) == 1 else b
     result = lu_solve(packed, transposes.lu_permutation(pivots, packed), columns, transposed)
     return xp.squeeze(result, -1) if rank(b) == 1 else result
@@ -169,7 +169,7 @@ def lu_solve_of(packed: Tensor, pivots: Tensor, b: Tensor, transposed: bool = Fa
 
 # --- singular values ------------------------------------------------------------------------------
 def svd(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """u, the singular values, v transposed."""
+    """Return u, the singular values, and v transposed."""
     if full and length(x, -2) != length(x, -1):
         raise TypeError("singular vectors beyond the singular values; use full_matrices=False")
     return xp.svd(x)
@@ -181,14 +181,13 @@ def svdvals(x: Tensor) -> Tensor:
 
 # --- eigenvalues ----------------------------------------------------------------------------------
 def is_upper(triangle: Any) -> bool:
-    """Return whether the upper triangle is named."""
     if triangle not in ("L", "U", "l", "u"):
         raise TypeError(f"UPLO={triangle!r}; 'L' and 'U' are known")
     return triangle in ("U", "u")
 
 
 def eigh(x: Tensor, upper: bool = False) -> tuple[Tensor, Tensor]:
-    """The eigenvalues and the vectors, of one triangle."""
+    """Return the eigenvalues and eigenvectors; one triangle is read."""
     return xp.eigh(x, lower=not upper)
 
 
@@ -198,28 +197,27 @@ def eigvalsh(x: Tensor, upper: bool = False) -> Tensor:
 
 # --- QR -------------------------------------------------------------------------------------------
 def qr(x: Tensor, full: bool = False) -> tuple[Tensor, Tensor]:
-    """q and r."""
     if full and length(x, -2) > length(x, -1):
         raise TypeError("columns of q beyond those of the matrix; use the reduced mode")
     return xp.qr(x)
 
 
 def numpy_qr(x: Tensor, mode: Any) -> Any:
-    """NumPy's modes: a pair, or r alone."""
+    """Return q and r, or r alone, as NumPy's `mode` says."""
     if mode not in ("reduced", "complete", "r"):
         raise TypeError(f"qr with mode={mode!r}; 'reduced' and 'r' are known")
     pair = qr(x, mode == "complete")
     return pair[1] if mode == "r" else pair
 
 
-BY_SUMS = {1: -2, math.inf: -1}  # the axis along which a matrix norm of that order sums
-BY_VALUES = {2: xp.max, -2: xp.min, "nuc": xp.sum}  # what of the singular values is one
+BY_SUMS = {1: -2, math.inf: -1}  # order of a matrix norm: the axis along which it sums
+BY_VALUES = {2: xp.max, -2: xp.min, "nuc": xp.sum}  # order: the reduction of singular values
 
 
 def norm(
     x: Tensor, ord: Any = None, axis: Any = None, keepdims: bool = False, dtype: Any = None
 ) -> Tensor:
-    """NumPy's: without an order of all elements as a vector, along two axes of matrices."""
+    # NumPy's: without an order, all elements are one vector; two axes are those of matrices.
     if axis is not None and not isinstance(axis, int):
         axis = tuple(axis)
     if ord is None:
@@ -236,7 +234,7 @@ def norm(
 def vector_norm(
     x: Tensor, ord: Any = 2, axis: Any = None, keepdims: bool = False, dtype: Any = None
 ) -> Tensor:
-    """A norm of any order over axes, all of them where none is named."""
+    """Return a norm of any order over the given axes, or over all."""
     axis = tuple(axis) if isinstance(axis, list) else axis
     if not isinstance(ord, int | float):
         raise TypeError(f"a norm of order {ord!r} of vectors; a number is known")
@@ -254,9 +252,7 @@ def vector_norm(
 def matrix_norm(
     x: Tensor, ord: Any, axes: Any = (-2, -1), keepdims: bool = False, dtype: Any = None
 ) -> Tensor:
-    """Frobenius's; by singular values; the largest, of a negative order the smallest, sum along
-    an axis.
-    """
+    """Return the Frobenius norm, one of the singular values, or the largest (smallest) sum."""
     x, axes = converted(x, dtype), tuple(axes)
     if ord == "fro":
         return xp.norm(x, axes, keepdims)
@@ -282,7 +278,7 @@ def converted(x: Tensor, dtype: Any) -> Tensor:
 
 
 def cond(x: Tensor, ord: Any = None) -> Tensor:
-    """How much a system may enlarge an error."""
+    """Return the condition number: how much a linear system may enlarge an error."""
     if ord in (None, 2, -2):
         values = svdvals(x)
         largest, smallest = values[..., 0], values[..., -1]

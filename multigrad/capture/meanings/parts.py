@@ -1,8 +1,7 @@
-"""Parts and wholes: splitting, joining, broadcasting several tensors; and what combines neighbors
-along an axis: differences, integrals, windows, borders. Composed from the ops.
+"""Splitting, joining and broadcasting tensors; differences, windows and borders along an axis.
 
-What array libraries share under these names; a dialect gives them its own parameters. A length that
-decides how many parts there are is fixed in the capture.
+Composed from the ops; a dialect gives the functions its own parameters. A length that decides the
+number of parts is fixed in the capture.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ Tensor = Any
 
 
 def length(x: Tensor, axis: int) -> int:
-    """Return the length of an axis, for which its fact is needed."""
+    """Return the length of an axis, which becomes a fact of the capture."""
     return operator.index(xp.dim(x, axis))
 
 
 def shape_of(x: Tensor) -> tuple[int, ...]:
-    """Return the whole shape, for which its facts are needed."""
+    """Return the whole shape, which becomes a fact of the capture."""
     return tuple(length(x, axis) for axis in range(rank(x)))
 
 
@@ -40,7 +39,7 @@ def rank(x: Any) -> int:
 
 # --- splitting ------------------------------------------------------------------------------------
 def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
-    """Stretches of these lengths along an axis, which they fill."""
+    """Return consecutive parts of the given lengths, which must fill the axis."""
     sizes = [operator.index(n) for n in lengths]
     whole = length(x, axis)
     if sum(sizes) != whole or any(n < 0 for n in sizes):
@@ -50,14 +49,14 @@ def pieces(x: Tensor, lengths: Sequence[Any], axis: int) -> tuple[Tensor, ...]:
 
 
 def pieces_between(x: Tensor, marks: Any, axis: int) -> tuple[Tensor, ...]:
-    """The stretches between indices, which may be negative or beyond the end, as in slices."""
+    """Return the parts between indices, which may be negative or beyond the end, as in slices."""
     starts: list[Any] = [0, *map(operator.index, marks)]
     stops: list[Any] = [*starts[1:], None]
     return tuple(at(x, axis, slice(start, stop)) for start, stop in zip(starts, stops, strict=True))
 
 
 def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
-    """Stretches of one length, of which the last may be shorter."""
+    """Return parts of one length; the last may be shorter."""
     whole, step = length(x, axis), operator.index(step)
     if step <= 0:
         raise TypeError(f"parts of length {step}")
@@ -66,7 +65,7 @@ def pieces_of(x: Tensor, step: Any, axis: int) -> tuple[Tensor, ...]:
 
 
 def nearly_equal(x: Tensor, count: Any, axis: int) -> tuple[Tensor, ...]:
-    """So many stretches, the first ones longer by one where they do not fit."""
+    """Return `count` parts whose lengths differ by at most one, the longer ones first."""
     count = operator.index(count)
     if count <= 0:
         raise TypeError(f"{count} parts")
@@ -75,14 +74,14 @@ def nearly_equal(x: Tensor, count: Any, axis: int) -> tuple[Tensor, ...]:
 
 
 def array_split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """So many nearly equal stretches, or those between indices."""
+    """Return nearly equal parts, or those between indices."""
     if isinstance(indices_or_sections, Sequence | np.ndarray):
         return pieces_between(x, list(indices_or_sections), axis)
     return nearly_equal(x, indices_or_sections, axis)
 
 
 def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, ...]:
-    """So many equal stretches, or those between indices."""
+    """Return equal parts, or those between indices."""
     if not isinstance(indices_or_sections, Sequence | np.ndarray):
         whole, count = length(x, axis), operator.index(indices_or_sections)
         if count <= 0 or whole % count:
@@ -91,7 +90,7 @@ def split(x: Tensor, indices_or_sections: Any, axis: int = 0) -> tuple[Tensor, .
 
 
 def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
-    """The parts without the axis."""
+    """Return the slices along an axis, without the axis."""
     return tuple(at(x, axis, i) for i in range(length(x, axis)))
 
 
@@ -101,23 +100,22 @@ def atleast_1d(x: Tensor) -> Tensor:
 
 
 def atleast_2d(x: Tensor) -> Tensor:
-    """A vector is a row."""
+    # A vector becomes a row.
     return x if rank(x) > 1 else xp.expand_dims(atleast_1d(x), 0)
 
 
 def hstack(arrays: Sequence[Tensor]) -> Tensor:
-    """Side by side: along the second axis, of vectors along the first."""
+    # Along the second axis; vectors along their only one.
     parts = [atleast_1d(x) for x in arrays]
     return xp.concatenate(parts, 0 if rank(parts[0]) == 1 else 1)
 
 
 def vstack(arrays: Sequence[Tensor]) -> Tensor:
-    """One below the other; a vector is a row."""
+    # A vector becomes a row.
     return xp.concatenate([atleast_2d(x) for x in arrays], 0)
 
 
 def block_diag(*matrices: Tensor) -> Tensor:
-    """Matrices along the diagonal, zero elsewhere."""
     blocks = [atleast_2d(x) for x in matrices]
     widths = [length(x, 1) for x in blocks]
     rows, before = [], 0
@@ -129,13 +127,12 @@ def block_diag(*matrices: Tensor) -> Tensor:
 
 # --- broadcasting ---------------------------------------------------------------------------------
 def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Each repeated to the shape of all together; a number fills it, in the dtype that the library
-    gives it there.
-    """
+    """Return each tensor repeated to the common shape; a number fills it in the library's dtype."""
     symbols = [x for x in tensors if is_tensor(x)]
     if not symbols:
         raise TypeError("no symbolic tensor among those to broadcast")
     shapes = [known_shape(x) if is_tensor(x) else np.shape(x) for x in tensors if not is_number(x)]
+    # If a shape is symbolic the common one is that of a sum, of which only the shape is read.
     if None in shapes:
         whole = functools.reduce(xp.add, (_zeros(x) for x in tensors if not is_number(x)))
         like: Any = whole
@@ -156,19 +153,20 @@ def is_tensor(x: Any) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    """Return whether x has no axes, but for a symbolic tensor that may have none."""
+    # A number, concrete or symbolic; a symbolic tensor may turn out to have no axes, but counts as
+    # one.
     return not is_tensor(x) and (isinstance(x, Value) or not np.shape(x))
 
 
 def _zeros(x: Tensor) -> Tensor:
-    """Return zeros to add: what they are of does not matter."""
+    # Only the shape matters, so integers become zeros of a float dtype.
     if not is_tensor(x):
         return np.zeros(np.shape(x))
     return xp.zeros_like(x, None if is_float(x.node.type) else "float32")
 
 
 def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Coordinates of a grid; "xy": the first changes along the second axis."""
+    """Return the coordinates of a grid; "xy": the first one changes along the second axis."""
     if indexing not in ("ij", "xy"):
         raise TypeError(f"meshgrid indexed {indexing!r}; 'ij' and 'xy' are known")
     count = len(vectors)
@@ -184,7 +182,7 @@ def meshgrid(*vectors: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
 
 # --- shapes ---------------------------------------------------------------------------------------
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Some neighboring axes made one."""
+    """Merge neighboring axes into one."""
     if start_dim == 0 and end_dim == -1:
         return xp.reshape(x, -1)
     axes = rank(x)
@@ -201,7 +199,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def rot90(x: Tensor, k: int = 1, axes: Any = (0, 1)) -> Tensor:
-    """Turned by quarters, from the first axis towards the second."""
+    """Rotate by quarter turns, from the first axis towards the second."""
     first, second = axes
     turns = k % 4
     if turns == 0:
@@ -222,7 +220,7 @@ def flipud(x: Tensor) -> Tensor:
 
 
 def expand_dims(x: Tensor, axis: Any) -> Tensor:
-    """New axes of length 1, at the places that they have in the result."""
+    """Insert axes of length 1 at the places that they have in the result."""
     places = axis if isinstance(axis, tuple | list) else (axis,)
     total = rank(x) + len(places) if any(i < 0 for i in places) and len(places) > 1 else 0
     for place in sorted(i + total if i < 0 and total else i for i in places):
@@ -238,7 +236,7 @@ def ediff1d(x: Tensor, to_end: Any = None, to_begin: Any = None) -> Tensor:
 
 
 def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
-    """Every window of a length along an axis, its elements along a new last axis."""
+    """Return every window of a length along an axis, its elements along a new last axis."""
     if axis in (0, -1) and not rank(x):
         raise TypeError("windows of a tensor without axes")
     last = xp.moveaxis(x, axis, -1)
@@ -248,11 +246,12 @@ def windows(x: Tensor, axis: int, size: Any, step: Any = 1) -> Tensor:
 
 # --- borders --------------------------------------------------------------------------------------
 def bordered(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
-    """x made longer along an axis by its own elements.
+    """Return x extended along an axis by its own elements.
 
     Args:
-        mode: "edge": the outermost; "reflect": those next to it, mirrored; "symmetric": mirrored
-            with it; "wrap": those of the other end.
+        mode: "edge" repeats the outermost; "reflect" mirrors without it, "symmetric" with it;
+    "wrap"
+            continues at the other end.
     """
     n = length(x, axis)
     most = {"edge": None, "reflect": n - 1, "symmetric": n, "wrap": n}[mode]
@@ -282,7 +281,7 @@ BORDERS = ("edge", "reflect", "symmetric", "wrap")
 def padded(
     x: Tensor, pairs: Sequence[Sequence[int]], mode: str = "constant", fill: Any = 0.0
 ) -> Tensor:
-    """x with a border along its last axes, in (before, after) pairs; a negative width cuts.
+    """Return x with a border along its last axes, in (before, after) pairs; negative widths cut.
 
     Args:
         mode: "constant", or one of `BORDERS`.

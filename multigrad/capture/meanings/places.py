@@ -1,8 +1,9 @@
-"""Functions that give or take integer places, under the names of torch and NumPy; values with their
-places, as torch returns them, and whose gradient it is where two are equal.
+"""Functions that return or take integer places (argmax, gather, scatter) under torch's and NumPy's
+names.
 
-torch's indices count from the front, and in the other axes may be shorter than what they point
-into; NumPy's may count from the end, and are broadcast.
+torch's indices count from the front and may be shorter than the tensor in the other axes; NumPy's
+may
+count from the end and are broadcast. Each function says where the gradient of equal elements goes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Reduction = Callable[..., Tensor]
 
 
 class Extremes:
-    """`.values` and `.indices`, which are recorded when they are asked for; unpacked, both."""
+    """A pair `.values`, `.indices`; the indices are recorded only when they are read."""
 
     __slots__ = ("_places", "values")
 
@@ -55,7 +56,8 @@ class Extremes:
 
 
 def _extreme(reduce: Reduction, pair: Reduction, find: Reduction) -> Reduction:
-    """Return torch.max(x), torch.max(a, b); torch.max(x, dim) gives values and indices."""
+    # torch.max(x) reduces, torch.max(a, b) is elementwise, torch.max(x, dim) gives values and
+    # indices.
 
     def record(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         other = kwargs.get("other", args[0] if args else None)
@@ -64,7 +66,7 @@ def _extreme(reduce: Reduction, pair: Reduction, find: Reduction) -> Reduction:
         return along(input, *args, **kwargs) if args or kwargs else reduce(input)
 
     def along(x: Tensor, dim: int, keepdim: bool = False) -> Extremes:
-        """Taken from its place, which gets the whole gradient: of equal ones the first."""
+        # The value is taken from its place, which gets the whole gradient: the first of equal ones.
         places = find(x, axis=dim, keepdims=True)
         values = xp.take_along(x, places, axis=operator.index(dim))
         if not keepdim and x.node.type.shape != SCALAR_SHAPE:
@@ -84,7 +86,7 @@ def sort(x: Tensor, dim: int = -1, descending: bool = False, stable: bool = True
 
 
 def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Extremes:
-    """Of equal ones the first, where torch leaves the choice open."""
+    # Of equal elements the first come first; torch leaves the order open, which is noted.
     if not x.ndim:
         raise TypeError("topk of a tensor without axes")
     found, count = sort(x, dim, largest), whole(k)
@@ -93,7 +95,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
-    """The k-th smallest, counted from 1."""
+    # The k-th smallest, counted from 1.
     found, place = sort(x, dim), whole(k) - 1
     leave_order_open(found.values, "kthvalue")
 
@@ -105,13 +107,13 @@ def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extreme
 
 
 def whole(k: Any) -> int:
-    """Return a number of elements; one made by rounding a length is whole, as Python's is."""
+    """Return a count as an integer; a symbolic one made by `round` is whole, as in Python."""
     is_rounded = isinstance(k, Value) and k.node.op is ops.ROUND
     return int(float(k)) if is_rounded else operator.index(k)
 
 
 def is_differentiated(*operands: Any) -> bool:
-    """Return whether a derivative of what is captured may be taken by the meaning of its ops."""
+    """Return whether the capture may differentiate through the ops that are recorded."""
     symbols = [each for each in operands if isinstance(each, Value)]
     floats = [each for each in symbols if is_float(each.node.type)]
     return bool(floats) and (
@@ -120,11 +122,11 @@ def is_differentiated(*operands: Any) -> bool:
 
 
 def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -> Any:
-    """Return the extreme of two by its op; of equal ones x gets the whole gradient.
+    """Return the extreme of two; the whole gradient of equal ones goes to x.
 
     Args:
-        loses: whether x is not the one that is looked for: (x, y) -> bools.
-        missing: the operand which, where it is NaN, makes it y.
+        loses: whether x is not the extreme: (x, y) -> bools.
+        missing: the operand whose NaN selects y.
     """
     if not is_differentiated(x, y):
         return op(x, y)
@@ -143,7 +145,7 @@ def axis_of(dim: Any, axis: Any) -> Any:
 
 
 def place(find: Reduction) -> Reduction:
-    """Return a handler that finds the place of an extreme; bools count as integers."""
+    """Return a handler for the place of an extreme; bools count as integers."""
 
     def record(
         x: Tensor,
@@ -172,7 +174,7 @@ def argsort(
     axis: Any = MISSING,
     kind: Any = None,
 ) -> Tensor:
-    """NumPy's default may sort equal elements in any order; ours keeps theirs."""
+    # NumPy's default may sort equal elements in any order, which is noted; ours is stable.
     over = axis_of(dim, axis)
     x, over = (xp.reshape(x, -1), 0) if over is None else (x, over)
     order = xp.argsort(x, over, descending)
@@ -182,13 +184,13 @@ def argsort(
 
 
 def counted(x: Tensor) -> Tensor:
-    """Return bools as the integers they count as; others as they are."""
+    """Return bools as integers; others unchanged."""
     is_bools = isinstance(x, Value) and x.node.type.dtype == BOOL
     return cast(x, INT64) if is_bools and x.node.type.kind == "tensor" else x
 
 
 def count_nonzero(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """An integer, as in all libraries: `xg.xp` has it as a float."""
+    # An integer, as in all libraries; `xg.xp.count_nonzero` gives a float.
     return xp.sum(cast(cast(x, BOOL), INT64), axis, keepdims)
 
 
@@ -201,7 +203,7 @@ def gather(x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> 
 
 
 def as_places(x: Tensor, index: Any) -> Any:
-    """Return an index as a symbolic value, a constant one too."""
+    """Return an index, symbolic or constant, as a symbolic value."""
     trace = x.trace if isinstance(x, Value) else index.trace
     if is_places(index):
         return trace.value(index.node)
@@ -217,7 +219,7 @@ def as_places(x: Tensor, index: Any) -> Any:
 
 
 def as_tensor(x: Any, other: Any) -> Any:
-    """Return a tensor as a symbolic value, a constant one too, in its own dtype."""
+    """Return a tensor, symbolic or constant, as a symbolic value in its own dtype."""
     if isinstance(x, Value):
         return x
     value = other.trace.value(lift(other.trace, x))
@@ -225,7 +227,7 @@ def as_tensor(x: Any, other: Any) -> Any:
 
 
 def within(x: Tensor, index: Tensor, dim: int) -> Tensor:
-    """Return the part of x that is as long as an index in all axes but one."""
+    """Return the part of x that is as long as an index in all axes but `dim`."""
     others = _others(x, index, dim)
     if not others:
         return x
@@ -244,7 +246,7 @@ def as_long(x: Tensor, index: Tensor) -> Tensor:
 
 
 def _others(x: Tensor, index: Tensor, dim: int) -> list[int]:
-    """Return the axes, but one, in which an index may be shorter than what it points into."""
+    # The axes but `dim` in which the index may be shorter. Equal symbolic shapes need no facts.
     shapes = [each.node.type.shape if isinstance(each, Value) else None for each in (x, index)]
     if shapes[0] == shapes[1] in (INPUT_SHAPE, SCALAR_SHAPE):
         return []
@@ -255,7 +257,7 @@ def _others(x: Tensor, index: Tensor, dim: int) -> list[int]:
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """Return a shape, which is a fact of the capture for symbolic values."""
+    """Return a shape; that of a symbolic value becomes a fact of the capture."""
     if not isinstance(x, Value):
         return tuple(x.shape)
     known = known_shape(x)
@@ -265,7 +267,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
-    """Slices at indices of which none counts from the end, limited or counted around."""
+    """Return slices at indices that are clipped to the range, or wrapped around."""
     if mode not in ("clip", "wrap"):
         raise TypeError(f"take in the mode {mode!r}; 'clip' and 'wrap' are known")
     at = as_places(x, indices)
@@ -274,21 +276,21 @@ def take_in_mode(x: Tensor, indices: Any, axis: int, mode: str) -> Tensor:
 
 
 def take_along_dim(x: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
-    """As NumPy's, but torch takes the remainder of an index by the length."""
+    # As NumPy's `take_along_axis`, but torch takes an index modulo the length.
     x, axis = (xp.reshape(x, -1), 0) if dim is None else (x, dim)
     at = xp.remainder(as_places(x, indices), xp.dim(x, axis))
     return take_along_axis(x, xp.reshape(at, -1) if dim is None else at, axis)
 
 
 def take_along_axis(x: Tensor, indices: Tensor, axis: Any = -1) -> Tensor:
-    """Broadcast in the other axes; without an axis, into x made flat."""
+    # Broadcast in the other axes; without an axis x is flattened.
     if axis is None:
         return xp.take_along_axis(xp.reshape(x, -1), xp.reshape(as_places(x, indices), -1), 0)
     return xp.take_along_axis(*broadcast(x, as_places(x, indices), axis), axis)
 
 
 def broadcast(x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Repeat both to the same length in all axes but one."""
+    """Broadcast both in all axes but one."""
     if not _others(x, indices, axis):
         return x, indices
     shapes = [list(shape_of(each)) for each in (x, indices)]
@@ -311,7 +313,7 @@ def scatter(
     value: Any = MISSING,
     reduce: Any = None,
 ) -> Tensor:
-    """Of two values for one place, which torch leaves open, the last one."""
+    # Of two values for one place torch leaves the winner open; here the last one wins.
     given = src if value is MISSING else value
     if reduce is not None:
         if reduce != "add":
@@ -322,6 +324,7 @@ def scatter(
     if 0 in (known_shape(index) or ()):
         return x
     part = within(x, index, dim)
+    # `last_put` names the element that wins each place, -1 where none is put.
     last = xp.last_put(index, part, axis=dim)
     is_tensor = isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE
     source = as_long(given, index) if is_tensor else given
@@ -336,13 +339,14 @@ def scatter(
     after = xp.where(anywhere, placed(filled, x) if others else filled, x)
     if not is_tensor or not habits_of(x.trace).overwritten_too:
         return after
+    # In torch all source elements get the gradient of their place, also those overwritten.
     added = xp.untake_along(source, index, part, axis=dim)
     before = xp.where(anywhere, 0.0, x) + (placed(added, x) if others else added)
     return passing_to(x.trace, before.node, after.node)
 
 
 def placed(part: Tensor, like: Tensor) -> Tensor:
-    """Return a part at the beginning of zeros in the shape of a whole."""
+    """Return a tensor of zeros shaped like the whole, with the part at its beginning."""
     lengths = zip(shape_of(like), shape_of(part), strict=True)
     return xp.pad(part, [(0, n - m) for n, m in lengths])
 
@@ -358,11 +362,7 @@ def scatter_add(x: Tensor, dim: int, index: Tensor, src: Any) -> Tensor:
 
 
 def along_axes(x: Tensor) -> Tensor:
-    """Return a tensor that slices are taken of or put into.
-
-    Raises:
-        TypeError: it has no axes, which torch takes for one of length 1.
-    """
+    """Refuse a tensor without axes, which torch indexes as one of length 1."""
     if isinstance(x, Value) and not x.ndim:  # type: ignore[attr-defined]
         raise TypeError("an index into a tensor without axes")
     return x
@@ -374,11 +374,7 @@ def index_select(x: Tensor, dim: int, index: Any) -> Tensor:
 
 
 def taken_from_front(x: Tensor, index: Any, axis: int) -> Tensor:
-    """Return slices at indices that do not count from the end, as in torch and TensorFlow.
-
-    Raises:
-        TypeError: a constant one is negative.
-    """
+    """Return slices at indices that do not count from the end, as in torch and TensorFlow."""
     if isinstance(index, Value):
         return transposes.take_at(x, as_places(x, index), axis=axis)
     known = np.asarray(index)
@@ -407,7 +403,7 @@ def index_fill(x: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
     if operator.index(num_classes) < 0:
         raise TypeError("one_hot without num_classes, whose shape depends on the values")
-    hot = xp.one_hot(x, operator.index(num_classes))  # of which the shape alone is read
+    hot = xp.one_hot(x, operator.index(num_classes))  # only its shape is read
     last = transposes.last_put(xp.expand_dims(cast(x, INT64), -1), cast(hot, INT64), axis=-1)
     return cast(last >= 0, INT64)
 
@@ -420,13 +416,15 @@ def np_take(
 ) -> Tensor:
     if axis is None:
         a, axis = xp.reshape(a, -1), 0
-    if mode == "wrap":  # NumPy counts around one length at a time, for hours where a proof asks it
+    # NumPy subtracts one length at a time in this mode: for large indices, as in a proof, it runs
+    # for hours.
+    if mode == "wrap":
         raise TypeError("take in the mode 'wrap'; write np.take(x, indices % length, axis)")
     return xp.take(a, indices, axis) if mode == "raise" else take_in_mode(a, indices, axis, mode)
 
 
 def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> None:
-    """In place, and nothing is returned."""
+    # In place; nothing is returned.
     if axis is None:
         raise TypeError("put_along_axis without an axis")
     last = xp.put_along_axis(x, broadcast(x, as_places(x, indices), axis)[1], values, axis)
@@ -437,9 +435,7 @@ def np_put_along_axis(x: Tensor, indices: Tensor, values: Any, axis: Any) -> Non
 
 
 def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
-    """Sums of the slices along the first axes that have the same id; others are empty, and slices
-    are dropped whose id lies outside.
-    """
+    """Return the sums of slices with the same id; slices with an id out of range are dropped."""
     trace = data.trace if isinstance(data, Value) else segment_ids.trace
     data, ids = trace.value(lift(trace, data)), as_places(data, segment_ids)
     count = operator.index(num_segments)
@@ -451,7 +447,7 @@ def segment_sum(data: Tensor, segment_ids: Any, num_segments: int) -> Tensor:
 
 
 def columns(x: Tensor, indices: Any) -> list[Any]:
-    """Return the index that a last axis of integers stands for: a place for each first axis."""
+    """Split an index whose last axis holds coordinates into one index per axis."""
     places = as_places(x, indices)
     return [places[..., i] for i in range(shape_of(places)[-1])]
 

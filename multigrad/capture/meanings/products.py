@@ -1,5 +1,5 @@
-"""Products under the names that libraries give them, composed from `matmul` and `einsum`; and
-diagonals, taken from matrices and made into matrices, with lengths fixed.
+"""Products under the names that libraries give them, and diagonals of matrices;
+lengths are fixed.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ Tensor = Any
 
 
 def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The diagonals of matrices in two axes, along a new last axis."""
+    """Return the diagonals of matrices in two axes, along a new last axis."""
     axes = rank(x)
     are_last = (axis1 % axes, axis2 % axes) == (axes - 2, axes - 1)
     matrix = x if are_last else xp.moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, rows, columns = shape_of(matrix)
+    # In a flattened matrix the diagonal is every (columns + 1)-th element.
     start = offset if offset >= 0 else -offset * columns
     count = max(0, min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns))
     if not count:
@@ -31,7 +32,6 @@ def diagonal(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 
 def matrix_diagonal(x: Tensor, offset: int = 0) -> Tensor:
-    """The diagonals of the matrices in the last two axes."""
     return diagonal(x, offset, -2, -1)
 
 
@@ -40,7 +40,7 @@ def trace(x: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
 
 
 def embedded(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
-    """Matrices with x on a diagonal and zero elsewhere, in two new axes."""
+    """Return matrices with x on a diagonal and zero elsewhere, in two new axes."""
     *lead, n = shape_of(x)
     # Each element is followed by n zeros, and n + 1 is one more than a row.
     spaced = xp.pad(xp.expand_dims(x, -1), ((0, 0), (0, n)))
@@ -55,7 +55,7 @@ def embedded(x: Tensor, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Te
 
 
 def diag(x: Tensor, k: int = 0) -> Tensor:
-    """The matrix of a vector, or the diagonal of a matrix."""
+    """Return the matrix of a vector, or the diagonal of a matrix."""
     axes = rank(x)
     if axes not in (1, 2):
         raise TypeError(f"diag of a tensor of {axes} axes; it takes a vector or a matrix")
@@ -67,7 +67,7 @@ def diagflat(x: Tensor, k: int = 0) -> Tensor:
 
 
 def with_diagonal(x: Tensor, values: Tensor) -> Tensor:
-    """Matrices with another main diagonal."""
+    """Return matrices with another main diagonal."""
     *lead, rows, columns = shape_of(x)
     n = min(rows, columns)
     square = embedded(xp.broadcast_to(values, (*lead, n)))
@@ -76,7 +76,7 @@ def with_diagonal(x: Tensor, values: Tensor) -> Tensor:
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
-    """Kronecker's product: every element of a times the whole of b."""
+    """Return the Kronecker product: every element of a times the whole of b."""
     axes = max(rank(a), rank(b))
     left, right = ((1,) * (axes - rank(x)) + shape_of(x) for x in (a, b))
     spread = xp.reshape(a, tuple(n for length in left for n in (length, 1)))
@@ -86,14 +86,14 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def added(x: Tensor, product: Tensor, beta: Any, alpha: Any) -> Tensor:
-    """beta x + alpha product; without x where beta is 0, even where x is NaN."""
+    """Return beta x + alpha product; beta = 0 drops x even where it is NaN."""
     if type(beta) in (int, float) and beta == 0:
         return scaled(product, alpha)
     return xp.add(scaled(x, beta), scaled(product, alpha))
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:
-    """The sums of products over the last axes."""
+    """Return the sums of products over the last axes."""
     if not (rank(a) and rank(b)):
         return xp.multiply(a, b)
     if rank(b) < 3:
@@ -102,7 +102,7 @@ def inner(a: Tensor, b: Tensor) -> Tensor:
 
 
 def tensordot(a: Tensor, b: Tensor, axes: Any = 2) -> Tensor:
-    """The sum of products over axes: the last of a and first of b, or those given of each."""
+    """Return the sum of products over the last of a and first of b, or over the named axes."""
     if not isinstance(axes, list | tuple):
         return xp.tensordot(a, b, axes)
     over_a, over_b = ([i] if isinstance(i, int) else [*i] for i in axes)
@@ -123,7 +123,7 @@ def multi_dot(arrays: Any) -> Tensor:
 
 
 def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """The product of vectors of three elements along an axis."""
+    """Return the cross product of vectors of three elements along an axis."""
     for x in (a, b):
         if length(x, axis) != 3:
             raise TypeError(f"cross along an axis of length {length(x, axis)}; 3 is known")
@@ -132,7 +132,7 @@ def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
 
 
 def covariance(x: Tensor, correction: float = 1) -> Tensor:
-    """Of variables in rows, observations in columns."""
+    """Return the covariance of variables in rows, observations in columns."""
     rows = xp.expand_dims(x, 0) if rank(x) < 2 else x
     centered = xp.subtract(rows, xp.mean(rows, 1, keepdims=True))
     product = xp.matmul(centered, xp.matrix_transpose(centered))
@@ -141,7 +141,7 @@ def covariance(x: Tensor, correction: float = 1) -> Tensor:
 
 
 def correlation(x: Tensor) -> Tensor:
-    """The covariance over both standard deviations, within -1 and 1; of one variable, 1."""
+    """Return the correlation, clipped to [-1, 1] against rounding; that of one variable is 1."""
     product = covariance(x)
     if rank(x) < 2:
         return xp.divide(product, product)

@@ -1,6 +1,6 @@
-"""Reductions and measures of spread: one meaning for each, with all options that libraries have.
+"""Reductions and measures of spread, each with the options of all libraries.
 
-Which of them a library takes, in which order and with which defaults, its own signature says.
+A library's own signature says which options it takes, in which order and with which defaults.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ Reduction = Callable[..., Tensor]
 
 
 def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
-    """Return x with what a reduction leaves out replaced by what does not change its result."""
+    """Return x with the elements that a reduction skips replaced by a neutral value."""
     return x if where is None or where is True else xp.where(where, x, otherwise)
 
 
 def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> Reduction:
-    """Return a sum or a product, which leaves out what is `nothing` to it; bools are counted."""
+    """Return a handler for a sum or product with the neutral element `nothing`;
+    bools are counted.
+    """
 
     def record(
         x: Tensor,
@@ -47,7 +49,7 @@ def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> R
 
 
 def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
-    """Return the largest or smallest, of `initial` too."""
+    """Return a handler for the largest or smallest element, `initial` included."""
 
     def record(
         x: Tensor,
@@ -67,7 +69,7 @@ def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
 
 
 def of_bools(name: str, reduce: Reduction, nothing: bool) -> Reduction:
-    """Return a reduction over truth values, in which every number but 0 is true."""
+    """Return a handler for a reduction over truth values; every number but 0 is true."""
 
     def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
         return reduce(chosen(cast(x, BOOL), where, nothing), axis, keepdims)
@@ -93,7 +95,9 @@ def _number(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
 
 
 def deviation(name: str, reduce: Reduction) -> Reduction:
-    """Return a measure of spread; `correction` goes before `ddof`, and that before `unbiased`."""
+    """Return a handler for a measure of spread; `correction` overrides `ddof`,
+    `ddof` `unbiased`.
+    """
 
     def record(
         x: Tensor,
@@ -122,7 +126,7 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
 
 
 def _wider(x: Tensor, dtype: Any) -> Any:
-    """Return the wider of two dtypes of floats, a tensor's and another: in it libraries compute."""
+    # Libraries compute in the wider of the two float dtypes, then cast to the one asked for.
     own = own_dtype(x)
     own = x.trace.facts.get("dtype") if own == T else own
     if own is None:
