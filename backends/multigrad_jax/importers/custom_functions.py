@@ -459,5 +459,5 @@ def _as_primal(value: Any) -> CustomVJPPrimal:
 
 
 def _zero_of(output: Value) -> SymbolicZero:
-    # rules test the type; the shape may be open, and () then stands for it
+    # rules test the type; an open shape is written as ()
     return SymbolicZero(jax.core.ShapedArray(known_shape(output) or (), jnp.float32))

@@ -2,7 +2,7 @@
 
 TensorFlow's op callbacks, those of its debugger, report ops on their thread, in eager code, in
 graphs and in those of loops and branches. A `tf.function` is traced again for the rules, in a copy:
-its earlier traces know none of them, and the new ones are for nobody else. A graph that cannot be
+its earlier traces lack the rules, and the new ones serve only them. A graph that cannot be
 traced again is refused if it holds a selected operation.
 """
 
