@@ -1,8 +1,4 @@
-"""The page of one first call, file by file: what runs when an activation first meets a tensor.
-
-`python -m pages.first_call` makes the call in a process of its own, where nothing is captured yet,
-and prints the files in the order in which they are entered.
-"""
+"""The page of one first call, file by file: what runs when an activation first meets a tensor."""
 
 from __future__ import annotations
 
@@ -26,8 +22,7 @@ sentence of its docstring. [Architecture](architecture.md) follows the same call
 
 A second call enters only {}.
 """
-# Each part of the call, by the file that begins it.
-PARTS = {
+PARTS = {  # by the file that begins each
     "rules/in_force/activation.py": "The rule in force, and its Function",
     "functions/function.py": "The call of the Function",
     "lowering/forwards.py": "The graph of the activation",
@@ -62,15 +57,13 @@ def trace(step: Callable[[], Any]) -> list[str]:
             names[path.relative_to(ROOT).as_posix()] = None
 
     sys.setprofile(note)
-    try:
-        step()
-    finally:
-        sys.setprofile(None)
+    step()
+    sys.setprofile(None)  # after an error the process ends
     return [name.partition("/")[2] for name in names if not name.startswith("tools/")]
 
 
 def trace_apart() -> dict[str, list[str]]:
-    """Return what `trace_calls` does in a process that has captured nothing."""
+    """Return the result of `trace_calls` in a process that has captured nothing yet."""
     path = os.pathsep.join(str(ROOT / each) for each in ("", "backends", "tools"))
     own = {"PYTHONPATH": path, "MULTIGRAD_CACHE": "off", "MULTIGRAD_PROVE": "1"}
     command = [sys.executable, "-m", "pages.first_call"]
@@ -98,8 +91,8 @@ def render_first_call() -> str:
             lines.append(f"- **{room}**")
         lines.append(describe(name))
     assert not begins, f"no part of the first call begins with {begins}: see PARTS"
-    again = ", ".join(f"`{name}`" for name in calls["second"])
-    return "\n".join([INTRODUCTION.format(len(calls["first"]), again), *lines[1:]])
+    second = ", ".join(f"`{name}`" for name in calls["second"])
+    return "\n".join([INTRODUCTION.format(len(calls["first"]), second), *lines[1:]])
 
 
 if __name__ == "__main__":
