@@ -232,7 +232,6 @@ class Trial:
 
 
 def largest_of(arrays: Arrays) -> float:
-    """Return the largest finite size in arrays."""
     finite = (np.abs(a[np.isfinite(a)]) for a in arrays)
     return max((float(np.max(a, initial=0.0)) for a in finite), default=0.0)
 

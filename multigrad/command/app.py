@@ -257,6 +257,7 @@ def check(
         with working(f"checking {what}"):
             report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
         typer.echo(report)
+    # A wrong gradient is a result, not an error: it has its own exit status.
     raise typer.Exit(0 if report.ok else FAILED)
 
 
@@ -276,6 +277,7 @@ def parity(
     from multigrad.look.parity import ParityReport, find_names
 
     prepare_environment()
+    # Filled one by one, so that Ctrl-C leaves those that are complete.
     reports: list[ParityReport] = []
     with report_errors():
         found = find(what, forward)

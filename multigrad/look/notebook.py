@@ -349,7 +349,6 @@ def label_of(node: Node, boxes: Mapping[Hashable, Box]) -> str:
 
 
 def number(value: object) -> str:
-    """Return a short text of a constant."""
     return f"{value:.6g}" if isinstance(value, float) else cut(repr(value), 12)
 
 
@@ -373,7 +372,6 @@ def step_above(node: Hashable, layer: int, boxes: Boxes) -> Hashable:
 
 
 def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
-    """Place the boxes, and return them by layer."""
     layers: list[list[Box]] = [[] for _ in range(1 + max(box.layer for box in boxes.values()))]
     for box in boxes.values():
         layers[box.layer].append(box)
@@ -391,7 +389,6 @@ def place(boxes: Mapping[Hashable, Box]) -> list[list[Box]]:
 
 
 def wished(box: Box, boxes: Mapping[Hashable, Box]) -> float:
-    """Return the mean x of a box's operands."""
     if not box.operands:
         return box.x
     return sum(boxes[each].x for each in box.operands) / len(box.operands)

@@ -179,7 +179,6 @@ def parity(
 
 
 def find_names(names: str | Sequence[str] | None) -> list[str]:
-    """Return the backends to run on."""
     if names is None:
         return [row.name for row in backends(load=True) if row.installed]
     given = [names] if isinstance(names, str) else names

@@ -179,14 +179,12 @@ def place_of(family: str) -> int:
 
 
 def split_docstring(text: str | None) -> tuple[str, str]:
-    """Return a docstring's formula and source, each on one line."""
     said, _, _ = inspect.cleandoc(text or "").partition("Examples:")
     formula, _, source = said.partition("Source:")
     return " ".join(formula.split()), " ".join(source.split())
 
 
 def heading_of(module: str) -> str:
-    """Return the first sentence of a module's docstring."""
     text = inspect.cleandoc(getattr(sys.modules.get(module), "__doc__", None) or module)
     first = " ".join(text.partition("\n\n")[0].split())
     return first.removesuffix(".")
@@ -326,7 +324,6 @@ class Exchanged:
 
 
 def bytes_of(exchange: Exchange) -> int:
-    """Return the bytes that a shard sends, in float32."""
     return exchange.numbers * (LENGTH_BYTES if exchange.op == "all_dim" else FLOAT_BYTES)
 
 

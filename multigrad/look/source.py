@@ -214,7 +214,6 @@ def _nested(node: Node, left: Iterator[str]) -> str:
 
 
 def describe_size(type_: Type) -> str:
-    """Return the bytes that a residual takes, in words."""
     size = BYTES.get(type_.dtype)
     if type_.shape == SCALAR_SHAPE:
         return f"one {'number' if type_.dtype == T else type_.dtype}"

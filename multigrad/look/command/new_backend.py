@@ -100,7 +100,6 @@ def list_ops(rows: list[Op]) -> str:
 
 
 def describe(op: Op) -> str:
-    """Return an op's arguments and meaning, as one line."""
     attrs = ", ".join(op.attrs)
     given = ", ".join([*op.operands, *(["*", attrs] if attrs else [])])
     return f"{op.name}({given}): {op.doc}"

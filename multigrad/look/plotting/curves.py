@@ -266,7 +266,6 @@ class Applied:
 def of_function(
     function: Function, spreads: Sequence[Mapping[str, Any]], x: Array | None, key: int
 ) -> Picture:
-    """Return a Function's forward and its gradient for the first argument."""
     x = grid() if x is None else x
     applied = [observe_function(function, params, x, key) for params in spreads]
     several = len(applied) > 1
@@ -358,7 +357,6 @@ def format_value(value: Any) -> str:
 
 
 def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
-    """Return a name for each curve: what differs among them."""
     varied = {
         name
         for each in ruled

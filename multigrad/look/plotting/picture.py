@@ -261,7 +261,6 @@ MOST_CURVES = 12
 
 
 def read_places(x: Any) -> Array:
-    """Return the places to draw at, in order."""
     try:
         places = np.unique(np.asarray(x, np.float64)) if np.ndim(x) == 1 else np.empty(0)
     except (TypeError, ValueError):

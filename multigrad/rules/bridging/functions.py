@@ -290,11 +290,13 @@ def call_function(
     """
     leaves, tree = flatten(args, kwargs)
     leaves = [unwrap(leaf) for leaf in leaves]
+    # Without a tensor there is no host: it is a plain call.
     if not any(owner_of(leaf) for leaf in leaves):
         return function(*args, **kwargs)
     leaves, tree = function.completion.complete(leaves, tree)
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     host = one_backend(function.name, layout, leaves)
+    # The tensors are the guest's own.
     if host.name == guest:
         return function(*args, **kwargs)
     return _call_leaves(function, layout, leaves, host, load_backend(guest), draws=function.draws)

@@ -33,6 +33,7 @@ def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
 def scale_of(x: Tensor, argument: Any, high: float) -> Any:
     """Return 1 / sqrt(N * high), N elements of x for each of the argument."""
     count = xp.size(x) / xp.size(argument) if is_tensor(argument) else xp.size(x)
+    # Section 2.2 of the LSQ paper (arXiv 1902.08153).
     return 1.0 / xp.sqrt(xp.maximum(count, 1.0) * high)
 
 
@@ -65,6 +66,7 @@ def lsq(
     def grad(grad_out: Tensor) -> Any:
         upstream = widened(grad_out)
         is_inside = (v > low) & (v < high)
+        # Esser et al., 2020 (arXiv 1902.08153), eq. 3.
         slope = xp.where(is_inside, level - v, level)
         if scale_gradient:
             slope = slope * scale_of(x, step, high)

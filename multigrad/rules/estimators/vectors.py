@@ -120,6 +120,7 @@ def rotation_trick(x: Tensor, q: Tensor) -> Any:
         e, length, largest = unit(widened(x))
         f, q_length, q_largest = unit(widened(q))
         r = unit(e + f)[0]
+        # Fifty et al., 2024, section 4: the rotation without its matrix.
         turned = upstream - 2.0 * r * dot(r, upstream) + 2.0 * e * dot(f, upstream)
         is_zero = length == 0
         ratio = (q_length / xp.where(is_zero, 1.0, length)) * (q_largest / largest)

@@ -397,6 +397,7 @@ _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 
 def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
+    # A forward of code is a Function, which has a derivative of its own.
     if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function
     if not forward.differentiable:

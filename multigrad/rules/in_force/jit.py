@@ -155,6 +155,7 @@ class Cut:
 
 
 def cut(active: ActiveRules) -> Cut:
+    # One rule for both scopes is cut once, or its applications would count twice.
     same = active.params is active.activations
     first, second = rules = active.activations, None if same else active.params
     return Cut(active, rules, (_looked_at(first), _looked_at(second)))
@@ -167,6 +168,7 @@ def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
     # Native code, and code that is not captured, may look at every number.
     if specialization.rule.native is True or specialization.uncapturable is not None:
         return frozenset(specialization.runtime)
+    # Facts named param:NAME are numbers that the rule's Python code looks at.
     prefix = "param:"
     return frozenset(f.removeprefix(prefix) for f in specialization.facts if f.startswith(prefix))
 

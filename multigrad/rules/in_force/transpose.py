@@ -140,6 +140,7 @@ class TransposeRecipe(CodeRecipe):
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         (cotangent,) = inspect.Signature.bind(self.signature, *args, **kwargs).args
         given = self._match(trace, cotangent)
+        # Only the shapes of the inputs are read, because the function is linear in them.
         zeros = {name: _zeros(trace, shape) for name, shape in self.shapes.items()}
         found = replay(trace, self.graph, {**zeros, **self.numbers, **given})
         args, _ = optree.tree_unflatten(self.examples, found)
@@ -153,6 +154,7 @@ class TransposeRecipe(CodeRecipe):
                 f"{self.subject} takes one cotangent nested like the function's outputs, {nesting},"
                 f" None for zero; got {own}"
             )
+        # Outputs that are fixed values have no cotangent.
         places = [i for i in range(len(shapes)) if i not in self.variant.fixed]
         given: dict[str, Value] = {}
         for i, seed in zip(places, self.seeds, strict=True):

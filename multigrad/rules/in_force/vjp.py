@@ -110,6 +110,7 @@ def open_inputs(
     leaves = [unwrap(leaf) for leaf in leaves]
     if all(owner_of(leaf) is None for leaf in leaves):
         leaves = [np.asarray(leaf) if isinstance(leaf, float) else leaf for leaf in leaves]
+    # NumPy arrays next to tensors become that framework's.
     leaves = in_one_framework(leaves)
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
     if not places and any(isinstance(leaf, Value) for leaf in leaves):
@@ -473,6 +474,7 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
     else:
         places, run, nesting = on_tensors(f, leaves, tree)
         tensors, own = [leaves[i] for i in places], [moves[i] for i in places]
+        # Without any tangent a plain call is enough.
         is_still = all(move is None for move in own)
         try:
             found, flat = (run(tensors), None) if is_still else push(run, tensors, own)

@@ -123,6 +123,7 @@ def _reworded(text: str, words: Mapping[str, str]) -> str:
 def cauchy(x: Tensor, height: Number, slope: Number) -> Tensor:
     """height / (1 + (slope * x)^2)."""
     u = slope * x
+    # u * u may be infinite: the quotient is 0 then.
     return height / (1.0 + u * u)
 
 
@@ -150,6 +151,7 @@ def pseudo_spike(x: Tensor, alpha: Number, width: Number) -> Tensor:
     """
     u = (2.0 / width) * abs(x)
     total = 1.0 + u
+    # The rounding error of the sum, exact by Fast2Sum (Dekker, 1971).
     lost = xp.where(u > 1.0, 1.0 - (total - u), u - (total - 1.0))
     lost = xp.where(total < math.inf, lost / total, 0.0)
     return total**-alpha * xp.exp(-(alpha * lost))

@@ -26,6 +26,7 @@ def one_for_zero(x: Tensor) -> Tensor:
 
 def over(x: Tensor, top: Tensor) -> Tensor:
     """x / top, also where the compiler multiplies by a 1 / top that is flushed to zero."""
+    # A power of two, so that scaling both by it is exact.
     step = xp.where(top > 1.0, 0.125, 1.0)
     return (x * step) / (top * step)
 
@@ -84,6 +85,7 @@ def clip_units(x: Tensor, tensor: Tensor, clipping: Number, eps: Number) -> Tens
 def _clip_along(x: Tensor, tensor: Tensor, axes: Axes, clipping: Number, eps: Number) -> Tensor:
     top, factor = norm(x, axes)
     largest, length = norm(tensor, axes)
+    # Brock et al., 2021 (arXiv 2102.06171), eq. 3.
     limit = xp.maximum((clipping * largest) * length, clipping * eps)
     limited = over(x, top) * (limit / xp.maximum(one_for_zero(factor), 1e-6 / top))
     return xp.where(top * factor > limit, limited, x)

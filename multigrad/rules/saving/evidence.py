@@ -33,8 +33,10 @@ Data = Any
 Array = Any
 Vector = dict[str, Data]
 HEX = re.compile(r"-?0x[01](\.[0-9a-f]{1,13})?p[+-]\d{1,4}|nan|-?inf")
+# Common edges of rules, and numbers between them.
 POINTS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.25, 0.5, 1.0, 2.0, 3.0)
 COTANGENTS = (1.0, -0.5, 2.0, 0.25, -1.5)
+# For Functions that do not take a vector: the first shape that runs.
 SHAPES = ((3, 4), (4, 4), (2, 3, 4), (2, 3, 4, 4))
 FAR = 1e4
 MOST_CONSTANTS = 6
@@ -227,6 +229,7 @@ def _encode(backend: Backend, value: Any) -> Data:
 def check_vectors(data: Data, where: str) -> None:
     for i, item in enumerate(read_list(data, where, MOST_VECTORS)):
         own = f"{where}[{i}]"
+        # A rule's vectors name a graph, a Function's name a form.
         whose = "graph" if type(item) is dict and "graph" in item else "form"
         more = ("key",) if whose == "graph" else ()
         needed = ("inputs", "outputs", *(() if more else ("cotangents", "gradients")))

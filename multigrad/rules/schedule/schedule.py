@@ -87,6 +87,7 @@ def find_function(fn: str) -> Callable[..., Any]:
 
 
 Tensor = Any
+# Guards `Schedule.state`, a pair that is replaced as a whole.
 _stepping = make_lock()
 
 
@@ -188,6 +189,7 @@ class Schedule(Moving, InNotebooks):
         self._move(n if is_plain else read_whole("step: n", n, 0), is_set=False)
 
     def _move(self, number: int, is_set: bool) -> None:
+        # A trace would step once, when it is made, and not when it runs.
         refuse_step(self)
         while True:
             before = self.state
