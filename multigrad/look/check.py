@@ -250,6 +250,7 @@ def _compare_numerically(case: Case) -> CheckReport:
         _agree([place for place in places if place.argument == path], size)
         for path in dict.fromkeys(place.argument for place in places)
     )
+    # A surrogate's gradient only has to be finite.
     if subject.is_surrogate:
         ok = bool(places or kinks) and all(np.isfinite(p.given) for p in (*places, *kinks))
     by_error = sorted(places, key=lambda p: (not np.isnan(p.error), -p.error))

@@ -172,7 +172,7 @@ PEERS = ("snntorch", "spikingjelly", "braintools", "peers")
 
 
 def place_of(family: str) -> int:
-    """Return the place of a family; yours come first."""
+    # The user's own rules have no family, and come first.
     if family in ("", *PLACES):
         return ("", *PLACES).index(family)
     return 100 + PEERS.index(family) if family in PEERS else 50
@@ -224,7 +224,7 @@ def as_tried() -> Iterator[None]:
 
 
 def numbers_for(rule: Rule) -> dict[str, float]:
-    """Return a value for each param that is a float: not its default, where its range allows."""
+    # Another value than the default, if the param's range allows it.
     found = {name: TRIED for name, value in rule.params.items() if type(value) is float}
     ranges = rule.ranges
     known = {**rule.params, **found}
@@ -271,7 +271,7 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
 
 
 def plain_words(text: str) -> list[str]:
-    """Return the words of a text, each plain; a package and its name are two."""
+    # Split at dots too: a package and a name in it are two words.
     return [word for word in map(plain, re.split(r"[\s.]+", text)) if word]
 
 
@@ -346,7 +346,7 @@ def exchanged_by(rule: Rule) -> Exchanged:
 
 
 def reason_of(error: UnsupportedOp) -> str:
-    """Return why a rule is refused, without its name and the way out."""
+    # The error is "name: reason. Use ...", of which a table needs the reason.
     return str(error).partition(": ")[2].partition(". Use")[0]
 
 
