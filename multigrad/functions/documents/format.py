@@ -1,6 +1,6 @@
-"""The format: plain data, its JSON text and its head, read strictly; the hash of what a document
-means; the forms that rules and Functions are saved in. docs/format.md is the specification.
+"""The format of documents: plain data, its JSON text and head, and the hash of its meaning.
 
+The forms that rules and Functions are saved in are here, too; docs/format.md is the specification.
 A text is measured (bytes, nesting, items, digits) before it is parsed, so that no document can take
 more time or memory than its size explains.
 """
@@ -28,6 +28,7 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 Data = Any
 FORMAT, VERSION = "multigrad", 1
 HEAD = ("format", "version", "kind")
+# The limits of documents, which are checked before anything is built.
 MOST_DOC = 20_000
 MOST_ARRAYS = 1024
 MOST_BYTES = 16 << 20
@@ -45,13 +46,13 @@ TOKENS = re.compile(r'"[^"]*"?|[\[{\]},]')  # where no escape is left
 
 
 def seal(kind: str, fields: dict[str, Data], read: Callable[[dict[str, Data]], Any]) -> Data:
-    """Return the document of these fields, of which `read` has made their object again.
+    """Return the document of these fields, once `read` has made their object of them.
 
-    Raises:
-        FormatError: there is more than a document holds.
+    Raises `FormatError` if there is more than a document holds.
     """
     document = {"format": FORMAT, "version": VERSION, "kind": kind, **fields}
     check_plain(document)
+    # What is written can be read.
     read(fields)
     return document
 
@@ -153,6 +154,7 @@ def _constant(name: str) -> NoReturn:
 
 def check_plain(data: Data) -> None:
     """Check that data are what JSON holds, and not too much; they need not come from a text."""
+    # No recursion: data may be nested deeper than Python's stack.
     pending: list[tuple[int, Iterator[Data]]] = [(0, iter((data,)))]
     items = 0
     while pending:
@@ -266,6 +268,7 @@ def _plain(data: Data) -> Data:
 
 
 def _meaning(document: Mapping[str, Data]) -> Data:
+    # Where a node was written, and what people read, changes no meaning.
     kept = {name: data for name, data in document.items() if name not in READ_BY_PEOPLE}
     for name, of_one in (("parts", _meaning), ("graphs", _graph), ("forms", _form)):
         if isinstance(kept.get(name), list):
@@ -315,10 +318,11 @@ class Form:
     def of(layout: Any, facts: Mapping[str, Any], *graphs: Graph) -> Form:
         """Return the form of graphs that draw from one key."""
         named, drawn = zip(*map(_name_draws, graphs), strict=True)
+        # The graph that draws most knows all places.
         return Form(layout, facts, named, max(drawn, key=len))
 
     def enter(self, trace: Trace) -> dict[str, Value]:
-        """Return a capture's next keys, as inputs; it learns what a source would have told it."""
+        """Return a capture's next keys, as inputs; tell it what source code would have told it."""
         trace.source.routes.setdefault("a saved document", "")
         for graph in self.graphs:
             constants = (node.attr("value") for node in every_node(graph) if node.op is ops.CONST)
@@ -351,7 +355,7 @@ def choose(forms: Iterable[Form], known: Mapping[str, Any]) -> Form | None:
 
 
 def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:
-    """Return a graph with each of its draws' keys as an input, and where they are drawn."""
+    # The key of each draw becomes an input, which a capture fills with its own key.
     places = draws(graph)
     inputs: dict[Node, Node] = {
         node: make_node(ops.INPUT, (), {"name": _draw_name(j)}, KEY) for node, j in places.items()
@@ -362,5 +366,5 @@ def _name_draws(graph: Graph) -> tuple[Graph, tuple[Location | None, ...]]:
 
 
 def _draw_name(j: int) -> str:
-    """Return the input's name of the j-th draw; no param can have it."""
+    # No param can have a name with a space.
     return f"draw {j}"

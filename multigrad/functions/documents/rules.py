@@ -1,4 +1,4 @@
-"""Data to rules, what documents of rules make when they are read, and rules to data.
+"""Documents of rules: from data to rules, and from rules to data.
 
 A rule has at most two layouts, with tin and without; each graph holds for facts about the input.
 """
@@ -44,7 +44,7 @@ from .format import MOST_DOC, Form, check_plain, choose, clean, decode_arrays, s
 
 Data = Any
 Tensor = Any
-Rule = Any  # of rule.py, which writes itself by what stands here
+Rule = Any  # of rule.py, which imports this module
 MOST_PARTS = 256
 KINDS: dict[str, type] = {"float": float, "int": int, "bool": bool, "str": str}
 # A rule that looks at one of these is captured once for each.
@@ -125,14 +125,15 @@ def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRu
                 check_value(name, param, param.default)
     except (MultigradError, ValueError) as error:
         fail(f"{dot}params", str(error))
+    # A default decides the kind, which the document must not contradict.
     for param in params:
         if repr(read.get(param.name)) != repr(param):
             fail(f"{dot}params", f"param {param.name!r} has a kind that its default has not")
+    # One object for equal documents, so that they share code.
     return _known.setdefault(function.text, function)
 
 
 def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
-    """Return the ranges of a rule's params, which have been read."""
     found = {}
     for i, item in enumerate(items):
         if "range" in item:
@@ -251,7 +252,6 @@ class SavedRule:
         return replay(trace, form.graphs[0], given)[0]
 
     def _choose(self, trace: Trace, has_tin: bool) -> Form:
-        """Return the form that holds for what is known of the input."""
         forms = [form for form in self.forms if form.layout is has_tin]
         if not forms:
             without = "" if has_tin else "out"
@@ -266,11 +266,12 @@ class SavedRule:
         return form
 
 
+# By the text of their documents; weak, so that a rule that nobody holds goes.
 _known: weakref.WeakValueDictionary[str, SavedRule] = weakref.WeakValueDictionary()
 
 
 def _parameter(param: Param) -> inspect.Parameter:
-    """Return the parameter of a signature from which a rule reads this param."""
+    # A rule reads its params from a signature, so that kinds become annotations.
     annotation: Any = REQUIRED
     if param.kind is not None:
         annotation = f"{param.kind.__name__} | None" if param.optional else param.kind
@@ -316,7 +317,7 @@ def encode_rule(rule: Rule) -> dict[str, Data]:
 
 
 def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Data]:
-    """Return a rule's fields; `outer` are the values that compositions around it have bound."""
+    # `outer`: the values that compositions around it have bound.
     if rule.native is True:
         raise TraceError(
             f"rule {rule.name!r} runs as written (native=True), so it has no graph to save"
@@ -331,7 +332,7 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
         return {**head, "parts": [_encode(part, inner) for part in rule._resolved_parts()]}
     given = rule.signature.select(outer)
     missing = _missing_values(rule, given)
-    # Whether the number that stands for one is in its range is no matter.
+    # Numbers that are made up may be out of their ranges.
     bound_rule = (rule.copy(ranges={}) if missing else rule).bound_rule({**missing, **given})
     fixed: dict[str, Any] = {}
     count = -1
@@ -370,7 +371,7 @@ def _encode_param_value(rule: Rule, name: str, value: Any) -> Data:
 
 
 def _missing_values(rule: Rule, given: Mapping[str, Any]) -> dict[str, float]:
-    """Return any values for the params that have none: a float is known when the rule runs."""
+    # Any number serves: a float is known when the rule runs.
     params = rule.signature.params
     needed = [p for name, p in params.items() if p.default is REQUIRED and name not in given]
     for param in needed:
@@ -385,10 +386,8 @@ def _missing_values(rule: Rule, given: Mapping[str, Any]) -> dict[str, float]:
 def _variants(
     bound_rule: Any, has_tin: bool, fixed: dict[str, Any]
 ) -> list[tuple[bool, dict[str, Any], Graph]]:
-    """Return a rule's graphs and their facts; `fixed` gets the params it branches on.
-
-    Without tin there may be none: not every rule acts on parameters.
-    """
+    # `fixed` gets the params that the rule branches on. Without tin there may be no graph: not
+    # every rule acts on parameters.
     found = []
     pending: list[dict[str, Any]] = [{}]
     problem: MultigradError | None = None

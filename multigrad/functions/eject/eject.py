@@ -1,7 +1,7 @@
-"""A pair of graphs as a whole module of one framework.
+"""Eject: a pair of graphs as a whole module of one framework.
 
 It is lowered as everything is, by the backend's plain rows, and by those fast ones that round
-otherwise, since the bits are to be the same; then what the code names is written beside it.
+otherwise, since the bits are to be the same; then all that the code names is written into the file.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def eject(
     *,
     title: str,
 ) -> str:
-    """Return a module that computes a pair of graphs, and imports nothing of multigrad.
+    """Return the text of a module that computes a pair of graphs and imports nothing of multigrad.
 
     Args:
-        graphs: what people call has their name.
+        graphs: their name is that of the public function.
         defaults: of the run-time params.
-        title: what it is, for its head.
+        title: what the module is, for its docstring.
 
     Raises:
         UnsupportedOp: it needs something that no file can hold.
@@ -68,6 +68,7 @@ def eject(
     lowered = lower_graphs(graphs, _ejecting(backend, ejection, graphs), defaults, checks=True)
     namespace, emitted = lowered.native, lowered.emitted
     assert emitted is not None
+    # Names that the code binds itself mean something in the file.
     taken = _words(lowered.source) - set(namespace) | {emitted.names.identifier}
     shaker = Shaker(ejection.modules, ejection.forms, _roots(ejection), taken)
     try:
@@ -109,14 +110,14 @@ def eject_operators(operators: Mapping[str, FunctionGraph], backend: Backend) ->
 
 
 def _draws_parts(graphs: FunctionGraph, backend: Backend) -> bool:
-    """Return whether a draw takes a key of its place, where the framework knows places."""
+    # A draw takes a key of its place, and the framework knows places.
     nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
     placed = any(node.op is ops.PLACE_KEY for node in nodes)
     return placed and backend.kernels.rows[ops.PLACE_KEY] is not ops.PLACE_KEY.numpy
 
 
 def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Backend:
-    """Return a backend that lowers to the namespace of plain code."""
+    # Its namespace is kept instead of compiled: the shaker writes it out.
 
     def finish(namespace: dict[str, Any], emitted: Emitted) -> dict[str, Any]:
         return namespace
@@ -146,7 +147,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
 
 
 def _rounding(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
-    """Return the fast rows that change bits of these graphs; none where none does."""
+    # Those that change bits of these graphs; none if none does.
     rows = tuple(row for row in fast.patterns if row.rounds)
     only = FastKernels(patterns=rows, kernels=fast.kernels)
     for graph in (graphs.forward, graphs.backward):
@@ -156,7 +157,6 @@ def _rounding(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
 
 
 def _words(code: str) -> set[str]:
-    """Return the names that code reads, binds or defines."""
     words: set[str] = set()
     for node in ast.walk(ast.parse(code)):
         for field in ("id", "arg", "name"):
@@ -167,13 +167,12 @@ def _words(code: str) -> set[str]:
 
 
 def _roots(ejection: Ejection) -> frozenset[str]:
-    """Return the packages that are not there where the file runs: ours, and the backend's."""
+    # The packages that a file must not import: ours, and the backend's.
     module: types.FunctionType = ejection.render  # type: ignore[assignment]
     return frozenset({__name__.partition(".")[0], module.__module__.partition(".")[0]})
 
 
 def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) -> str:
-    """Return the lines that say what a file is, where it comes from, and how it is called."""
     arguments = [*emitted.names.inputs]
     known = emitted.names.defaults
     arguments += [
@@ -207,7 +206,7 @@ def _version() -> str:
 
 
 def _imports(imports: set[str]) -> str:
-    """Return import statements in two blocks, Python's own first; one for each module."""
+    # In two blocks, Python's own modules first; one statement for each module.
     names: dict[str, list[str]] = {}
     for line in sorted(imports):
         head, _, name = line.partition(" import ")
@@ -227,7 +226,7 @@ def write_parts(shaker: Shaker, public: str = "") -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    """Return definitions with the lines between them that formatters leave."""
+    # Blank lines as formatters leave them.
     text, before = "", ""
     for part in parts:
         small = "def " not in part.split("(")[0] and not part.startswith(("@", "class "))
@@ -238,7 +237,7 @@ def _joined(parts: list[str]) -> str:
 
 
 def _check(text: str, roots: frozenset[str], title: str) -> None:
-    """Check that a file imports nothing of ours."""
+    # The last check: a file must not import anything of ours.
     for node in ast.walk(ast.parse(text)):
         named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
@@ -251,7 +250,7 @@ def _check(text: str, roots: frozenset[str], title: str) -> None:
 # --- long lines broken at their brackets ----------------------------------------------------------
 WIDEST = 100
 BLOCKS = ("if", "elif", "while")
-# What an expression follows that may stand in parentheses.
+# The beginnings of statements whose expression may get parentheses.
 HEAD = re.compile(r"(return|if|elif|while) |[\w., ()]+ [-+*/]?= ")
 SIGNATURE = re.compile(r"^( *def \w+\()\n(.*?)\n *(\):)$", re.MULTILINE | re.DOTALL)
 OPENING, CLOSING = "([{", ")]}"
@@ -277,7 +276,7 @@ def break_lines(text: str) -> str:
 
 
 def _double_quoted(text: str) -> str:
-    """Return code whose strings stand in double quotes, where they hold none."""
+    # Unless they contain a quote or a backslash.
     lines, within = text.splitlines(keepends=True), 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind, inner = tokenize.tok_name[token.type], token.string[1:-1]
@@ -292,7 +291,7 @@ def _double_quoted(text: str) -> str:
 
 
 def _joined_signature(found: re.Match[str]) -> str:
-    """Return a parameter list on one line, where it fits now that it has no annotations."""
+    # Without annotations it may fit.
     head, inside, tail = found.groups()
     words = " ".join(inside.split()).rstrip(",")
     line = f"{head}{words}{tail}"
@@ -300,7 +299,7 @@ def _joined_signature(found: re.Match[str]) -> str:
 
 
 def _broken(line: str, inner: bool = False) -> list[str]:
-    """Return the lines of one, which stands between brackets of others where it is `inner`."""
+    # `inner`: it is between the brackets of other lines.
     if len(line) <= WIDEST or line.lstrip().startswith(("#", '"""')):
         return [line]
     tokens = _tokens(line.strip())
@@ -317,7 +316,7 @@ def _broken(line: str, inner: bool = False) -> list[str]:
 
 
 def _tokens(line: str) -> list[_Token] | None:
-    """Return the tokens of a line whose brackets are closed within it."""
+    # None: a bracket is not closed within the line, or there is a comment.
     found: list[_Token] = []
     depth = 0
     try:
@@ -337,7 +336,7 @@ def _tokens(line: str) -> list[_Token] | None:
 
 
 def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
-    """Return the lines of a long one, broken at its last bracket that holds something."""
+    # At its last bracket that holds something.
     found = HEAD.match(line)
     value = line[found.end() :] if found else ""
     if found and not _fits_before_brackets(value):
@@ -358,7 +357,7 @@ def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
 
 
 def _fits_before_brackets(value: str) -> bool:
-    """Return whether an expression is best broken at its last bracket: no tuple, no choice."""
+    # Else it gets parentheses: a tuple, a choice, a sum of several terms.
     tokens = _tokens(value.removesuffix(":"))
     if tokens is None:
         return True
@@ -368,7 +367,7 @@ def _fits_before_brackets(value: str) -> bool:
 
 
 def _inside(text: str, indent: str, head: str) -> list[str]:
-    """Lay out the text between brackets: on one line, or one line for each of its parts."""
+    # On one line, or one line for each of its parts.
     text = text.strip()
     is_listed = text.endswith(",")
     if len(indent) + len(text) <= WIDEST and not is_listed:
@@ -384,7 +383,7 @@ def _inside(text: str, indent: str, head: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Split text at the commas outside of all brackets."""
+    # At the commas outside all brackets.
     tokens = _tokens(text)
     if tokens is None:
         return [text]
@@ -395,7 +394,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _divided(text: str) -> list[str]:
-    """Split an expression at its weakest operators; return an empty list if it has none."""
+    # At its weakest operators; [] if it has none.
     tokens = _tokens(text) or []
     for words in OPERATORS:
         places = [

@@ -1,7 +1,7 @@
-"""Where modules of ours define things: their statements, and the text of each as it stands in
-another file, names replaced and annotations taken off.
+"""The source of modules of ours: their statements, and the text of each for another file.
 
-Edits are made by position, so that the layout and the comments of the source stay.
+Names are replaced and annotations taken off. Edits are made by position, so that the layout and the
+comments of the source stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Source:
 
     @cached_property
     def statements(self) -> Mapping[str, ast.stmt]:
-        """The statements outside of functions by the names that they bind."""
+        """The top-level statements by the names that they bind."""
         return {name: each for each in self.tree.body for name in _names_of(each)}
 
     @cached_property
@@ -75,6 +75,7 @@ def segment(module: str, statement: ast.AST) -> str:
     first = min([statement.lineno, *(d.lineno for d in decorators)])  # type: ignore[attr-defined]
     last = statement.end_lineno  # type: ignore[attr-defined]
     text = textwrap.dedent("".join(lines[first - 1 : last])).rstrip("\n")
+    # What a formatter leaves alone here it must leave alone there.
     marks = [line.strip() for line in lines[: first - 1] if line.startswith("# fmt: o")]
     return f"{text}  # fmt: skip" if marks and marks[-1] == "# fmt: off" else text
 
@@ -134,7 +135,7 @@ def rewrite(
         decorated: whether its decorators stay.
 
     Raises:
-        UnsupportedOp: it imports within, or changes a variable outside of it.
+        UnsupportedOp: it changes a variable outside it.
     """
     tree = ast.parse(text)
     source = _Source(text)
@@ -158,7 +159,7 @@ def rewrite(
 
 
 class _Source:
-    """A text and its edits; positions of the syntax tree count bytes of a line."""
+    # A text and its edits; positions of the syntax tree count bytes of a line.
 
     def __init__(self, text: str) -> None:
         self.data = text.encode()
@@ -210,7 +211,7 @@ class _Source:
             self._shorten_docstring(node)
 
     def _hug_defaults(self, args: ast.arguments) -> None:
-        """A default follows without spaces where no annotation comes before it."""
+        # A default follows without spaces where no annotation comes before it.
         positional = [*args.posonlyargs, *args.args]
         count = len(positional) - len(args.defaults)
         pairs = [*zip(positional[count:], args.defaults, strict=True)]
@@ -223,6 +224,7 @@ class _Source:
         docstring = ast.get_docstring(node)
         if docstring is None:
             return
+        # The first sentence, or nothing where that does not fit on a line.
         paragraph = " ".join(docstring.partition("\n\n")[0].split())
         sentence = re.split(r"(?<=\w)[.:;] ", paragraph)[0].rstrip(".") + "."
         indent = node.body[0].col_offset
@@ -244,7 +246,7 @@ class _Source:
 
 
 def _path(node: ast.AST, ours: Callable[[str], bool]) -> tuple[tuple[str, ...], ast.AST]:
-    """Return the names of an attribute of a module of ours, else of the name alone."""
+    # An attribute of a module of ours is a name, too: the module comes before it.
     names: list[str] = []
     inner = node
     while isinstance(inner, ast.Attribute):
@@ -260,7 +262,7 @@ def _path(node: ast.AST, ours: Callable[[str], bool]) -> tuple[tuple[str, ...], 
 
 
 def _bound(node: ast.AST) -> frozenset[str]:
-    """Return the names that a function, or what stands outside of all, binds itself."""
+    # Names that a function, or the top level, binds itself.
     names: set[str] = set()
     args = getattr(node, "args", None)
     if isinstance(args, ast.arguments):
@@ -288,11 +290,11 @@ def _bound(node: ast.AST) -> frozenset[str]:
 def _free(
     node: ast.AST, bound: frozenset[str], dropped: set[int]
 ) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    """Yield the free names, each with the attributes taken of it and what is bound there."""
+    # Each with the attributes taken of it, and what is bound there.
     if id(node) in dropped:
         return
     if isinstance(node, ast.Nonlocal | ast.Global):
-        raise UnsupportedOp(f"it changes a variable outside of it, {', '.join(node.names)}")
+        raise UnsupportedOp(f"it changes a variable outside it, {', '.join(node.names)}")
     if isinstance(node, ast.arg | ast.AnnAssign):  # the annotation is taken off
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             yield from _free(node.value, bound, dropped)

@@ -1,5 +1,7 @@
-"""What a piece of code needs, written beside it: frameworks' functions become imports, ours are
-inlined by their source, and what they need in turn.
+"""Tree shaking: the definitions that a piece of code needs, written into its file.
+
+Functions of frameworks become imports; ours are inlined by their source, with all that they need in
+turn.
 """
 
 from __future__ import annotations
@@ -28,17 +30,15 @@ from . import sources
 from .sources import rewrite
 
 STANDARD = sys.stdlib_module_names
-# What stands in the place of an error of ours that is none of Python's own.
+# For an error of ours that is none of Python's own.
 PLAIN_ERROR = "RuntimeError"
 
 
 class Shaker:
-    """A file that is being written; lives until it is.
+    """A file that is being written, until it is complete.
 
-    Attributes:
-        imports: its import statements.
-        parts: its definitions, each after what it needs where that counts.
-        taken: the names that mean something in it.
+    `imports` are its import statements, `parts` its definitions, each after what it needs where
+    that counts, and `taken` the names that mean something in it.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Shaker:
         self.public = _public_names(modules)
 
     def add(self, text: str, namespace: Mapping[str, Any]) -> str:
-        """Return code with its free names resolved by a namespace, what they need being added."""
+        """Return code with its free names resolved by a namespace; add what they need."""
         own = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
 
         def resolve(path: tuple[str, ...], name: str, around: frozenset[str]) -> str | None:
@@ -70,7 +70,7 @@ class Shaker:
 
     # --- values -----------------------------------------------------------------------------------
     def express(self, value: Any, name: str) -> str:
-        """Return an expression of a value, whose definition is added where it needs one."""
+        """Return an expression for a value, and add its definition where it needs one."""
         value = self.form_of(value)
         if isinstance(value, Composed):
             value = value.function
@@ -189,7 +189,7 @@ class Shaker:
         return (module or "").partition(".")[0] in self.roots
 
     def find_public(self, value: Any) -> str | None:
-        """Return the public name of what a framework offers."""
+        """Return a framework's public name for an object, None if it has none."""
         found, expression = self.public.get(id(value), (None, ""))
         if found is not value or not expression:
             return None
@@ -216,7 +216,7 @@ class Shaker:
         return name
 
     def import_object(self, value: Any) -> str | None:
-        """Return the name of what another package defines."""
+        """Return the name of an object that another package defines; None if it has none there."""
         module = getattr(value, "__module__", None)
         name = getattr(value, "__qualname__", getattr(value, "__name__", None))
         if not module or not name or self.is_ours(module) or "<" in name:
@@ -242,7 +242,7 @@ class Shaker:
 
     # --- what is ours -----------------------------------------------------------------------------
     def find_place(self, value: Any) -> tuple[str, str] | None:
-        """Return the module of ours, and the name there, of what a statement of it defines."""
+        """Return the module of ours, and the name there, whose statement defines a value."""
         unwrapped = inspect.unwrap(value) if callable(value) else value
         homes: list[Any] = [getattr(each, "__module__", "") for each in (value, unwrapped)]
         for each in (unwrapped, value):
@@ -277,7 +277,7 @@ class Shaker:
         return self.find_public(value) or self.include(module, name)
 
     def include(self, module: str, name: str) -> str:
-        """Return the name of what a statement of a module of ours defines, which is inlined."""
+        """Return the name of a definition in a module of ours, which is inlined."""
         known = self.known.get((module, name))
         if known is not None:
             return known
@@ -285,6 +285,7 @@ class Shaker:
         scope = vars(sys.modules[module])
         if not isinstance(statement, sources.CODE) and not sources.defines_one(statement):
             return self.express(scope[name], name)  # one of several: by its value
+        # Named first: it may refer to itself.
         known = self.known[module, name] = self.fresh(name)
         text = sources.segment(module, statement)
         if not isinstance(statement, sources.CODE) and known != name:
@@ -309,6 +310,7 @@ class Shaker:
         statement = sources.read(module).nested.get(line)
         if statement is None:
             raise UnsupportedOp(f"{name!r} is {function!r}, whose source is no statement")
+        # Kept alive, as its `id` is a key.
         self.alive.append(function)
         known = self.known[id(function)] = self.fresh(name)
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -325,7 +327,7 @@ class Shaker:
         closed: Mapping[str, Any],
         decorated: bool = True,
     ) -> str:
-        """Return a statement of a module of ours as it stands in the file."""
+        """Return the text of a statement of a module of ours for the file."""
         scope = vars(sys.modules[module])
 
         def is_module(word: str) -> bool:
@@ -351,7 +353,7 @@ class Shaker:
         return rewrite(text, resolve, is_module, name=name, decorated=decorated)
 
     def unshadowed(self, expression: str, around: frozenset[str]) -> str:
-        """Return an expression that a place can have, where some names are bound otherwise."""
+        """Return an expression that means the same where some names are bound otherwise."""
         word = re.match(r"[A-Za-z_]\w*", expression)
         if word is None or word[0] not in around:
             return expression
@@ -375,7 +377,7 @@ def _word(name: str) -> str:
 
 
 def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
-    """Return public objects of modules, keyed by `id`, each with a name, its own if possible."""
+    # By `id`; a public object's own name is preferred.
     found: dict[int, tuple[Any, str]] = {}
     for alias, module in modules.items():
         for name, value in vars(module).items():
@@ -397,8 +399,9 @@ def _plain_error(error: type[BaseException]) -> str:
 
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function written to a file for `op`: it computes on Python numbers and passes
-    other arguments to `native`; `passes/scalars.py` has the same for what is lowered here.
+    """Return the function that a file has for `op`: on Python numbers, and else `native`.
+
+    `passes/scalars.py` has the same for what is lowered here.
     """
     exact, meaning = op.on_numbers, op.numpy
 
@@ -437,7 +440,7 @@ def literal(value: Any) -> str:
 
 
 def dtype(value: np.dtype[Any]) -> str:
-    """Return a NumPy dtype, which ml_dtypes may define."""
+    """Return the expression of a NumPy dtype, which ml_dtypes may define."""
     own = value.type.__module__.partition(".")[0]
     return (
         f"np.dtype(ml_dtypes.{value.name})" if own == "ml_dtypes" else f'np.dtype("{value.name}")'
@@ -445,7 +448,7 @@ def dtype(value: np.dtype[Any]) -> str:
 
 
 def array(value: ArrayValue) -> str:
-    """Return an array of NumPy: a list of its numbers, or its bytes."""
+    """Return the expression of a NumPy array: a list of its numbers, or its bytes."""
     stored = np.frombuffer(value.data, np.dtype(value.dtype))
     few = stored.size <= LISTED
     if few and stored.size and np.all(np.isfinite(stored.astype(np.float64))):

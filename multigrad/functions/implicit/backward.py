@@ -1,8 +1,8 @@
-"""What backward computes of a residual, captured: the linear system, and the pull to params.
+"""The backward of an implicit Function, captured: the linear system, and the pull to params.
 
 Each way to solve a system is a loop over products with the matrix, which are VJPs of the residual,
-so that no matrix is ever held but by the direct way. Unknowns are one vector there, and the right
-side is scaled to a sum of one, so that nothing underflows. Of a residual of 16 bits all of this is
+so that only the direct way ever holds a matrix. The unknowns are one vector, and the right side is
+scaled to a sum of one, so that nothing underflows. For a residual of 16 bits all of this is
 computed in float32.
 """
 
@@ -75,7 +75,7 @@ def norm(a: Tensor) -> Tensor:
 
 
 def guarded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a / b, zero where b is; and whether it is."""
+    """Return a / b, but 0 where b is 0, and where that is."""
     is_zero = xp.equal(b, 0.0)
     return xp.where(is_zero, 0.0, xp.divide(a, xp.where(is_zero, 1.0, b))), is_zero
 
@@ -111,6 +111,7 @@ def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps
 
     def step(w: Any, r: Any, p: Any, rest: Any, is_stuck: Any) -> tuple[Any, ...]:
         q = action(p)
+        # Stuck: without curvature along p no step is defined.
         length, is_stuck = guarded(rest, dot(p, q))
         r = r - length * q
         new = dot(r, r)
@@ -124,9 +125,10 @@ def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps
 def solve_gmres(
     trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
 ) -> Solved:
-    """The least residual over the last directions: of so many unknowns what GMRES gives, as GCR
-    (Eisenstat, Elman, Schultz 1983); where a residual leads nowhere, its image is the next
-    direction, as in ORTHODIR (Young, Jea 1980).
+    """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983).
+
+    For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is the
+    next direction, as in ORTHODIR (Young, Jea 1980).
     """
     least = xp.multiply(dot(b, b), tol * tol)
     none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
@@ -141,11 +143,13 @@ def solve_gmres(
             shares = xp.matmul(qs, q)
             p, q = p - xp.matmul(shares, ps), q - xp.matmul(shares, qs)
         size = norm(q)
+        # Stuck: rounding is all that is left of the new direction.
         is_stuck = xp.less_equal(size, before * (4 * eps))
         factor = xp.where(is_stuck, 0.0, 1.0 / xp.where(is_stuck, 1.0, size))
         p, q = p * factor, q * factor
         length = dot(q, r)
         w, r = w + length * p, r - length * q
+        # Else the residual's image is the next direction.
         leads = xp.greater(length * length, rest * 0.01)
         ps, qs = pushed(ps, p), pushed(qs, q)
         return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck
@@ -164,6 +168,7 @@ def solve_fixed_point(
 ) -> Solved:
     """The iteration of a residual x - T(x) or T(x) - x, whose T is a contraction."""
     least = xp.multiply(dot(b, b), tol * tol)
+    # One product tells which of the two it is.
     sign = xp.where(xp.less(dot(b, action(b)), 0.0), -1.0, 1.0)
 
     def goes_on(w: Any, r: Any, rest: Any) -> Any:
@@ -182,7 +187,7 @@ def solve_fixed_point(
 def solve_directly(
     trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
 ) -> Solved:
-    """By the matrix, a column for each product with a unit vector, and its LU factors."""
+    """Solve by the matrix, one product for each column, and its LU factors."""
     places = xp.cumsum(xp.ones_like(b)) - 1.0
     count = xp.sum(xp.ones_like(b))
     nothing = xp.expand_dims(xp.zeros_like(b), -1) * xp.expand_dims(xp.zeros_like(b), 0)
@@ -199,6 +204,7 @@ def solve_directly(
     start = (nothing, xp.zeros_like(count))
     matrix, _, turns = turned(trace, start, goes_on, step, None)
     w = xp.solve_matrices(xp.matrix_transpose(matrix), xp.expand_dims(b, -1))
+    # It has ended in any case: True, as a symbol.
     return Solved(xp.squeeze(w, -1), turns, xp.equal(count, count))
 
 
@@ -270,7 +276,7 @@ def flat_tree(tree: Tree) -> list[Any]:
 # --- backward, captured ---------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
 class OfResidual(CodeRecipe):
-    """What backward computes of a residual."""
+    """The base of what backward computes from a residual."""
 
     residual: Residual
     name: str
@@ -285,8 +291,9 @@ class OfResidual(CodeRecipe):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdjointRecipe(OfResidual):
-    """`(u, x, args, kwargs) -> w, iterations, error, largest residual, whether all is well`; w is
-    NaN where it is not.
+    """`(u, x, args, kwargs) -> (w, iterations, error, largest residual, whether all is well)`.
+
+    w is NaN where it is not.
     """
 
     how: Linear
@@ -306,6 +313,8 @@ class AdjointRecipe(OfResidual):
         found = solve_linear(trace, action, -flat(flat_tree(u)), self.how, eps)
         size = largest(left)
         is_well = found.has_ended
+        # `accept` is infinite for the systems of higher derivatives, whose solution is checked
+        # here.
         if self.accept != np.inf:
             limit = (1.0 + largest(unknowns)) * accepted(self.accept, eps)
             is_well = xp.logical_and(is_well, xp.less_equal(size, limit))

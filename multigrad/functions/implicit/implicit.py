@@ -145,7 +145,7 @@ def implicit(
 
 
 def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
-    """Check how a system is to be solved."""
+    """Raise if an option is unknown, or not above zero."""
     if solve not in WAYS:
         ways = ", ".join(map(repr, WAYS))
         raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
@@ -194,10 +194,10 @@ class Implicit(Function[P, R]):
 
 @dataclass(frozen=True, eq=False)
 class ImplicitRecipe(CodeRecipe):
-    """A solver, and the residual that is zero at what it gives.
+    """A solver, and the residual that is zero at its result.
 
     Attributes:
-        below: whose linear system it is that is solved; None: it is the user's own equation.
+        below: the recipe whose linear system this one solves; None: it solves the user's equation.
     """
 
     residual: Residual
@@ -228,7 +228,7 @@ class ImplicitRecipe(CodeRecipe):
 
     @cached_property
     def captured_solver(self) -> Any:
-        """The solver, for tensors of another library than the one that it seems to mean."""
+        """The solver as a Function, for tensors of another library than its own."""
         return function(self.solver, no_gradient, prove=False)
 
     @cached_property
@@ -242,7 +242,7 @@ class ImplicitRecipe(CodeRecipe):
 
     @cached_property
     def steps(self) -> Steps:
-        """What backward is made of where values are at hand: of derivatives of any order."""
+        """The steps of backward where values are known: with derivatives of any order."""
         return Steps(self, looks_at_values=True)
 
     @cached_property
@@ -320,7 +320,7 @@ class ImplicitRecipe(CodeRecipe):
                 )
 
     def check_zero(self, backend: Backend, x: Tree, left: Tree) -> None:
-        """Check the solution, where its numbers are at hand."""
+        """Raise if the solution is not accepted, where its numbers are known."""
         if any(map(backend.tensors.is_traced, flat_tree((x, left)))):
             return
         size, reach = (largest_in(backend, tree) for tree in (left, x))
@@ -336,11 +336,12 @@ class ImplicitRecipe(CodeRecipe):
         """Return the w of the linear system.
 
         Raises:
-            GradientError: there is none, or it was not found, and values are at hand.
+            GradientError: there is none, or it was not found, and values are known.
         """
         w, *told = self.asked(u, x, params, named)
         backend = backend_in(x)
         turns, error, size, is_well = (number_in(backend, each) for each in told)
+        # NaN and infinity in the inputs are passed on: no fault of the solver's.
         if is_well is not None and not is_well and all_finite(backend, (u, x, params, named)):
             raise GradientError(
                 f"{self.subject}: its gradient was not found by solve={self.how.way!r}: after "
@@ -354,6 +355,7 @@ class ImplicitRecipe(CodeRecipe):
         try:
             return self.solve(u, x, params, named)
         except Exception as error:
+            # Each backend has an error of its own for a singular matrix, so the words decide.
             words = str(error).lower()
             if self.how.way != "direct" or not ("singular" in words or "invertible" in words):
                 raise
@@ -401,7 +403,7 @@ def number_in(backend: Backend, tensor: Tensor) -> float | None:
 
 
 def largest_in(backend: Backend, tree: Tree) -> float:
-    """Return the largest absolute value in tensors at hand; NaN where one is."""
+    """Return the largest absolute value in tensors whose numbers are known; NaN where one is."""
     leaves = [leaf for leaf in flat_tree(tree) if 0 not in leaf.shape]
     found = [backend.tensors.to_numpy(xp.max(xp.abs(leaf))) for leaf in leaves]
     return float(np.max(np.asarray(found, float), initial=0.0))
@@ -431,7 +433,7 @@ def as_gradients(pulled: Tree) -> Tree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttachRecipe(CodeRecipe):
-    """`(x, args, kwargs) -> x`, a solution that is known, with the gradient that it has."""
+    """`(x, args, kwargs) -> x`: a known solution, with its gradient attached."""
 
     of: ImplicitRecipe
     native: bool
@@ -457,7 +459,7 @@ class AttachRecipe(CodeRecipe):
 
 
 class Steps:
-    """What backward is made of.
+    """The steps of backward, as Functions.
 
     Attributes:
         attach: `(x, args, kwargs) -> x`, with the gradient of the solution.

@@ -1,5 +1,6 @@
-"""One attempt at a proof: sample after sample, the original beside its graph in float64 and beside
-what that is lowered to; rounding is no difference.
+"""One attempt at a proof: on each sample, the original against its graph and its lowered code.
+
+The graph runs in float64. Rounding is no difference.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Attempt:
 
 
 def prove(attempt: Attempt, *, is_call: bool = False) -> str:
-    """Return "" where original and graph agree, else why nothing was found out.
+    """Return "" if original and graph agree, else why that could not be found out.
 
     Raises:
         DisprovedError: they differ.
@@ -141,6 +142,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     own = _own_values(attempt) if is_call else None
     if is_call and own is None:
         return ""
+    # What the original changes outside itself is undone.
     outside = Snapshot()
     outside.see_all(*attempt.outside)
     try:
@@ -160,6 +162,7 @@ def _prove(attempt: Attempt) -> str:
         )
     try:
         first = attempt.complete(samples.draw(attempt.slots, attempt.numbers))
+        # Code that may act runs once.
         given = [first] if attempt.acts else [first, *_others(attempt)]
         if attempt.turns:
             given = [sample for sample in given if _ends(attempt, sample)]
@@ -167,6 +170,7 @@ def _prove(attempt: Attempt) -> str:
             raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
         outcomes = attempt.run(given)
     except Exception as error:
+        # It may take no shapes but the call's.
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
         own = _own_values(attempt)  # where it takes no others
@@ -186,7 +190,7 @@ def _prove(attempt: Attempt) -> str:
 
 
 def _ends(attempt: Attempt, sample: Sample) -> bool:
-    """Return whether the graphs' loops end on a sample: a compiled one could not be stopped."""
+    # By the graphs: an original that is compiled could not be stopped.
     rounding = _rounding(attempt, sample)
     try:
         run_in_own_dtype(rounding)
@@ -196,12 +200,12 @@ def _ends(attempt: Attempt, sample: Sample) -> bool:
 
 
 def _own_values(attempt: Attempt) -> Sample | None:
-    """Return the call's own values, where they are known and few, and may be tried."""
+    # None: they are unknown, too many, or must not be tried.
     return None if attempt.acts else samples.own_values(attempt.slots, attempt.numbers)
 
 
 def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
-    """Compare the call's own values alone; where they are not taken, a call itself says so."""
+    # Where the original does not take them, a call itself says so.
     try:
         (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception as error:
@@ -210,7 +214,7 @@ def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
 
 
 def _others(attempt: Attempt) -> Iterator[Sample]:
-    """Yield further samples: the call's own values under other numbers, edges, numbers far out."""
+    # The call's own values under other numbers, edges, numbers far out.
     free = {name: value for name, value in attempt.numbers.items() if name not in attempt.fixed}
     numbers = {**attempt.numbers, **samples.vary(free)}
     own = samples.own_values(attempt.slots, numbers)
@@ -239,12 +243,7 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
 def _compare(
     attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: bool = False
 ) -> str | None:
-    """Compare one sample; return "", or why the sides may differ in it, and None where the graph
-    raises on a matrix without an inverse.
-
-    Raises:
-        DisprovedError: the results differ, by more than rounding.
-    """
+    # None: the graph raises on a matrix without an inverse, or a loop does not end.
     try:
         difference = _differ(attempt, sample, outcome, is_call)
         if difference is not None and has_signs(attempt.graphs):
@@ -272,7 +271,6 @@ def _compare(
 
 
 def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
-    """Return whether the original gives something else when it runs again."""
     if attempt.acts or outcome.original is None:
         return False
     try:
@@ -283,9 +281,8 @@ def _varies(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _left_its_range(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
-    """Return whether what differs is only what the original lost to its dtype's range: in float64
-    it is what its graph means, and where it is so in its own dtype, the lowered code is, too.
-    """
+    # The original may lose to its dtype's range: in float64 it is what its graph means, and where
+    # it is so in its own dtype, the lowered code is, too.
     wide = sample.widened()
     if sample.label != samples.FAR or attempt.acts or not sample.is_narrow():
         return False
@@ -300,13 +297,13 @@ def _left_its_range(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _is_on_an_edge(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
-    """Return whether the sides agree right beside a sample, and in all but derivatives on it."""
+    # Right next to the sample they agree in all, on it in all but derivatives.
     values = replace(attempt, shown=_without_gradients(attempt.shown))
     return _differ(values, sample, outcome, True) is None and _agree_beside(attempt, sample)
 
 
 def _agree_beside(attempt: Attempt, sample: Sample) -> bool:
-    """Return whether the sides agree right beside a sample, where no two elements are equal."""
+    # Next to it no two elements are equal.
     beside = attempt.complete(sample.moved())
     try:
         (outcome,) = attempt.run([beside])
@@ -316,7 +313,7 @@ def _agree_beside(attempt: Attempt, sample: Sample) -> bool:
 
 
 def _meets_edges(attempt: Attempt, sample: Sample, original: Mapping[str, Any]) -> bool:
-    """Return whether derivatives are asked for on edges; NaN, as of sums out of range, is one."""
+    # NaN, as of sums out of range, is an edge, too.
     if sample.label != samples.FAR:
         return sample.label == "on edges"
     outputs = [original[name] for name in _without_gradients(attempt.shown) if name in original]
@@ -337,9 +334,8 @@ def _rounding(attempt: Attempt, sample: Sample, choose: Change | None = None) ->
 
 
 def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
-    """Return whether the sides differ only in what a library leaves open, and so chooses otherwise
-    in two of its functions: the signs of vectors, the order of equal elements.
-    """
+    # Libraries choose the signs of vectors and the order of equal elements, even differently in two
+    # of their functions.
     if attempt.acts or find_dtype(sample, outcome.original or {}, attempt.dtypes, attempt.shown):
         return False
     if has_signs(attempt.graphs):
@@ -353,7 +349,7 @@ def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str) -> bool:
-    """Return whether results are what the graphs mean by one choice of signs for all of them."""
+    # By one choice of signs for all results.
     signs = Signs(home, attempt.dtype)
 
     def cost() -> float:
@@ -369,7 +365,6 @@ def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str)
 
 
 def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose: Change) -> bool:
-    """Return whether results are what the graphs mean by a choice of what ops leave open."""
     rounding = _rounding(attempt, sample, choose)
     least, is_derived = _least(attempt, rounding), not attempt.ties
     return not differ_from_meaning(
@@ -378,7 +373,6 @@ def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose
 
 
 def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Difference) -> str:
-    """Return the message about a difference: what causes it, and what to do."""
     if _varies(attempt, sample, outcome):
         return VARIES
     if casts_to_integers(attempt.graphs) and _is_meant(
@@ -400,12 +394,8 @@ def _differ(
     is_in_range: bool = False,
     choose: Change | None = None,
 ) -> Difference | None:
-    """Return where the original is not what it is lowered to, or not what its graphs mean.
-
-    Args:
-        is_in_range: only where the original is what its graphs mean.
-        choose: makes the choices that ops leave open.
-    """
+    # `is_in_range`: count only differences where the original is what its graphs mean. `choose`
+    # makes the choices that ops leave open.
     original, shown = outcome.original or {}, attempt.shown
     if not attempt.ties and _meets_edges(attempt, sample, original):
         shown = _without_gradients(shown)
@@ -445,7 +435,6 @@ def _differ(
 
 
 def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
-    """Return the first line whose variables differ."""
     files = {where.file for graph in attempt.graphs for where in graph.locations.values()}
     if attempt.subject.code is not None:
         files.add(attempt.subject.code.co_filename)
@@ -468,7 +457,7 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 def _agrees(
     found: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
-    """Return whether a variable of the original is what a node stands for, or may be."""
+    # True also where that cannot be told.
     if not isinstance(node, Node) or not isinstance(found, np.ndarray):
         return True
     try:

@@ -1,10 +1,10 @@
-"""A graph run in float64, with the largest intermediate value behind each element: what "the same
-numbers" allows. Where that is not enough, it runs with each step rounded otherwise.
+"""A graph run in float64, with the largest intermediate value behind each element.
 
-What an op leaves open (the signs of vectors, integers of floats out of range) may be chosen: a
-graph is right where under one choice all of its results are the original's, first that of the
-library on which the original ran, then the one that fits best. A step that turns one vector around
-by itself is no choice, and is found.
+That bounds what "the same numbers" may be. Where it is not enough, the graph runs with each step
+rounded otherwise. What an op leaves open (the signs of vectors, integers of floats out of range)
+may be chosen: a graph is right where under one choice all of its results are the original's, first
+that of the library on which the original ran, then the one that fits best. A step that turns one
+vector around by itself is no choice, and is found.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ def run_rounded(
         choose: makes the choices that ops leave open.
     """
     generator = np.random.default_rng(seed)
+    # Every second run flushes small numbers to 0, as many kernels do.
     flushed = smallest if seed % 2 else {}
 
     def changed(node: Node, value: Any, operands: Sequence[Any]) -> Any:
@@ -130,7 +131,7 @@ def run_rounded(
         return np.where(np.abs(value) < least, 0.0, value) if least else value
 
     def operand_of(node: Node, operand: Node) -> Any:
-        """A sum is rounded as often as it has terms, in an order that each library chooses."""
+        # A sum is rounded as often as it has terms, in an order that each library chooses.
         value = done[operand]
         return value if node.op.result in PER_ELEMENT else rounded(node, value)
 
@@ -176,9 +177,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
 
 
 def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
-    """Return a number as the node's tensors meet it, which decides what is compared: x >= 0.7 is
-    true of float32's 0.7, and 0.7 of float64 lies below that.
-    """
+    # Comparisons depend on it: x >= 0.7 is true of float32's 0.7, and float64's 0.7 is below that.
     dtypes = {o.type.dtype for o in node.operands if o.type.kind == "tensor"} & {T, *FLOATS}
     if len(dtypes) != 1:
         return np.float64(number)
@@ -206,14 +205,14 @@ def _compute(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[
 
 
 def _largest(node: Node, value: Any, before: Sequence[Any]) -> Any:
-    """Return the largest magnitudes behind a value, given those behind its operands."""
+    # What is behind the operands counts, element by element where the op works so.
     if node.type.kind == "key":
         return 0.0
     largest = magnitude(value)
     shape = getattr(value, "shape", ())
     per_element = node.op.result in PER_ELEMENT
     for each in before:
-        # Of another shape: as a whole.
+        # Of another shape, its largest value counts for all elements.
         if not per_element or len(getattr(each, "shape", ())) > len(shape):
             each = np.maximum.reduce(each, axis=None, initial=0.0)
         try:
@@ -278,7 +277,6 @@ class Signs:
         return np.concatenate((value[..., : SIGNED[node.op], :], turned), -2)
 
     def _given(self, node: Node, value: Any, operands: Sequence[Any]) -> Array:
-        """Return the library's own vectors."""
         tensors, own = load_backend(self.library).tensors, node.operands[0].type.dtype
         narrow = self.dtype if own == T else as_numpy_dtype(own)
         kernel = load_backend(self.library).kernels.rows[node.op]
@@ -308,7 +306,7 @@ def _vectors(node: Node, value: Array) -> Array:
 
 # --- floats out of range --------------------------------------------------------------------------
 def lowest(node: Node, value: Any, operands: Sequence[Any]) -> Any:
-    """Give floats that no integer of a dtype holds the smallest one, as processors do."""
+    """Return a cast with the smallest integer for floats out of range, as processors give it."""
     is_cast = node.op is ops.CAST and node.type.dtype in WHOLE
     if not is_cast or node.operands[0].type.dtype not in (T, *FLOATS):
         return value
@@ -320,11 +318,7 @@ def lowest(node: Node, value: Any, operands: Sequence[Any]) -> Any:
 # --- equal elements -------------------------------------------------------------------------------
 @dataclass
 class Ties:
-    """Notes whether a sort meets equal elements.
-
-    Attributes:
-        are_met: that.
-    """
+    """Notes whether a sort has met equal elements (`are_met`)."""
 
     are_met: bool = False
 

@@ -1,6 +1,6 @@
-"""What the original returned beside its graph's values in float64, under "the same numbers", and
-what a proof found: a graph that may be used, one that may not, or one of which nothing could be
-found out.
+"""The comparison in a proof: which numbers are the same, and what is said of a difference.
+
+It finds a graph that may be used, one that may not, or that nothing can be found out.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ def _show(value: Any) -> str:
 def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the outputs of a graph that NumPy executes in the arrays' own dtypes."""
     emission = Emission(load_backend("numpy"), graph.name)
+    # The name of the function that is compiled below.
     emission.taken.add("reference")
     body = emit_body(drop_calls(graph), emission)
     lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
@@ -105,7 +106,7 @@ def margins(
     Args:
         largest: for all, or for each element.
         eps: of the coarsest dtype on the way; a wider result holds what was rounded there.
-        half: whether half of the digits are enough, beside that.
+        half: whether agreement in half of the digits is enough, too.
         overflows: whether inf is right where what is expected is too large for the dtype.
         flushed: how the smallest normal number, below which all may be flushed, is counted in.
     """
@@ -113,10 +114,12 @@ def margins(
     eps = max(float(limits.eps), eps)
     with np.errstate(all="ignore"):
         mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        # Where it overflows in the narrow dtype, inf is right.
         meant = wide.astype(found.dtype).astype(np.float64) if overflows else wide
         equal = (mine == meant) | (np.isnan(mine) & np.isnan(wide))
         allowed = roundings * eps * np.broadcast_to(largest, wide.shape)
         allowed = flushed(allowed, float(limits.smallest_normal))
+        # Half of bfloat16's digits would accept nearly anything.
         if half and eps < 1e-3:
             alike = np.sqrt(eps) * np.minimum(np.abs(mine), np.abs(wide))
             allowed = np.maximum(allowed, alike)
@@ -133,7 +136,7 @@ class Judge:
     """How far from an original's results those of its graph may lie.
 
     Attributes:
-        ops: how many ops stand behind the results.
+        ops: how many ops lead to the results.
         eps: of the coarsest dtype that the comparison is made in.
         half: whether half of the digits are enough: kernels of two libraries differ in the others
             where a formula magnifies roundings.
@@ -180,6 +183,7 @@ def find_difference(
         if found.shape != expected.shape:
             shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
             return Difference(what, (), *shapes, sample)
+        # By the result alone first: the largest value on the way takes another pass.
         off = judge.find_off(found, expected, 0.0 if bounded is None else magnitude(expected))
         if off.any() and bounded is not None:
             off = judge.find_off(found, expected, bounded.largest)
@@ -335,7 +339,7 @@ NOT_AS_KNOWN = (
 def disprove(
     subject: Subject, difference: Difference, parted: Location | None, blame: str
 ) -> DisprovedError:
-    """Return the error of a graph that is not what was written."""
+    """Return the error for a graph that computes something else than its code."""
     where = f" ({Location(*subject.place)})" if subject.place else ""
     line = f". They first differ at line {parted.line}: {parted.text!r}" if parted else ""
     place = (parted.file, parted.line) if parted else subject.place

@@ -1,5 +1,6 @@
-"""The two sides of a Function's proof on one framework's tensors: the original, by its own backward
-or the framework's autodiff, and what its graphs are lowered to there.
+"""The two executions in a proof: a Function's original and its lowered graphs, on one framework.
+
+The original runs by its own backward, or by the framework's autodiff.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class FunctionUnderProof:
     acts: bool = False
     rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
-    # Each side of each sample asks.
+    # Cached, as each side of each sample asks.
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         """The names of the outputs."""
@@ -115,7 +116,7 @@ class FunctionUnderProof:
 
 
 def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
-    """Run the user's code; outputs, then gradients, by name."""
+    """Return the results of the user's code by name: outputs, then gradients."""
     side = partial(_original, given, backend)
     found = _rehearse(given, backend, sample, side)
     found = _run(given, backend, sample, side) if found is None else found
@@ -140,7 +141,7 @@ def _rehearse(
     sample: Sample,
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any] | None:
-    """Do the same by what is traced once for all samples; None where that cannot be."""
+    # Traced once for all samples; None where a trace needs values.
     by_lines = sample.label == samples.BY_LINES
     if backend.autodiff.rehearse is None or given.graphs.is_random or by_lines:
         return None
@@ -180,6 +181,7 @@ def _rehearse(
     is_whole = given.asked and all(f"gradient of {n}" in found for n in given.asked)
     if sample.label != samples.DRAWN or not is_whole:
         return found  # more derivatives are compared of drawn numbers only
+    # A second backward, of zeros, shows what the first has left behind.
     zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
     again = compute(*zeros)
     for name in given.asked:
@@ -199,7 +201,7 @@ def _traced(
     run: Callable[..., Any],
     arrays: Sequence[Array],
 ) -> Callable[..., Any] | None:
-    """Return a function traced once for arrays like these; None if tracing needs values."""
+    # Shapes, dtypes, numbers and missing cotangents make a trace of its own.
     likes = tuple((array.shape, array.dtype) for array in arrays)
     key = (what, likes, tuple(sample.numbers.items()), sample.absent)
     if key not in given.rehearsed:
@@ -207,6 +209,7 @@ def _traced(
         try:
             with uncounted():
                 computes = backend.autodiff.rehearse(run, arrays)
+            # A trace holds no loop of the user's that could go on for too long.
             given.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
         except Exception:  # of a trace; what the code itself raises, it raises again
             if given.acts:
@@ -254,7 +257,7 @@ def _run(
 def _are_written(
     given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
-    """Return whether a backward has written into a cotangent that lies in memory once."""
+    # Such a cotangent has strides of 0: one number stands for all of its elements.
     rows = zip(given.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
@@ -271,7 +274,7 @@ def _second(
     gradients: Mapping[str, Any],
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any]:
-    """Return second derivatives, of weighted gradients; {} where these have none."""
+    # Of weighted gradients, so that none cancel; {} if they have none.
     vjp = backend.autodiff.vjp
     if given.apply is None or vjp is None or not _may_lose(given, backend):
         return {}
@@ -303,9 +306,7 @@ def _second(
 
 
 def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
-    """Return whether a second derivative may get lost: the backward reads something else than the
-    inputs, or cuts some of it off.
-    """
+    # It may where backward reads something else than the inputs, or cuts some of it off.
     graphs = given.graphs
     if graphs.is_once or graphs.first_order:
         return False
@@ -316,7 +317,7 @@ def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
 
 
 def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
-    """Return the lowered graphs, built once and shared with the call."""
+    # Shared with the call, which finds them built.
     build = partial(lower_graphs, given.graphs, backend)
     with uncounted():  # an original, whose steps are counted, may ask first
         return build_once(given.variant.lowered, backend.name, build)
@@ -367,7 +368,7 @@ def _by_autodiff(
     leaves: Sequence[Any],
     run: Callable[[Sequence[Any]], list[Any]],
 ) -> Outputs:
-    """Return the outputs that `run` gives, and the framework's own pullback to the tensors."""
+    # By the framework's own autodiff.
     layout, indices = given.layout, given.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None
@@ -424,7 +425,7 @@ def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]
 
 
 def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
-    """Return a gradient in the dtype of its argument, as the frameworks cast it."""
+    # Frameworks cast it to the dtype of its argument.
     dtypes = [dtype_name(x.dtype) for x in (tensor, gradient) if owner_of(x) is backend]
     if len(set(dtypes)) < 2 or not {*dtypes} <= {*FLOATS}:
         return gradient
@@ -432,12 +433,12 @@ def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
 
 
 def _computed(given: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
-    """Return the outputs that the graphs have: those that are no tensors are fixed."""
+    # The others are fixed: they are no tensors.
     return [each for i, each in enumerate(flat) if i not in given.variant.fixed]
 
 
 def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:
-    """Return a cotangent; of a tensor that carries no gradient, zeros, as a capture has it."""
+    # A tensor that carries no gradient has zeros, as in a capture.
     if cotangent is not None or owner_of(output) is None:
         return cotangent
     dtype = as_numpy_dtype(dtype_name(output.dtype))

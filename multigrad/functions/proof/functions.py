@@ -1,5 +1,6 @@
-"""The proof of a Function's graphs, and of a rule's: which tensors the original is run on, and what
-is compared. A composed rule's functions run on tensors of their own libraries, chained.
+"""The proofs of Functions and of rules: the tensors that originals run on, and what is compared.
+
+A composed rule's functions run on tensors of their own libraries, chained.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ Array = Any
 def prove_function(
     given: FunctionUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
-    """Return "" where a Function's graphs are what was written, else why that could not be found
-    out.
+    """Return "" if a Function's graphs compute what its code does, else why that stays open.
 
     Raises:
         DisprovedError: they are not.
@@ -105,7 +105,7 @@ def prove_function(
 
 
 def _dialect(given: FunctionUnderProof) -> str:
-    """Return the library on whose tensors the code runs as it was captured."""
+    # Code that met Python numbers alone was lent the library of the call's tensors.
     facts = given.variant.facts
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
     return facts[LIBRARY] if is_lent else given.recipe.dialect()
@@ -143,7 +143,7 @@ def _shown(given: FunctionUnderProof) -> dict[str, str]:
 
 
 def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
-    """Return whether code mentions no library, so that which one it is for is a guess."""
+    # Which library such code is for is a guess.
     plain = [p for p in map(plain_function, functions) if p is not None]
     return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
@@ -159,7 +159,7 @@ def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
 
 
 def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
-    """Return the tensors to fill, small ones if the shapes are free; None: too large ones."""
+    # Small ones where the shapes are free; None: they are too large.
     facts = given.variant.facts
     shapes = _shapes(given)
     if shapes is None:
@@ -180,7 +180,7 @@ def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
 
 
 def _whole(given: FunctionUnderProof, slots: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
-    """Return the tensors in the call's own shapes, where these are others and not too large."""
+    # None: they are the same, or too large.
     shapes = _shapes(given) or []
     known = all(isinstance(n, int) for shape in shapes for n in shape)
     if not known or [slot.shape for slot in slots] == shapes:
@@ -205,7 +205,7 @@ def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple
 
 
 def _is_strided(tensor: Any) -> bool:
-    """Return whether a tensor of a call is known not to lie in memory in order."""
+    # Only if the tensor says so.
     try:
         tensors = backend_of(tensor).tensors
         ask = tensors.is_contiguous
@@ -318,7 +318,7 @@ def prove_rule(
 
 
 def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
-    """Yield the rules that a rule is made of, which have a function."""
+    # Those that have a function; compositions have parts.
     if rule.function is not None:
         yield rule
     for part in rule._resolved_parts():
@@ -326,11 +326,8 @@ def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
 
 
 def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
-    """Return the gradient and the input: of the call's rank, where there is a call.
-
-    Args:
-        is_narrow: of float64, its library computes some in float32, where the rule keeps it.
-    """
+    # Of the call's rank, if there is a call. `is_narrow`: of float64, the library computes some in
+    # float32, where the rule keeps it.
     call = samples.CALL.get()
     x = None if call is None else call[0]
     shape: Any = given.facts.get("shape")
@@ -353,7 +350,7 @@ def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
 
 
 def _numbers_of_rule(given: RuleUnderProof) -> dict[str, float]:
-    """Return the run-time params: of the capture, of the call, or their defaults."""
+    # Those of the capture, of the call, or their defaults.
     call = samples.CALL.get()
     own = {} if call is None else call[1]
     params = given.rule.signature.params
@@ -401,7 +398,7 @@ def _runs_of_rule(
 def _run(
     given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
 ) -> Array:
-    """Run the rule as it is written; on one framework, or each part on its own."""
+    # On one framework, or (`backend` is None) each part on its own.
     rule, params = given.open({**given.static, **sample.numbers})
     draws = keys() if given.graph.input("key") is not None else None
 
@@ -411,6 +408,7 @@ def _run(
 
         def call_on(backend: Backend) -> Array:
             def run() -> Array:
+                # One iterator for all parts: each draw takes the next key.
                 REPLAYED.set(draws)
                 return _call(function, backend, grad_out, tin, chosen)
 
@@ -428,7 +426,6 @@ def _apply(
     params: Mapping[str, Any],
     call: Callable[..., Array],
 ) -> Array:
-    """Apply a rule, or its parts one after the other."""
     values = {**params, **rule.bound}
     if rule.function is None:
         for part in rule._resolved_parts():

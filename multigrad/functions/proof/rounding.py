@@ -1,8 +1,8 @@
-"""What rounding may decide, and so which differences count: a formula may magnify its roundings
-until few digits are left, and an iteration may end a turn earlier.
+"""The differences that rounding may make, measured: graphs run with steps rounded at random.
 
-It is measured, not guessed: the graph runs several times in float64, each step rounded at random as
-coarsely as its dtype is. A wrong constant, or a step in another dtype, is no rounding.
+A formula may magnify its roundings until few digits are left, and an iteration may end a turn
+earlier. So the graph runs several times in float64, each step rounded as coarsely as its dtype is.
+A wrong constant, or a step in another dtype, is no rounding.
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ class Rounding:
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
 
     def find_other_slopes(self, found: Array, expected: Array, off: Array) -> Array:
-        """Return which elements of a derivative that nobody wrote differ by more than those that
-        libraries derive: by half of the digits, its own or the cotangents'. Outside of a function's
-        domain it may be NaN.
+        """Return which elements of a derivative differ by more than derived ones may.
+
+        Libraries derive in ways of their own, which may differ by half of the digits, its own or
+        the cotangents'. Outside a function's domain a derivative may be NaN.
         """
         mine, wide = found.astype(np.float64), expected.astype(np.float64)
         with np.errstate(all="ignore"):
@@ -113,13 +114,15 @@ class Rounding:
         return off & ~np.isnan(mine) if is_outside else off
 
     def precision_of(self, name: str, found: Array) -> float:
-        """Return how coarsely a result was rounded on the way, by how far it lies from float64: as
-        finely as its dtype, or as the graphs' steps are.
+        """Return how coarsely a result was rounded on the way, by its distance from float64.
+
+        That is the eps of the finest dtype, from its own on, that explains the distance.
         """
         meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
         off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
+        # From the finest to the coarsest.
         caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
             if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
@@ -177,7 +180,7 @@ class Rounding:
         return max((float(a.max()) for a in given if a.size), default=0.0)
 
     def _settled(self, name: str, spread: Array) -> Array:
-        """Return a spread, infinite where an iteration does not settle: it may end anywhere."""
+        # Where an iteration does not settle, it may end anywhere.
         with np.errstate(all="ignore"):
             settled = spread <= UNSETTLED * np.abs(np.asarray(self.wide[name].value, np.float64))
         return np.where(settled, spread, np.inf)
@@ -227,8 +230,9 @@ def differ_from_lowered(
     is_in_range: bool,
     is_derived: bool,
 ) -> Difference | None:
-    """Return where results are not those of the code that runs: in the dtype of the call, to its
-    last digits but what rounding decides.
+    """Return the first difference between results and those of the lowered code.
+
+    In the dtype of the call, to its last digits but what rounding decides.
 
     Args:
         is_free: whether the original may compute in a wider dtype than the call's.
@@ -305,13 +309,14 @@ def differ_from_meaning(
     least: float,
     is_derived: bool,
 ) -> Difference | None:
-    """Return where results are those of the graphs neither in float64 nor in their dtype."""
+    """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
     wide = rounding.wide
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}
     own: dict[str, Bounded] = {}
 
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
+        # Run only if float64 differs, and once.
         if not own:
             own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in own and np.shape(own[name].value) == found.shape:

@@ -1,7 +1,6 @@
-"""Running originals, and the code to which their graphs were lowered: on which framework, in
-isolation, from arrays to arrays.
+"""Runs of originals and of lowered code for proofs: on which framework, and in isolation.
 
-Each run of user code for a proof begins in `run_samples`.
+Arrays go in and come out. Each run of user code for a proof begins in `run_samples`.
 """
 
 from __future__ import annotations
@@ -89,6 +88,7 @@ def _run_both(
     stop: Stoppable,
     is_first: bool,
 ) -> Outcome:
+    # The original's draws take the keys of the capture, from the first on.
     REPLAYED.set(keys())
     try:
         with stop:
@@ -115,7 +115,7 @@ def homes(dialect: str) -> Iterator[Backend]:
 
 
 def home_name(dialect: str) -> str:
-    """Return the likeliest of them, "" where code is written for none."""
+    """Return the name of the likeliest backend, "" if code is written for none."""
     home = next(homes(dialect), None)
     return "" if home is None or not dialect else home.name
 
@@ -156,17 +156,15 @@ def promotes_to_float32(dialect: str) -> bool:
 
 
 def keeps_infinity(dialect: str) -> bool:
-    """Return whether 0 times inf is NaN there: a compiler may choose instead of multiply."""
+    """Return whether 0 times inf is NaN there: a compiler may select instead of multiply."""
     known = find_dialect(dialect)
     return known is None or known.at_once is None
 
 
 def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:
-    """Run on the framework that a dialect belongs to; what has no such words there, on the first
-    that takes it.
+    """Run on the framework of a dialect; what lacks names there, on the first that has them.
 
-    A library is guessed where code has nothing but methods: one that has no such method was not
-    meant.
+    A library is guessed where code has nothing but methods: one without such a method is not meant.
 
     Raises:
         Exception: what the first of them raised.
@@ -175,6 +173,7 @@ def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: boo
     for backend in homes(dialect):
         try:
             return run(backend)
+        # A missing method or keyword: the guess was wrong.
         except (AttributeError, TypeError) as error:
             failure = failure or error
             if not elsewhere:
@@ -199,6 +198,7 @@ def isolated(backend: Backend, run: Callable[[], Any], dtype: str, is_random: bo
             return run()
 
     isolate = backend.autodiff.isolate
+    # In a context of its own: what the run sets there ends with it.
     run_own = contextvars.copy_context().run
     return run_own(run_precisely) if isolate is None else run_own(isolate, run_precisely, is_random)
 
@@ -214,11 +214,13 @@ def keys() -> Iterator[Any]:
 
 def to_tensor(backend: Backend, array: Array) -> Tensor:
     """Return an array as a tensor of its own, which lies in memory as the array does."""
+    # An expanded array: one number in memory for all elements.
     if array.size > 1 and not any(array.strides):
         one = backend.tensors.from_numpy(array[(slice(0, 1),) * array.ndim].copy())
         return backend.kernels.rows[ops.BROADCAST_TO_SHAPE](one, shape=array.shape)
     if array.flags.c_contiguous or array.flags.f_contiguous:
         return backend.tensors.from_numpy(array.copy(order="K"))
+    # Every second element of a larger array, so that it is not contiguous.
     apart = np.zeros((*array.shape, 2), array.dtype)
     apart[..., 0] = array
     return backend.tensors.from_numpy(apart)[..., 0]

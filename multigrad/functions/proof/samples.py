@@ -1,6 +1,4 @@
-"""Inputs to prove a capture with: small, of the call's rank and dtype, drawn away from edges, and
-once on them.
-"""
+"""Samples: small inputs for proofs, of the call's rank and dtype, away from edges and on them."""
 
 from __future__ import annotations
 
@@ -107,7 +105,7 @@ def is_float(array: Array) -> bool:
 
 @contextmanager
 def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
-    """Say which tensor a rule is about to be captured for."""
+    """Set the tensor and the numbers that a rule is being captured for."""
     token = CALL.set((x, numbers))
     try:
         yield
@@ -124,6 +122,7 @@ def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) 
     return Sample(label, _drawn(tuple(slots), label), numbers)
 
 
+# Equal slots get equal numbers, whatever `own` is, so each is drawn once.
 @functools.lru_cache(maxsize=128)
 def _drawn(slots: tuple[Slot, ...], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
@@ -137,7 +136,7 @@ def draw_far(
     """Return numbers so large that a dtype's range, or its digits, show.
 
     Args:
-        only_whole: floats are as ever.
+        only_whole: floats are drawn as usual.
     """
     far = draw(slots, numbers, FAR)
     near = draw(slots, numbers).arrays if only_whole else {}
@@ -204,7 +203,7 @@ def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | No
 
 
 def _squares_overflow(array: Array) -> bool:
-    """Return whether an array holds numbers of which a square leaves its dtype's range."""
+    # A square of one of its numbers leaves the dtype's range.
     if not is_float(array):
         return False
     with np.errstate(over="ignore"):

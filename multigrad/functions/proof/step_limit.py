@@ -1,8 +1,8 @@
-"""User code followed while it runs: stopped where it may not end on numbers that somebody else made
-up, and told line by line where it parts from its graph; and whether it may act, so that it runs
-once for a proof. Python's own tracing tells a line, whatever the library.
+"""Limits on user code in a proof: how long it may run, whether it may act, where it goes wrong.
 
-Costs nothing where no loop is, and until a proof has failed.
+Code is stopped where it may not end on made-up numbers; code that may act runs once; lines are
+compared with the graph to find where the two part. Python's own tracing tells a line, whatever the
+library. This costs nothing where no loop is, and until a proof has failed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TooLong(Exception):
 
 
 class _Stop(BaseException):
-    """Leaves code that catches exceptions."""
+    """Leaves code that catches `Exception`."""
 
 
 @contextmanager
@@ -133,6 +133,7 @@ class Stoppable:
 
     def __enter__(self) -> None:
         self._steps = MOST_STEPS
+        # A debugger or coverage traces already, and only one can.
         self._follows = self._counts and sys.gettrace() is None
         if self._follows:
             sys.settrace(self._enter)
@@ -177,8 +178,9 @@ RETURNED = "return"
 
 
 class Trail:
-    """What each executed line of some files assigned, or wrote in place, in order: as arrays, and
-    as nodes of a graph, which no later line writes into.
+    """The values that each executed line of some files assigned, or wrote in place, in order.
+
+    They are arrays, or nodes of a graph, which no later line writes into.
     """
 
     def __init__(self, files: Collection[str]) -> None:
@@ -215,7 +217,7 @@ def _kept(frame: FrameType) -> dict[str, Any]:
 
 
 def _keep(value: Any) -> Any:
-    """Return a value as it is now."""
+    # A copy: a later line may write into the value.
     if type(value) is tuple:
         return tuple(map(_keep, value))
     if isinstance(value, Value):
@@ -234,7 +236,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 @contextmanager
 def following(trail: Trail) -> Iterator[None]:
-    """Note what runs on this thread."""
+    """Record what runs on this thread in a trail."""
     before = sys.gettrace()
     sys.settrace(trail.enter)
     try:

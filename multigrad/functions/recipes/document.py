@@ -1,4 +1,4 @@
-"""Data to Functions, what documents of Functions make when they are read, and Functions to data."""
+"""Documents of Functions: from data to Functions, and from Functions to data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from .record import NotCaptured
 from .saved import SavedRecipe
 
 Data = Any
-Function = Any  # of function.py, which writes itself by what stands here
+Function = Any  # of function.py, which imports this module
 MOST_FORMS = 256
 FIELDS = ("name", "doc", "parameters", "arrays", "forms")
 HELD_FIELDS = ("defaults", "key")  # of those that have some
@@ -91,7 +91,6 @@ def decode_function(data: Data) -> SavedRecipe:
 
 
 def _decode_defaults(data: Data, parameters: Sequence[str]) -> dict[str, Any]:
-    """Return the values of the last parameters."""
     items = read_list(data, "defaults", MOST_INPUTS)
     if len(items) > len(parameters):
         fail("defaults", f"there are {len(items)} for {len(parameters)} parameters")
@@ -137,6 +136,7 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
     keeps_output = read_bool(data["keeps_output"], f"{where}.keeps_output")
+    # One word for all marks: backward reads each output as forward gave it.
     if keeps_output and not marks(backward):
         backward = mark_everywhere(backward, forward.outputs)
     graphs = FunctionGraph(
@@ -175,7 +175,7 @@ def _decode_graph(
 def _declare(
     forward: Graph, backward: Graph, heads: Mapping[str, Type], types: Mapping[str, Type]
 ) -> tuple[Graph, Graph]:
-    """Return the graphs with all inputs that they may read, in their order."""
+    # A graph declares all inputs that it may read, in their order.
 
     def inputs(named: Mapping[str, Type]) -> tuple[Node, ...]:
         return tuple(make_node(ops.INPUT, (), {"name": n}, t) for n, t in named.items())
@@ -313,7 +313,6 @@ def _is_legal(what: str, value: Any) -> bool:
 def _decode_wrt(
     data: Data, where: str, backward: Graph, types: Mapping[str, Type], facts: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the inputs whose gradients these are, each of its input's dtype."""
     names = tuple(read_name(item, where) for item in read_list(data, where, MOST_INPUTS))
     if len(names) != len(backward.outputs) or len(set(names)) < len(names):
         fail(where, f"expected {len(backward.outputs)} names of arguments, one for each gradient")
@@ -321,6 +320,7 @@ def _decode_wrt(
         type_ = types.get(name)
         if type_ is None or type_.kind != "tensor" or not is_float(type_):
             fail(where, f"{name!r} is no float tensor among the arguments")
+        # T is the dtype of the first float, which a fact may fix.
         dtypes = [
             facts.get("dtype", T) if t.dtype == T else t.dtype for t in (gradient.type, type_)
         ]
@@ -342,7 +342,7 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
     """Return a Function's document: the forms in which it has been captured until now.
 
     Args:
-        is_bare: without the values and the key that it was given, which a pickle holds beside it.
+        is_bare: without the values and the key that it was given, which a pickle holds itself.
 
     Raises:
         TraceError: it has not been captured.
@@ -447,9 +447,8 @@ def _encode(function: Function) -> dict[str, Data]:
 
 
 def _for_all(function: Function, variant: Variant) -> Variant | None:
-    """Return the form that serves wherever tensors lie, and whether they ask for a gradient or not;
-    None where more would have to be known of its arguments.
-    """
+    # It serves wherever tensors are, and whether they ask for a gradient or not. None: more would
+    # have to be known of the arguments.
     facts = {
         fact: value if (own := _general(fact)) is None else own
         for fact, value in variant.facts.items()
@@ -471,7 +470,7 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
 
 
 def _related(function: Function, variant: Variant) -> Variant:
-    """Return the form whose tensors relate to the first, as arrays within a capture do not."""
+    # Arrays within a capture do not relate to the first tensor: such a form is captured anew.
     layout = variant.layout
     types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
     inputs = variant.graphs.forward.inputs
@@ -483,14 +482,14 @@ def _related(function: Function, variant: Variant) -> Variant:
 
 
 def _general(fact: str) -> Any:
-    """Return the value of a fact in the general form; None if it distinguishes arguments."""
+    # None: it tells arguments apart.
     if fact == "device_type":
         return "cpu"
     return True if fact in GIVEN or fact.startswith(GENERAL) else None
 
 
 def _meaning(form: Data) -> str:
-    """Return text that is equal for forms of equal arguments: the first float's dtype is any."""
+    # Equal for forms of equal arguments; the first float's dtype may be any.
     dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
     first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
     rest = {name: form[name] for name in form if name != "arguments"}
@@ -544,7 +543,6 @@ INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called 
 
 
 def _with_argument(pair: FunctionGraph) -> FunctionGraph:
-    """Return the pair of a rule under an activation as that of any function."""
     renamed = {"tin": INPUT_AS_ARGUMENT}
     return replace(
         pair,
@@ -577,7 +575,7 @@ def _encode_tree(function: str, tree: Any) -> Data:
 
 
 def _encode_nesting(function: str, nesting: Any) -> Data:
-    """Return nested containers as data: a leaf is its index."""
+    # A leaf is its index.
     if type(nesting) is int:
         return nesting
     if type(nesting) in (tuple, list):

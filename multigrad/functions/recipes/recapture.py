@@ -1,10 +1,10 @@
-"""Captures that are made more than once.
+"""Captures that are made more than once, and must agree.
 
-Again, as something may have come from outside of the arguments: the two must be the same graphs.
-With cotangents that nobody gives: a backward that is told which (torch tells a class that asks by
-`set_materialize_grads(False)`, jax rules with symbolic zeros) must give what it gives for zeros,
-which a graph gets everywhere. On each way through branches by values in somebody else's code, of
-which values choose: torch runs the original, the compilers of jax and TensorFlow cannot.
+Again, where something may have come from outside the arguments: the two must be the same graphs.
+With missing cotangents: a backward that is told which (torch tells a class that calls
+`set_materialize_grads(False)`, jax tells rules with symbolic zeros) must give what it gives for
+zeros, which a graph gets everywhere. On each way through branches by values in somebody else's
+code, of which values choose: torch runs the original, the compilers of jax and TensorFlow cannot.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ from ..calls.recipe import NotCaptured, Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:
-    """Compare the framework's tensors that became constants: one that is not made anew comes from
-    outside. The values of those outside are facts, as others may be computed from them.
+    """Compare the framework's tensors that became constants in two captures.
+
+    One that is not made anew comes from outside. The values of those are facts, as others may be
+    computed from them.
     """
     outside = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
     facts = {fact: fact.meaning() for fact in first.memory.outside.values()}
@@ -52,14 +54,12 @@ def check_tensors(first: Trace, second: Trace) -> None:
             "pass it as an argument", "make it a NumPy array, whose values are taken once"
         )
         raise NotCaptured(
-            first.error(
-                f"reads a tensor from outside of it, which may change between calls{advice}"
-            )
+            first.error(f"reads a tensor from outside, which may change between calls{advice}")
         )
 
 
 def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -> None:
-    """Compare the graphs of the two.
+    """Compare the graphs of two captures.
 
     Args:
         drew: a generator moved in both; not in another thread, which draws once.
@@ -76,7 +76,7 @@ def check_draws(trace: Trace, variant: Variant, other: Variant, *, drew: bool) -
 
 
 def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location | None:
-    """Return the line of what stands in one of two captured forms alone."""
+    """Return the line of a node that only one of two captured forms has."""
     for one, two in zip(graphs_of(variant), graphs_of(other), strict=True):
         known = set(two.nodes)
         for node in one.nodes:
@@ -86,7 +86,7 @@ def find_difference(trace: Trace, variant: Variant, other: Variant) -> Location 
 
 
 def find_number(trace: Trace, variant: Variant) -> Location | None:
-    """Return the line of a number or an array that does not stand in the source: it was drawn."""
+    """Return the line of a number or an array that is not in the source: it was drawn."""
     statics = {leaf.name: leaf.value for leaf in variant.layout.leaves if leaf.kind == "static"}
     drawn = numbers_from_elsewhere(graphs_of(variant), trace, statics)
     for node in (node for graph in graphs_of(variant) for node in every_node(graph)):
@@ -99,7 +99,7 @@ def find_number(trace: Trace, variant: Variant) -> Location | None:
 
 
 def check_memory(variant: Variant, again: Any) -> None:
-    """Record it for tensors that do not lie in memory in order, which shows in no value."""
+    """Record again for tensors that are not contiguous, which shows in no value."""
     again.trace.memory.is_dense = False
     try:
         other = again.run_asking()
@@ -123,7 +123,7 @@ def graphs_of(variant: Variant) -> tuple[Graph, Graph]:
 
 @contextmanager
 def refusing_read(name: str, watched: list[Callable[[], str]]) -> Iterator[None]:
-    """Refuse a capture that reads a variable, whose number it would hold; even if it fails."""
+    """Raise if a capture has read a variable, whose number it would hold; even if it failed."""
     try:
         yield
     except (NeedsConcrete, NotCaptured):
@@ -174,7 +174,7 @@ def compare_missing(
         NotCaptured: it is not the same.
     """
     missing, cotangents = given
-    # Those that a call gives.
+    # The positions of the cotangents that a call gives.
     rows = [(i, each) for i, each in enumerate(cotangents) if isinstance(each, Value)]
     heads = [i for i, each in rows if each.node.op is ops.INPUT]
     for chosen in choices(len(heads)):
@@ -197,8 +197,9 @@ def compare_missing(
 def is_as_zero(
     trace: Trace, whole: dict[str, Node], found: dict[str, Node], missing: Collection[Node]
 ) -> bool:
-    """Return whether gradients, by the inputs' names, are those that all cotangents give where some
-    are zero: the same ops, or on a sample the same numbers.
+    """Return whether gradients are those of all cotangents where some of these are zero.
+
+    By the inputs' names: the same ops, or on a sample the same numbers.
     """
     names = tuple(whole)
     given = vanished(_simplified([whole[name] for name in names]), missing)
@@ -214,7 +215,7 @@ def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def vanished(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None]:
-    """Return nodes as they are where others are zero; None for zero."""
+    """Return what nodes become where others are zero; None for zero."""
     done: dict[Node, Node | None] = {}
     for node in Graph("gradients", (), tuple(nodes)).nodes:
         operands = [done[operand] for operand in node.operands]
@@ -228,9 +229,9 @@ def vanished(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None
 
 
 def _without(node: Node, operands: Sequence[Node | None]) -> Node | None:
-    """Return a node some of whose operands are zero."""
     degrees = [LINEAR if each is None else CONSTANT for each in operands]
     read = [degree for i, degree in enumerate(degrees) if i not in node.op.shape_only]
+    # What is linear in zeros is zero.
     if LINEAR in read and node.op.degree is not None and node.op.degree(node, read) == LINEAR:
         return None
     left = [each for each in operands if each is not None]
@@ -247,8 +248,9 @@ def _zeros_like(node: Node) -> Node:
 
 
 def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
-    """Return whether two values, None for zero, are the same on a sample, where their ops are not;
-    None: in the shapes that are known they cannot be computed.
+    """Return whether two values, None for zero, are the same numbers on a sample.
+
+    None: they cannot be computed in the shapes that are known.
     """
     generator = np.random.default_rng(7)
     arrays: dict[str, Any] = {}
@@ -308,6 +310,7 @@ class Way:
             if len(self.guards) == MOST_GUARDS:
                 return None
             if self.error is None:
+                # What the message asks of symbols is no question of the code's.
                 asked = questions.count()
                 self.error = error()
                 questions.forget(asked)
@@ -320,10 +323,9 @@ class Way:
 
 
 def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
-    """Return the graphs of a function, of all its ways.
+    """Return one variant for all ways of a function.
 
-    Raises:
-        NotCaptured: they cannot be recorded, or put together.
+    Raises `NotCaptured` if they cannot be recorded, or put together.
     """
     first, count = Way(), 0
 
@@ -333,6 +335,7 @@ def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
         if count > MOST_WAYS:
             raise TypeError(f"it has more than {MOST_WAYS} ways")
         trace, variant = record(way)
+        # From the last condition to the first, so that each is turned around once.
         for i in reversed(range(len(way.told), len(way.guards))):
             other = Way((*way.taken[:i], False))
             found = explore(other)
@@ -352,7 +355,6 @@ def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
 
 
 def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
-    """Return a variant that computes `a` where the guard holds, else `b`."""
     if (a.outputs, a.fixed, a.assumed) != (b.outputs, b.fixed, b.assumed):
         raise TypeError("its ways return other things, or assert others")
     if a.notes or b.notes or a.updates or b.updates:
@@ -400,12 +402,7 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
 
 
 def _choose(trace: Trace, taken: Value, a: Node | None, b: Node | None) -> Node | None:
-    """Return the one or the other of two alike.
-
-    Raises:
-        NeedsConcrete: whether they are is not known.
-        TypeError: they differ in dtype or shape.
-    """
+    # `NeedsConcrete`: whether the two are alike is not known. `TypeError`: they are not.
     if a is b:
         return a
     if a is None or b is None:

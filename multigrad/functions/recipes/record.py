@@ -1,8 +1,8 @@
-"""From a function with a gradient of its own to a pair of graphs.
+"""The capture of a Function: its recipe, run on symbols, becomes a pair of graphs.
 
-A `Recipe` says how to run it: on symbolic values it returns the outputs, and what maps their
-cotangents to gradients. Forward and backward are recorded in one trace, so that what they share is
-one node.
+A `Recipe` says how to run a function: on symbolic values it returns the outputs, and a map from
+their cotangents to gradients. Forward and backward are recorded in one trace, so that what they
+share is one node.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", 
 def capture_function(
     recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
-    """Run a recipe on symbolic values and return its simplified graphs; its facts are more than
-    these where code asked for some that the leaves of a call tell.
+    """Run a recipe on symbolic values and return its simplified graphs.
+
+    They may have more facts than these: code asked for some that a call's leaves tell.
 
     Raises:
         NeedsConcrete: Python needed something concrete that is not among the facts.
@@ -110,6 +111,7 @@ def capture_function(
             variant = record_ways(partial(_capture, recipe, layout, facts, leaves))
     finally:
         _in_progress.reset(reset)
+    # What the code read besides its arguments must be among the facts.
     new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
     if not new:
         return variant
@@ -124,16 +126,17 @@ def capture_function(
 def _capture(
     recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any], way: Way
 ) -> tuple[Trace, Variant]:
-    """Record one way once; again where something may have come from outside of the arguments."""
     recording = _Recording(recipe, layout, facts, way)
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
         recording.trace.facts.find = partial(find_facts, recipe.subject, layout, leaves)
     variant = recording.run_asking()
     trace = recording.trace
+    # Code that looks at memory is recorded for tensors that are not contiguous, too.
     if trace.memory.is_asked:
         check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
     statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, statics)
+    # Something may have come from outside the arguments: a second recording must be the same.
     if trace.source.witness.is_suspect or trace.memory.lifted or is_suspect:
         again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
         with trace.source.witness.outside.dropping_added():
@@ -146,7 +149,7 @@ def _capture(
 
 
 class AppliesItself(NotCaptured):
-    """It applies itself to arguments like those for which it is being captured."""
+    """A function applies itself to arguments like those for which it is being captured."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +191,7 @@ def _asked(option: Any) -> Any:
 
 
 class _Recording:
-    """One run of a recipe on symbolic values; `first`: that of the same before."""
+    """One run of a recipe on symbolic values; `first` is an earlier run of the same."""
 
     def __init__(
         self,
@@ -213,7 +216,7 @@ class _Recording:
         self.facts = dict(facts)
 
     def run_asking(self) -> Variant:
-        """Run the recipe; raise what symbols were asked and could not say, whoever caught it."""
+        """Run the recipe; raise what symbols could not answer, even if user code caught it."""
         given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
         witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions(), given)
         try:
@@ -270,7 +273,7 @@ class _Recording:
         updates = find_updates(layout.leaves, leaves, given, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         dirty = recorded.dirty
-        if self.recipe.copies:  # of which each is what the code has made of it
+        if self.recipe.copies:  # each copy is what the code has made of it
             dirty = tuple(named[update.leaf.name] for update in updates)
         elif self.is_imported:  # by somebody else, who may not be told to copy
             hide(updates, named, self.inputs)
@@ -284,7 +287,7 @@ class _Recording:
         fixed = {i: each for i, each in enumerate(run.flat) if not isinstance(each, Value)}
         for i, each in fixed.items():
             fixed[i] = self.check_output(each)
-        # Which outputs they are their objects tell: equal values are one node.
+        # Objects tell the outputs apart: equal values are one node.
         symbols = [each for each in run.flat if isinstance(each, Value)]
         values = [
             self.trace.value(each.node) if each.node.type.kind == "tensor" else self.number(each)
@@ -310,7 +313,6 @@ class _Recording:
         gradients: tuple[Node, ...],
         wrt: tuple[str, ...],
     ) -> FunctionGraph:
-        """Return the graphs of forward and backward."""
         trace, layout, recorded = self.trace, self.layout, run.recorded
         viewed, copied = find_aliases(results.symbols, run.leaves)
         pushed, is_pushed_first = self.pushed(run, results)
@@ -320,6 +322,7 @@ class _Recording:
         forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
         backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
         second_order = bool(_asked(recorded.second_order))
+        # What is never differentiated needs no stops.
         if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
         self.graphs = forward, backward
@@ -349,7 +352,7 @@ class _Recording:
         return graphs
 
     def check_updates(self, updates: Sequence[Update]) -> None:
-        """Refuse arguments that the user's own code updates in place."""
+        """Raise if the user's own code updates arguments in place."""
         trace = self.trace
         for update in updates:
             where = self.inputs[update.leaf.name]
@@ -389,7 +392,7 @@ class _Recording:
         except MultigradError:
             raise
         except Exception as error:
-            # For test_an_error_of_the_users_function_arrives_once_and_unchanged.
+            # See test_an_error_of_the_users_function_arrives_once_and_unchanged.
             if not self.is_imported and is_users_own(self.trace, error):
                 raise
             raise explain(self.trace, self.layout, error) from error
@@ -415,7 +418,7 @@ class _Recording:
         )
 
     def check_dtypes(self, outputs: list[Any]) -> None:
-        """Refuse dtypes that no call passes."""
+        """Raise if an output has a dtype that no call passes."""
         for value in (each for each in outputs if isinstance(each, V)):
             if (dtype := value.node.type.dtype) in FLOAT8:
                 raise NotCaptured(
@@ -479,6 +482,7 @@ class _Recording:
                 questions.forget(asked)
                 raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
 
+        # The pulls with missing cotangents must draw what this one draws.
         drawn = self.trace.draws
         found = pull(given)
         if recorded.missing is not None and len(heads) > 1:
@@ -487,7 +491,7 @@ class _Recording:
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:
-        """Let what a backward writes in place be seen by itself alone: it may run again."""
+        """Undo what a backward writes in place, as it may run again."""
         made = self.trace.source.witness.made  # weakly: a view that is dropped sees no more updates
         before = [(ref, value.node) for ref in made if (value := ref()) is not None]
         try:
@@ -542,6 +546,7 @@ class _Recording:
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Return the true derivative by the ops' VJPs."""
         of = tuple(value.node for value in (*values, *given))
+        # The first run had the same nodes, so their derivative is known.
         if self.first is not None and self.first.derived[:1] == (of,):
             return self.first.derived[1]
         if lost := self.trace.backward.lost_gradient:
@@ -592,6 +597,6 @@ class CodeRecipe(Recipe):
         return prove_function(under_proof, recapture, is_call=is_call)
 
     def leave_open(self, reason: str) -> str:
-        """Return why nothing was proven of it, said where all is to be."""
+        """Return why nothing was proven; under MULTIGRAD_PROVE=all, warn as well."""
         code = next((getattr(f, "__code__", None) for f in self.functions()), None)
         return leave_open(Subject(self.subject, code, OWN), reason)

@@ -1,6 +1,4 @@
-"""What a rule becomes with its params: a `Specialization` has graphs and lowered code, a
-`BoundRule` adds the values.
-"""
+"""`Specialization`: a rule with its static params fixed, and its graphs; `BoundRule`: values."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ from ...trace.scope.schedule_values import settle
 from ...trace.trace import NeedsConcrete, Trace
 
 # --- what has been made of rules ------------------------------------------------------------------
-# It is kept as long as the functions that they are made of, though nobody holds the rules, and
-# refers to none of those functions, or what they close over would live for ever.
+# Kept as long as the functions that rules are made of, though nobody holds the rules. It refers to
+# none of those functions, or what they close over would live forever.
 MOST_CODES = 4096
 MOST_MEANINGS = 64
 
@@ -46,7 +44,7 @@ class Code:
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
         reads: what the rule's code read besides its inputs (`lookups.py`); grows.
         draws: whether a capture of it was random.
-        uncapturable: why it runs as it is, without the frames that led there.
+        uncapturable: why it runs as written, without the frames that led there.
         variants: what it is under each activation, by layout and facts.
         proven: the graph that was compared with the rule, and in which dtypes, by facts.
         emitted: the bare rule by backend, as it was emitted last.
@@ -80,12 +78,12 @@ class Code:
 
     @property
     def graphs(self) -> dict[Any, Graph]:
-        """What has been captured for what is read as it is now, the latest last."""
+        """The graphs for the present meaning of what the rule reads, the latest last."""
         return self._memory()[0]
 
     @property
     def entries(self) -> dict[Any, Any]:
-        """Attached code of the bare rule by backend, for what is read as it is now."""
+        """The bare rule's attached code by backend, for the present meaning of what it reads."""
         return self._memory()[1]
 
     def _memory(self) -> tuple[dict[Any, Graph], dict[Any, Any]]:
@@ -99,11 +97,12 @@ class Code:
         return memory
 
     def note_capture(self, graph: Graph, found: Meanings) -> None:
-        """Note what a capture read: all is kept by that from now on."""
+        """Note what a capture read; graphs and code are keyed by its meaning from now on."""
         self.draws = self.draws or graph.input("key") is not None
         note(found)  # by a capture around this one too
         if not self.reads >= found.keys():
             self.reads = self.reads | found.keys()
+            # Their keys lack what this capture read.
             self._memories.clear()
 
 
@@ -132,21 +131,21 @@ def code_of(name: str, key: Any, owners: Iterable[Any]) -> Code:
 
 
 def _keys_of(owner: Any) -> set[Any]:
-    """Return the keys of the codes that go with an object."""
     identity = id(owner)
     known = _owned.get(identity)
+    # The id of an object that is gone may be another's now.
     if known is None or known[0].item() is not owner:
         known = _owned[identity] = Same(owner, functools.partial(_forget, identity)), set()
     return known[1]
 
 
 def _forget(identity: int, _: Any) -> None:
-    """Drop the codes of an owner that is gone."""
     known = _owned.get(identity)
     if known is not None and known[0].item() is None:
         del _owned[identity]
         for key in known[1]:
             code = _codes.pop(key, None)
+            # Its other owners need no longer drop it.
             for other in code.owners if code is not None else ():
                 if other in _owned:
                     _owned[other][1].discard(key)
@@ -155,11 +154,12 @@ def _forget(identity: int, _: Any) -> None:
 Tensor = Any
 MOST_GRAPHS = 256
 LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
+# Functions whose fallback has been warned about.
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 
 class Slot(NamedTuple):
-    """Stands for a run-time value that a part has bound, in a composed rule; `name` gives it."""
+    """Stands for a run-time value that a part of a composed rule has bound; `name` gives it."""
 
     name: str
 
@@ -169,7 +169,7 @@ class Specialization:
 
     Attributes:
         runtime: names of the run-time params, in the order of a BoundRule's values.
-        hidden: those of them that nobody sets: what the parts of a composed rule have bound.
+        hidden: those of them that parts of a composed rule have bound, so that no caller sets them.
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
         in_range: the numbers that were found to be in their ranges last.
         under: the Functions that it is under activations, by their names.
@@ -191,16 +191,16 @@ class Specialization:
         self.id = code.id
         self._code = code
         self.in_range: tuple[Any, ...] = ()
-        # Those of the run-time params by position, where each number is in or out by itself;
-        # what is between the two numbers surely is in.
+        # The ranges of run-time params by position, if none depends on another param: a number
+        # strictly between the two fits.
         self._ranges: list[tuple[int, float, float, Range]] | None = None
         if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
             places = enumerate(runtime)
             own = rule.own_ranges
             self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
 
-    # Its code's, by functions, which Dynamo reads; `variants` are the graphs under each activation,
-    # which outlive the Functions.
+    # Those of its code, as properties, which Dynamo reads; `variants` are the graphs under each
+    # activation, which outlive the Functions.
     @property
     def entries(self) -> dict[Any, Any]:
         return self._code.entries
@@ -240,6 +240,7 @@ class Specialization:
             with reading() as found:
                 graph = self._prove(self._capture(has_tin, facts), has_tin, facts)
             if self.rule.shards is not None:
+                # A new graph, which says the same about the proof.
                 origin = graph.origin
                 graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
         except NeedsConcrete as need:
@@ -286,13 +287,13 @@ class Specialization:
         return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
 
     def has_in_range(self, values: Sequence[Any]) -> bool:
-        """Return whether these numbers were found to be in their ranges last."""
+        """Return whether these numbers are those that passed the last check."""
         pairs = zip(self.in_range, values, strict=False)
         same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
         return len(self.in_range) == len(values) and all(same)
 
     def check_numbers(self, values: tuple[Any, ...]) -> None:
-        """Check values of the run-time params that are numbers, which a call gives anew."""
+        """Check the ranges of a call's numbers, unless they passed the last check."""
         if values == self.in_range:
             return
         fits = self._ranges is not None
@@ -307,7 +308,7 @@ class Specialization:
         self.in_range = values
 
     def bind(self, values: tuple[Any, ...], token: str) -> BoundRule:
-        """Return it with values of its run-time params, which have been checked."""
+        """Return the BoundRule of values that have been checked."""
         return BoundRule(self, values, token)
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -327,9 +328,6 @@ class Specialization:
         return capturing.capture(self.rule.name, self._run, has_tin=has_tin, **told)
 
     def _prove(self, graph: Graph, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        """Return a graph that was compared with the rule's own function, or that says why it was
-        not.
-        """
         if not is_asked(self.rule.prove):
             return graph
         reason = self._prove_graph(graph, has_tin, facts)
@@ -364,10 +362,9 @@ class Specialization:
         return next(reversed(self._code.graphs.values()), None)
 
     def give_up(self, error: TraceError) -> None:
-        """Let the rule run as it is, and say so once, at the line that cannot be captured.
+        """Let the rule run as written, and warn once, at the line that cannot be captured.
 
-        Raises:
-            TraceError: it was registered with native=False, or is one over shards.
+        Raises `error` if it was registered with native=False, or is over shards.
         """
         if self.rule.native is False or self.rule.shards is not None:
             raise error
@@ -383,7 +380,7 @@ class Specialization:
         file, line = error.place or (
             (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
         )
-        # Where it is used says less, and lies behind the frames of a framework.
+        # The line of use would say less, and is behind the frames of a framework.
         warnings.warn_explicit(
             f"{error}. It runs as written, in this framework only (register it with native=True to "
             "say that this is meant)",
@@ -432,9 +429,7 @@ class BoundRule:
                 facts.update({f"param:{name}": settle(given[name]) for name in names})
 
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
-        """Return the rule's graph for an input such as there may be, and what it needed to know; no
-        graph: it has none.
-        """
+        """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
         facts: dict[str, Any] = {}
         known = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
         while True:
@@ -481,8 +476,9 @@ def _fill(rule: WrittenRule, given: Mapping[str, Any]) -> WrittenRule:
 
 
 def read_number(value: Any) -> Any:
-    """Return the number in a 0-d tensor, None if known at run time only, or that which stands for
-    one that moves; all else as it is.
+    """Return the number in a 0-d tensor, None if it is known at run time only.
+
+    Of a moving number, return the one that stands for it outside applications; else the value.
     """
     if not hasattr(value, "dtype"):
         return settle(value)
