@@ -1,13 +1,13 @@
-"""Control flow that libraries have functions for: a loop is unrolled as long as it goes on by what
-is known, and recorded as a loop where values end it; of a branch by values all ways are recorded
-and one result is chosen.
+"""Loops and branches that libraries have functions for (`while_loop`, `cond`, `switch`).
 
-A recorded loop has graphs of its own for a turn and for its condition. What they read from around
-them, and whatever does not depend on the carry, is computed once before the loop and given to every
-turn.
+A loop is unrolled as long as its condition is known, and recorded as a loop once values decide it.
+Of a branch on values every alternative is recorded and one result is chosen.
 
-A way that is not taken may give NaN or inf, which times zero is NaN: so what it reads lets no
-cotangent through there, as jax has it where it maps over a branch
+A recorded loop has a graph for its turn and one for its condition. Values from around the loop, and
+all that does not depend on the carry, are computed once before it and passed to every turn.
+
+An alternative that is not taken may give NaN or inf, which times zero is NaN. So the values that it
+reads pass no cotangent there, as in JAX's vmapped branches
 (jax/_src/lax/control_flow/conditionals.py).
 """
 
@@ -78,8 +78,9 @@ def record_loop(
     constants = constants_of(trace, own, plain_graph.outputs)
 
     def regions(types: Sequence[Type]) -> tuple[Region, Region]:
-        """The body, and the condition, which is the first result, of inputs of their own."""
+        # The first output is the condition; both regions have the same inputs.
         words = [f"carry_{i}" for i in range(len(own))]
+        # A fresh pair per call: `settle_types` may ask again with wider types.
         given = make_inputs([*zip(words, own, types, strict=True)], constants)
         first, *rest = plain_graph.outputs
         return (
@@ -103,15 +104,16 @@ def record_loop(
 def settle_types(
     types: Sequence[Type], regions: Callable[[Sequence[Type]], Sequence[Region]]
 ) -> tuple[Sequence[Region], Sequence[Type]]:
-    """Return the regions of a loop, of which the first gives what is carried before all else, and
-    the types of that, which a turn keeps.
+    """Return the regions of a loop and the types that a turn keeps.
+
+    The first region's outputs begin with what is carried.
     """
     while True:
         found = regions(types)
         new = [node.type for node in found[0].graph.outputs[: len(types)]]
         if all(map(keeps, new, types)):
             return found, types
-        # Its length may be that of the input in other words: whether it stays is seen at run time.
+        # The length may be the input's in other words; whether it stays is checked at run time.
         types = [
             type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
             for type_, other in zip(types, new, strict=True)
@@ -155,12 +157,14 @@ def carry(
 
 
 class Other(Exception):
-    """A number is of another dtype after a turn than was thought: its place, and the dtype."""
+    """A carried number has another dtype after a turn than was guessed: its
+    place, and the dtype.
+    """
 
 
 class Numbers:
-    """What a loop carries, among it numbers, which become tensors of the dtype that they have after
-    a turn.
+    """The carry of a loop, whose numbers become tensors of the dtype that they
+    have after a turn.
     """
 
     def __init__(self, trace: Trace, leaves: Sequence[Any]) -> None:
@@ -168,7 +172,7 @@ class Numbers:
         self.dtypes = [guess_dtype(trace, leaf) for leaf in leaves]
 
     def after(self, leaves: Sequence[Any]) -> list[Value]:
-        """Return as tensors what is carried after a turn."""
+        """Return the carry after a turn as tensors."""
         for i, (first, leaf, dtype) in enumerate(
             zip(self.leaves, leaves, self.dtypes, strict=True)
         ):
@@ -186,7 +190,7 @@ class Numbers:
         for _ in self.leaves or [None]:
             try:
                 return record(self._tensors(self.leaves))
-            except Other as other:  # what a number becomes where it meets tensors
+            except Other as other:  # the dtype that a number takes when it meets tensors
                 position, dtype = other.args
                 self.dtypes[position] = dtype
         raise TypeError("a loop that carries a number, which takes other dtypes at each turn")
@@ -203,21 +207,22 @@ def is_number(leaf: Any) -> bool:
 
 
 def guess_dtype(trace: Trace, leaf: Any) -> str:
-    """Return the dtype of a leaf, of a number that of its kind."""
+    """Return the dtype of a leaf; for a number, the dtype of its kind."""
     type_ = (leaf.node if isinstance(leaf, Value) else lift(trace, leaf)).type
     kinds = {"bool": BOOL, "int": INT32, "float": T}
     return type_.dtype if type_.kind == "tensor" else kinds[type_.dtype]
 
 
 def as_tensor(trace: Trace, leaf: Any, dtype: str) -> Value:
-    """Return a leaf as a tensor; a number in this dtype."""
+    """Return a leaf as a tensor; a number gets the given dtype."""
     value = leaf if isinstance(leaf, Value) else trace.value(lift(trace, leaf))
     return filled(trace, value, dtype, ()) if value.node.type.kind == "scalar" else value
 
 
 def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int]) -> Value:
-    """Return a tensor of a dtype that holds a number, of the shape of another or of these lengths;
-    unlike `xp.full_like`, of integers too.
+    """Return a tensor filled with a number, shaped like another or by lengths.
+
+    Unlike `xp.full_like` it takes integer dtypes too.
     """
     if isinstance(like, Value):
         return apply(ops.FULL_LIKE, like, number, dtype=dtype)
@@ -231,14 +236,13 @@ def known_type(value: Value) -> Type:
 
 
 def plain(type_: Type) -> Type:
-    """Return a type that says of a shape no more than that it is the input's, or none."""
+    """Return a type without its shape, unless that is the input's or empty."""
     if type_.kind != "tensor" or type_.shape in (INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN):
         return type_
     return Type(type_.kind, type_.dtype, UNKNOWN)
 
 
 def check_kept(types: Sequence[Type], after: Tensors) -> None:
-    """Check the dtypes after a turn."""
     if len(types) != len(after):
         raise TypeError(f"a loop that carries {len(types)} tensors, and {len(after)} after a turn")
     for type_, value in zip(types, after, strict=True):
@@ -251,13 +255,17 @@ def check_kept(types: Sequence[Type], after: Tensors) -> None:
 def symbols_of(
     trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
 ) -> Iterator[list[Value]]:
-    """Yield what stands for the carry while a turn is recorded; what is asked of its shape is
-    asked of what the loop begins with. The last `rows` stand for a row of each value.
+    """Yield symbols for the carry while a turn is recorded; the last `rows` are rows of their
+    values.
+
+    A question about a symbol's shape becomes one about the value that the loop begins with.
     """
     sources: dict[str, Value] = {}
     carry = []
     for i, (value, type_) in enumerate(zip(initial, types, strict=True)):
-        trace.facts.carried += 1  # the same names in each capture, which else might ask for ever
+        # Numbered per capture, not per process: the same names recur in each capture, which would
+        # else ask for new facts forever.
+        trace.facts.carried += 1
         name = f"carried {trace.facts.carried}"
         sources[name] = value
         carry.append(trace.value(make_node(ops.INPUT, (), {"name": name}, type_)))
@@ -275,7 +283,7 @@ def symbols_of(
 
 
 def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -> list[Node]:
-    """Return the nodes besides the carry that the results depend on, without known numbers.
+    """Return the nodes that the results read from around the loop, without known numbers.
 
     Raises:
         TypeError: one of them is a random key.
@@ -290,6 +298,7 @@ def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -
     constants = [node for node in found if node.op is not ops.CONST]
     if any(node.type.kind == "key" for node in constants):
         raise TypeError("a loop that goes on by values, and draws in a turn")
+    # If no operand has the input's dtype, `T` in the body would be unknown: pass the input too.
     tells = any(node.type.dtype == T for node in (*carry, *constants))
     like = trace.like()
     if (
@@ -304,7 +313,7 @@ def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -
 def make_inputs(
     named: Sequence[tuple[str, Node, Type]], constants: Sequence[Node]
 ) -> dict[Node, Node]:
-    """Return the inputs of a region, by what they stand for."""
+    """Return the inputs of a region, by the nodes that they replace."""
     fixed = [(f"constant_{i}", node, plain(node.type)) for i, node in enumerate(constants)]
     return {
         node: make_node(ops.INPUT, (), {"name": name}, type_)
@@ -322,7 +331,7 @@ def region_of(
 
 
 Tensor = Any
-MOST_OPERATIONS = 5000  # of one unrolled loop: more take a compiler minutes
+MOST_OPERATIONS = 5000  # of one unrolled loop; compilers take minutes for more
 
 
 # --- loops ----------------------------------------------------------------------------------------
@@ -356,7 +365,7 @@ def turns(
 
 
 class Size:
-    """Counts what a loop records."""
+    """Counts the turns and operations that an unrolled loop records."""
 
     def __init__(self, values: Any) -> None:
         self.turns = 0
@@ -364,7 +373,7 @@ class Size:
         self.before = 0 if self.trace is None else len(self.trace.source.locations)
 
     def add(self, values: Any) -> None:
-        """Count a turn that gives these.
+        """Count a turn that returns these values.
 
         Raises:
             TypeError: the loop has become larger than what is unrolled.
@@ -382,8 +391,9 @@ class Size:
 
 
 def check_counters(before: Any, after: Any) -> None:
-    """Refuse a number that a turn changes and float32 would round: how often its sum is below a
-    limit depends on the dtype, and a number has none here.
+    """Refuse a float that a turn changes and float32 would round.
+
+    How often such a sum stays below a limit depends on the dtype, and a number has none here.
     """
     pairs = zip(optree.tree_leaves(before), optree.tree_leaves(after), strict=False)
     for old, new in (map(number_of, pair) for pair in pairs):
@@ -394,7 +404,7 @@ def check_counters(before: Any, after: Any) -> None:
 
 
 def number_of(value: Any) -> Any:
-    """Return the number that a symbol is known to be; anything else as it is."""
+    """Return the known number of a symbol; anything else unchanged."""
     is_known = isinstance(value, Value) and value.node.op is ops.CONST
     return value.node.attr("value") if is_known else value
 
@@ -406,7 +416,7 @@ def find_trace(values: Any) -> Trace | None:
 
 # --- branches -------------------------------------------------------------------------------------
 def guards_of(which: Value, count: int) -> list[Any]:
-    """Return for each of so many ways whether a number takes it, the last one any other."""
+    """Return a guard for each alternative; the last one takes every other number."""
     taken = [xp.equal(which, i) for i in range(count - 1)]
     others = taken[0]
     for each in taken[1:]:
@@ -415,15 +425,16 @@ def guards_of(which: Value, count: int) -> list[Any]:
 
 
 def guarded(value: Tensor, taken: Any) -> Tensor:
-    """Return a value whose cotangent is zero where its way is not taken, whatever it was."""
+    """Return a value whose cotangent is zero, never NaN, where its alternative is not taken."""
     return xp.where(taken, value, xp.stop_gradient(value))
 
 
 def branch(guards: Sequence[Value], ways: Sequence[Callable[[], Any]]) -> Any:
-    """Return the result of the way whose guard is true, each a bool without axes.
+    """Return the result of the alternative whose guard is true; a guard is a bool without axes.
 
     Raises:
-        TypeError: the ways give other structures, shapes or dtypes, or do more than to compute.
+        TypeError: the results differ in structure, shape or dtype, or an alternative asserts or
+        draws.
     """
     trace = guards[0].trace
     found = [_record(trace, guard, way) for guard, way in zip(guards, ways, strict=True)]
@@ -436,7 +447,7 @@ def branch(guards: Sequence[Value], ways: Sequence[Callable[[], Any]]) -> Any:
 
 
 def choose(taken: Any, a: Any, b: Any) -> Any:
-    """Return the one or the other of two alike.
+    """Return one of two values of the same shape and dtype.
 
     Raises:
         TypeError: they differ in shape or dtype.
@@ -459,7 +470,8 @@ def choose(taken: Any, a: Any, b: Any) -> Any:
 
 
 def _record(trace: Trace, guard: Value, way: Callable[[], Any]) -> tuple[list[Any], Any]:
-    """Return the leaves of what a way gives, and their structure."""
+    # All nodes recorded in between belong to the alternative; what they read from around it is
+    # guarded afterwards.
     outside = set(trace.source.locations)
     before = len(trace.limits.assumed), trace.draws
     result = way()
@@ -479,7 +491,8 @@ def _record(trace: Trace, guard: Value, way: Callable[[], Any]) -> tuple[list[An
 
 
 def _reads(outputs: Iterable[Node], recorded: set[Node]) -> list[Node]:
-    """Return the float tensors that the nodes recorded in a way read from around it."""
+    # The float tensors that the nodes of an alternative read from around it; constants need no
+    # guard.
     inner: set[Node] = set()
     found: dict[Node, None] = {}
     for node in walk(outputs):

@@ -1,8 +1,8 @@
-"""Loops of Python's that a capture has unrolled, made one `scan` again: `xg.Capture(rolls=True)`.
+"""Python loops that a capture has unrolled, turned back into one `scan`: `xg.Capture(rolls=True)`.
 
-A run of nodes that repeats itself is found by its ops. It is a loop if what a turn reads is the
-same in all turns: a node of that turn, of the one before, a tensor from around the loop, or the
-next element of one along an axis.
+A repeated run of nodes is found by its ops. It is a loop if each operand has one role in all turns:
+a node of the same turn, of the turn before, a tensor from around the loop, or the next element of
+one along an axis.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp
 from .scans import Tensors, record_scan
 
-# What is less than this, or has fewer turns, stays as it is.
+# Runs that are shorter, or have fewer turns, stay unrolled.
 LEAST_NODES, LEAST_TURNS, MOST_IN_A_TURN, MOST_LOOPS = 64, 4, 512, 16
 Index = tuple[Any, ...]
 Turns = list[tuple[Node, ...]]
 
 
 def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
-    """Return values, computed by scans where turns of a loop that are alike compute them.
+    """Return values, computed by scans where similar turns of a loop compute them.
 
     Raises:
-        NeedsConcrete: whether a turn keeps the shapes of what it carries must be known.
+        NeedsConcrete: it must be known whether a turn keeps the shapes of its carry.
     """
     nodes = tuple(value.node for value in values)
     left: set[Node] = set()
@@ -42,7 +42,7 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
         turns = _find_run(trace, nodes, left)
         if turns is None:
             break
-        loop = _read(trace, turns) or _read(trace, turns[1:])  # the first may begin otherwise
+        loop = _read(trace, turns) or _read(trace, turns[1:])  # the first may differ
         if loop is not None and loop.keeps_shapes():
             nodes = loop.replaced(nodes)
         else:
@@ -52,7 +52,8 @@ def roll(trace: Trace, values: Sequence[Value]) -> list[Value]:
 
 # --- what repeats itself --------------------------------------------------------------------------
 def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns | None:
-    """Return the turns of the longest run of ops that repeats itself, of the shortest period."""
+    # The longest repeated run of ops, of the shortest period, by a comparison of the word sequence
+    # with itself shifted by each period: O(n * MOST_IN_A_TURN) in NumPy.
     order = [node for node in _in_order(trace, outputs) if node not in left]
     if len(order) < LEAST_NODES:
         return None
@@ -72,9 +73,8 @@ def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns |
 
 
 def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
-    """Return the computed nodes in the order of recording; a node without a line of its own, such
-    as a call, follows its operands.
-    """
+    # In the order of recording. A node without a line of its own, such as a call, follows its
+    # operands.
     lines = {node: i for i, node in enumerate(trace.source.locations)}
     found: dict[Node, tuple[int, int]] = {}
     for node in walk(outputs):
@@ -86,7 +86,7 @@ def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
 
 
 def _longest(alike: Any) -> tuple[int, int]:
-    """Return where the longest run of true begins, and its length."""
+    # Where the longest run of True begins, and its length.
     edges = np.flatnonzero(np.diff(np.concatenate([[0], alike.astype(np.int8), [0]])))
     if not len(edges):
         return 0, 0
@@ -96,7 +96,7 @@ def _longest(alike: Any) -> tuple[int, int]:
 
 
 def _word(node: Node) -> Any:
-    """Return a key that is equal for corresponding nodes of two turns."""
+    # A key that is equal for corresponding nodes of two turns: indices and calls differ by turn.
     type_ = node.type
     attrs: Iterable[Any] = node.attrs
     if node.op is ops.CALL:
@@ -113,8 +113,8 @@ class Row:
     """What a turn reads of a tensor: an element along an axis, one step further at each turn.
 
     Attributes:
-        index: that of the elements of all turns, in their order.
-        axis: which axis of what the index gives the turns go along.
+        index: selects the elements of all turns, in their order.
+        axis: the axis of the selection along which the turns go.
     """
 
     source: Node
@@ -129,7 +129,7 @@ class Row:
 
 
 def _row_of(nodes: Sequence[Node]) -> Row | None:
-    """Return the elements that the turns pick from one tensor; None if not equally spaced."""
+    # None if the turns do not pick equally spaced elements of one tensor.
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None
     indices = [node.attr("index") for node in nodes]
@@ -153,11 +153,11 @@ def _row_of(nodes: Sequence[Node]) -> Row | None:
 
 @dataclass(slots=True, eq=False)
 class Loop:
-    """Turns that are alike.
+    """The similar turns of a loop.
 
     Attributes:
-        turns: their nodes, which correspond.
-        carried: by its place in a turn, what stands for a node of the turn before the first.
+        turns: their nodes, in corresponding order.
+        carried: the node that precedes the first turn, by its place in a turn.
         rows: what is another element at each turn, by its nodes.
     """
 
@@ -167,7 +167,7 @@ class Loop:
     rows: dict[tuple[Node, ...], Row] = field(default_factory=dict)
 
     def keeps_shapes(self) -> bool:
-        """Return whether all turns compute what the first does, in dtypes and shapes.
+        """Return whether all turns have the dtypes and shapes of the first.
 
         Raises:
             NeedsConcrete: the shapes are not known.
@@ -194,6 +194,7 @@ class Loop:
         around = [node for node in walk(outputs) if node not in place]
         read = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
         carried = [*self.carried]
+        # A result of an earlier turn that is read from outside must be stacked by the scan.
         given = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
         before, own = self.turns[:2]
 
@@ -206,7 +207,7 @@ class Loop:
 
         initial = [trace.value(node) for node in self.carried.values()]
         rows = [row.stacked(trace) for row in self.rows.values()]
-        if not rows:  # for the number of turns
+        if not rows:  # a scan needs rows to count its turns
             rows = [trace.value(lift(trace, np.arange(last + 1, dtype=np.int32)))]
         found = record_scan(trace, initial, rows, turn)
         ends = dict(zip(carried, found, strict=False))
@@ -224,7 +225,7 @@ class Loop:
     def _stack(
         self, node: Node, stacks: Mapping[int, Any], place: Mapping[Node, tuple[int, int]]
     ) -> Value | None:
-        """Return a stack of what all turns give, by that of the scan; None: it is no such."""
+        # A stack of what all turns give is the scan's own stacked result; None if it is not one.
         places = [place.get(operand) for operand in node.operands]
         axis, value = node.attr("axis"), self.trace.value
         for i, stack in stacks.items():
@@ -246,7 +247,7 @@ def _places(turns: Turns) -> dict[Node, tuple[int, int]]:
 
 
 def _read(trace: Trace, turns: Turns) -> Loop | None:
-    """Return the loop of turns; None: they do not read the same."""
+    # None if the turns do not read alike.
     if len(turns) < LEAST_TURNS:
         return None
     loop, place = Loop(trace, turns), _places(turns)
@@ -262,6 +263,7 @@ def _read(trace: Trace, turns: Turns) -> Loop | None:
         for operands in zip(*(node.operands for node in column), strict=True):
             if not _takes(loop, operands, [place.get(o) for o in operands], outside):
                 return None
+    # A loop without a carry is no loop; rows that depend on the turns cannot be read before it.
     if not loop.carried or not place.keys().isdisjoint(walk(outside)):
         return None
     return loop
@@ -270,7 +272,7 @@ def _read(trace: Trace, turns: Turns) -> Loop | None:
 def _takes(
     loop: Loop, operands: tuple[Node, ...], places: Sequence[Any], outside: set[Node]
 ) -> bool:
-    """Return whether what the turns read at one place is the same in all, and note it down."""
+    # The operand of one place in all turns; notes a row, a carry or a constant in the loop.
     if places[1] is None:
         if any(place is not None for place in places):
             return False
@@ -294,7 +296,7 @@ def _takes(
 
 
 def _moved(trace: Trace, outputs: Sequence[Node], given: Mapping[Node, Value]) -> tuple[Node, ...]:
-    """Return nodes with others in the place of some, each at the line where it was."""
+    # Replaced nodes keep the source line of those that they replace.
     graph = Graph("", (), tuple(outputs), trace.source.locations)
     nodes = {node: value.node for node, value in given.items()}
     found = move_calls(graph, substitute(graph, nodes), nodes)

@@ -1,5 +1,5 @@
-"""Loops over the first axis, recorded as one op that has a derivative: `xp.scan`, `xp.fori_loop`;
-and `xp.cond`.
+"""Loops over the first axis as one op with a derivative: `xp.scan`,
+`xp.fori_loop`; and `xp.cond`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def scan(
         reverse: from the last row to the first; what is given stays in the order of the rows.
         keep_every: keep for backward the carry before every so many steps and nothing else, and
             take the steps anew from there: less memory for one forward more. None: what each step
-            keeps is chosen by a minimum cut. It changes no number; tensors at hand do not read it.
+            keeps is chosen by a minimum cut. It changes no number; outside a capture it has no
+            effect.
 
     Returns:
         The carry after the last step, and what the steps gave, each stacked along a new first axis.
@@ -121,7 +122,7 @@ def scan(
 
 
 def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
-    """What a function gives for each row, stacked."""
+    """Apply a function to each row and stack the results."""
     return scan(lambda _, row: (None, f(row)), None, xs)[1]
 
 
@@ -132,7 +133,7 @@ def _without_row(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 def _scan_arrays(
     leaves: Sequence[Any], rows: Sequence[Any], turn: Callable[..., Any], reverse: bool
 ) -> Sequence[Any]:
-    """Scan arrays or a framework's tensors by its loop; a number takes the first float dtype."""
+    # By the backend's own loop; a Python float takes the first float dtype among the tensors.
     given = [*leaves, *rows]
     tensors = [x for x in given if not isinstance(x, bool | int | float | np.ndarray)]
     backend = backend_among(tensors or given)
@@ -232,7 +233,7 @@ def associative_scan(
         return [xp.concat(pair, axis=i) for *pair, i in zip(a, b, axes, strict=True)]
 
     def woven(a: Sequence[Any], b: Sequence[Any], length: int) -> list[Any]:
-        """The elements of both in turn, those of a first."""
+        """Interleave two sequences of elements, beginning with a."""
         half = length // 2
         pairs = [
             xp.reshape(xp.stack([x, y], axis=i + 1), (*x.shape[:i], 2 * half, *x.shape[i + 1 :]))
@@ -241,6 +242,7 @@ def associative_scan(
         return joined(pairs, part(a, half, None)) if length % 2 else pairs
 
     def partial(of: Sequence[Any], length: int) -> list[Any]:
+        # Combine neighbors, solve the half-sized problem, and fill in the even places from it.
         if length < 2:
             return list(of)
         odd = partial(both(part(of, 0, length - 1, 2), part(of, 1, None, 2)), length // 2)
@@ -293,8 +295,9 @@ def record_turns(
     reverse: bool,
     keep_every: int | None = None,
 ) -> list[Value]:
-    """Record a scan and return its results; a carried number becomes a tensor of the dtype that it
-    has after a turn.
+    """Record a scan and return its results.
+
+    A carried number becomes a tensor of the dtype that it has after a turn.
 
     Raises:
         TypeError: a turn changes a dtype or a shape, makes an assertion or draws random numbers.
@@ -317,7 +320,7 @@ def record_turns(
 
 
 def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
-    """Return a value in a dtype, where that is its own by another name: the input's, say."""
+    # `T`, the input's dtype, and its name are equal only once the dtype is a fact.
     own = value.node.type.dtype
     if own == dtype or T not in (own, dtype):
         return value
@@ -369,6 +372,7 @@ def record_scan(
         return [region_of("body", make_inputs([*named], constants), outputs, trace)]
 
     (body,), types = settle_types(types, bodies)
+    # `recompute` makes everything but the carry too costly for the cut of the backward.
     attrs = {"body": body, "carried": len(types), "rows": len(rows), "reverse": reverse}
     return scan_values(trace, operands, {**attrs, "recompute": keep_every is not None})
 
@@ -376,7 +380,8 @@ def record_scan(
 def _record_blocks(
     trace: Trace, initial: Tensors, rows: Tensors, turn: Turn, reverse: bool, size: int
 ) -> list[Value]:
-    """Record a scan that keeps only the carry before each block of `size` turns."""
+    # An outer scan over blocks keeps its carry; an inner one recomputes the turns of a block. The
+    # rest of a length that is no multiple of `size` is one shorter block at the end.
     held = len(initial)
     ask_for("shape", (*initial, *rows))
     whole_rows: list[Any] = [*rows]
@@ -390,6 +395,8 @@ def _record_blocks(
         return found[:held], found[held:]
 
     for start, end, own_size in reversed(bounds) if reverse else bounds:
+        # An empty block is left out, but a scan of no rows keeps one so that results have their
+        # types.
         if start == end and (parts or start == 0 < length):
             continue
         own = [
@@ -405,7 +412,6 @@ def _record_blocks(
 
 
 def _check_lengths(rows: Tensors) -> None:
-    """Check the lengths of the first axes, where they are known."""
     shapes = [shape for shape in map(known_shape, rows) if shape is not None]
     if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
         told = ", ".join(map(str, shapes))

@@ -1,1 +1,1 @@
-"""The dialects that need no framework: NumPy's, SciPy's, `xg.xp`; the door for others."""
+"""The dialects that need no framework (NumPy, SciPy, `xg.xp`), and what other dialects use."""

@@ -1,9 +1,9 @@
-"""What a dialect is made of, for authors of backends: `from multigrad.backend import dialects`.
+"""The parts of a dialect, for authors of backends: `from multigrad.backend import dialects`.
 
-A dialect is the table of a library's functions with what each records. `named` finds those that
-are an op by another name, `like_numpy` those that take what NumPy's of a name takes, `Library`
-those that mean what a function of ours does, in their own words; the rest are functions of
-symbolic values, composed with `xp`.
+A dialect maps a library's functions to what each records. `named` finds functions that are an op
+under another name, `like_numpy` those with the signature of a NumPy function, `Library` those with
+the meaning of one of our functions in the library's own words; the rest are functions of symbolic
+values, composed with `xp`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""einops on symbolic values: `rearrange`, `reduce`, `repeat`, `pack`, `unpack`, `einsum`, whatever
-library the code around them is written in.
+"""einops on symbolic values: `rearrange`, `reduce`, `repeat`, `pack`, `unpack`, `einsum`.
 
-einops finds the class that computes for a tensor among the subclasses of its `AbstractBackend`, by
-the tensor's type; this module is loaded where einops has been imported. Patterns are of lengths,
-which become facts.
+It does not matter which library the code around them is written in. einops finds the backend of a
+tensor by its type, among the subclasses of its `AbstractBackend`; this module is loaded once einops
+has been imported. Patterns read lengths, which become facts of the capture.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ REDUCTIONS = {
 
 
 class SymbolsBackend(_backends.AbstractBackend):
-    """What einops calls where it is given symbolic values."""
+    """The backend that einops calls with symbolic values."""
 
     framework_name = __name__.partition(".")[0]
 
@@ -38,7 +37,6 @@ class SymbolsBackend(_backends.AbstractBackend):
         return isinstance(tensor, Value)
 
     def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Return the lengths, which are fixed for the capture."""
         return tuple(x.shape)
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -63,14 +61,14 @@ class SymbolsBackend(_backends.AbstractBackend):
         return xp.concat(tensors, axis=axis)
 
     def is_float_type(self, x: Tensor) -> bool:
-        """Return whether a mean may be taken: of bools and integers none is."""
+        # A mean of bools or integers is refused, as einops does for arrays.
         return "int" not in x.node.type.dtype and x.node.type.dtype != "bool"
 
     def einsum(self, pattern: str, *x: Tensor) -> Tensor:
-        """Return a sum of products over named axes."""
         return xp.einsum(pattern, *x)
 
 
+# Filled ahead of einops: its own search would ask every loaded backend about the symbol first.
 _backend = SymbolsBackend()
 _backends._loaded_backends[_backend.framework_name] = _backend
 _backends._type2backend[V] = _backend

@@ -1,6 +1,6 @@
-"""NumPy's dialect: which NumPy function means which op.
+"""NumPy's dialect: which NumPy function records which op.
 
-Reached by `__array_ufunc__` and `__array_function__`.
+Calls arrive by `__array_ufunc__` and `__array_function__`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def array_split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Te
 def isclose(
     a: Tensor, b: Tensor, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False
 ) -> Tensor:
-    """Of integers and bools the second counts as floats: no limit wraps around."""
+    # Integers and bools in b count as floats, so that no limit wraps around.
     return composites.isclose(a, xp.multiply(b, 1.0), rtol, atol, equal_nan)
 
 
@@ -53,7 +53,7 @@ def meshgrid(*xi: Tensor, copy: bool = True, sparse: bool = False, indexing: str
 def pad(
     array: Tensor, pad_width: Any, mode: str = "constant", *, constant_values: Any = 0
 ) -> Tensor:
-    """A border, of one width or in pairs; of a constant, or by the array's own elements."""
+    """Return the array with a border, of a constant or its own elements."""
     if mode not in ("constant", *parts.BORDERS):
         raise TypeError(f"pad in mode {mode!r}; constant, {', '.join(parts.BORDERS)} are known")
     if isinstance(constant_values, tuple | list):
@@ -104,7 +104,8 @@ def average(a: Tensor, axis: Any = None, weights: Any = None, *, keepdims: bool 
         after = parts.rank(a) - 1 - axis % parts.rank(a)
         weights = xp.reshape(weights, (-1, *(1,) * after))
     whole = xp.broadcast_to(weights, a)
-    whole = xp.divide(whole, 1) if own_dtype(a) in (BOOL, *WHOLE) else whole  # in floats
+    # Integers are multiplied in floats.
+    whole = xp.divide(whole, 1) if own_dtype(a) in (BOOL, *WHOLE) else whole
     return xp.divide(xp.sum(xp.multiply(a, whole), axis, keepdims), xp.sum(whole, axis, keepdims))
 
 
@@ -124,7 +125,7 @@ def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
 
 # --- linear algebra -------------------------------------------------------------------------------
 def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOTHING) -> Tensor:
-    """Without a cutoff, 1e-15; where `rtol` is None, an eps a row."""
+    # The default cutoff is 1e-15; `rtol=None` means one eps per row.
     if hermitian:
         raise TypeError("pinv with hermitian")
     if rtol is not NOTHING:
@@ -160,7 +161,7 @@ def qr(a: Tensor, mode: str = "reduced") -> Any:
 
 
 def _as(function: Any, results: tuple[Tensor, ...]) -> Any:
-    """Results in the named tuple of a function of NumPy."""
+    # In NumPy's named tuple, whose class only a result tells.
     return type(function(np.eye(1)))(*results)
 
 
@@ -172,7 +173,7 @@ def clip(
 
 
 def select(conditions: Any, choices: Any, default: Any = 0) -> Tensor:
-    """The choice of the first condition that holds."""
+    """Return the choice of the first condition that holds."""
     result = default
     for condition, choice in reversed(list(zip(conditions, choices, strict=True))):
         result = xp.where(condition, choice, result)
@@ -192,7 +193,7 @@ def is_scalar(x: Any) -> bool:
 
 
 def heaviside(x: Tensor, at_zero: Any) -> Tensor:
-    """np.heaviside keeps NaN and takes the value at zero."""
+    # np.heaviside keeps NaN and takes the value at zero.
     step = xp.where(xp.equal(x, 0), at_zero, xp.heaviside(x))
     return xp.where(xp.isnan(x), x, step)
 
@@ -239,7 +240,7 @@ def read(x: Any) -> tuple[str, bool] | None:
 
 
 def nothing() -> None:
-    """Nothing that NumPy is set to changes a dtype."""
+    """Do nothing: no setting of NumPy changes a dtype."""
 
 
 def is_ufunc(function: Any) -> bool:
@@ -320,7 +321,7 @@ METHODS: dict[str, Handler] = {
     "min": FUNCTIONS[np.min],
     "view": view,
 }
-# SciPy's: its exponential, and eigenvalues by another of LAPACK's drivers.
+# SciPy's results differ by rounding: its exponential, and eigenvalues by another LAPACK driver.
 INEXACT = {"expm": 1e-11, "eigvalsh": 1e-14}
 register_dialect(
     "numpy",

@@ -1,6 +1,7 @@
-"""SciPy's linear algebra and special functions, known once the rule's author has imported
-`scipy.linalg` or `scipy.special`; nothing here imports them. The former offers no protocol:
-stand-ins hand it symbols.
+"""SciPy's linear algebra and special functions, on symbolic values.
+
+They are known once the user's code has imported `scipy.linalg` or `scipy.special`; nothing here
+imports them. `scipy.linalg` offers no protocol for other tensors, so code gets stand-ins.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ eigvalsh = functools.partial(eigh, eigvals_only=True)
 
 
 def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
-    """Without `economic`, q is square; of r alone, so is what stands below it."""
+    # Without "economic" q is square, and r keeps its zero rows, which has no derivative if rows >
+    # columns.
     if pivoting or mode not in ("full", "economic", "r"):
         raise TypeError("qr with pivoting or another mode; 'economic' is known")
     q, r = matrices.qr(a, mode != "economic")
@@ -107,7 +109,7 @@ NAMED: dict[Any, str] = {
 
 
 def gammaln(x: Tensor) -> Tensor:
-    """SciPy's is -inf at -inf, where C's is inf."""
+    # SciPy gives -inf at -inf, C's lgamma gives inf.
     return xp.where(xp.equal(x, -math.inf), -math.inf, xp.lgamma(x))
 
 
@@ -136,7 +138,7 @@ def of_scipy(function: Any) -> Handler:
 
 
 def functions() -> dict[Any, Handler]:
-    """Return SciPy's functions and what they record, once they are imported."""
+    """Return the handlers of scipy.linalg's functions, empty until it is imported."""
     module = whole(MODULE)
     return {} if module is None else named_in(module)
 
@@ -147,12 +149,12 @@ def named_in(module: ModuleType) -> dict[Any, Handler]:
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return the stand-in for each of them; it records if `has_symbols` holds for its arguments."""
+    """Return the stand-ins for scipy.linalg's functions; they record if `has_symbols` holds."""
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 
 
 def call(has_symbols: Callable[..., bool], function: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a function; with symbols, record what it means."""
+    """Call a function, or record its meaning if an argument is symbolic."""
     if not has_symbols((*args, *kwargs.values())):
         return function(*args, **kwargs)
     shown = f"{MODULE}.{function.__name__}"

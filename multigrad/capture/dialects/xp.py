@@ -1,9 +1,8 @@
-"""`xg.xp` as an Array API namespace; what `tin.__array_namespace__()` gives in
-a rule.
+"""`xg.xp` as an Array API namespace, which `tin.__array_namespace__()` returns in a rule.
 
-The functions stand in `multigrad.trace.xp.all`. Here is what a namespace has besides: dtypes,
-`finfo`, `asarray`, arrays made from a shape, `linalg`. An array made here is a constant: its floats
-take the dtype of what they meet.
+The functions are in `multigrad.trace.xp.all`; this adds the rest of a namespace: dtypes, `finfo`,
+`asarray`, arrays made from a shape, `linalg`. An array made here is a constant, whose floats take
+the dtype of the tensors that they meet.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ newaxis = None
 
 @dataclass(frozen=True, slots=True)
 class FloatInfo:
-    """What `finfo` says of a float dtype, in Python numbers."""
+    """The limits of a float dtype, as Python numbers."""
 
     bits: int
     eps: float

@@ -1,1 +1,1 @@
-"""Symbols: what stands for a tensor, its dtype, its class and its memory, before it computes."""
+"""Symbols: the dtype, shape, device, class and memory of a tensor that is not computed yet."""

@@ -1,4 +1,4 @@
-"""Which class a symbol is of: for `type(x)`, `isinstance`, `match` and what dispatches by class."""
+"""The class of a symbol: for `type(x)`, `isinstance`, `match` and dispatch by class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ASKING = tuple(dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name
 
 
 def class_of(value: Any) -> type:
-    """Return the class that the real value has.
+    """Return the class of the value that a symbol represents.
 
     Raises:
         NeedsConcrete: it is known with a fact.
@@ -63,12 +63,12 @@ def _class_of_attribute(value: Any) -> type:
 
 
 def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
-    """Return whether a library may give a scalar of its own in place of a tensor without axes."""
+    # A library may return a scalar of its own where an op gives a tensor without axes.
     return bool(dialect.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
 
 
 def type_of(*args: Any, **kwargs: Any) -> Any:
-    """The builtin `type`, for which a symbol is what it stands for."""
+    """Replace the builtin `type`: the class of a symbol is that of its real value."""
     if len(args) != 1 or kwargs:
         return builtins.type(*args, **kwargs)
     (value,) = args
@@ -80,7 +80,7 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
 
 
 class OneOf:
-    """One of several classes, made text to look for a word in it."""
+    """One of several classes; its text only answers whether a word is in it."""
 
     def __init__(self, classes: tuple[type, ...], trace: Trace) -> None:
         self.classes = classes
@@ -91,7 +91,7 @@ class OneOf:
 
 
 class TextOfOne(str):
-    """Says of a word whether it is in the text of each."""
+    """A text of which only `word in text` is known, if it is the same for all the classes."""
 
     __slots__ = ("_of",)
 
@@ -108,7 +108,7 @@ class TextOfOne(str):
 
 
 def is_instance(value: Any, classes: Any) -> bool:
-    """The builtin `isinstance`: a symbol is a number or a tensor of the rule's library."""
+    """Replace the builtin `isinstance`: a symbol is a number or a tensor of the code's library."""
     classes = _real(classes)
     if isinstance(value, ATTRIBUTES):
         return issubclass(class_of(value), classes)
@@ -132,38 +132,39 @@ def is_instance(value: Any, classes: Any) -> bool:
 
 
 def identity_of(value: Any) -> int:
-    """The builtin `id`; a symbol is another object than the real value, whose id may matter."""
+    # The builtin `id`: a symbol is another object than the real value, whose id may matter.
     if isinstance(value, Value) and value.node.type.kind == "tensor":
         raise value.trace.error("asks for the identity of a tensor. Compare tensors with `is`")
     return id(value)
 
 
 def has_attribute(value: Any, name: str) -> bool:
-    """The builtin `hasattr`, which refuses what a symbol does not answer; of a protocol too."""
+    # The builtin `hasattr`; asking a symbol for what it refuses, a protocol too, is an error.
     if isinstance(value, Value):
         value.refuse(name)
     return hasattr(value, name)
 
 
 def get_attribute(value: Any, name: str, *default: Any) -> Any:
-    """The builtin `getattr`, likewise."""
+    # The builtin `getattr`, with the same refusals.
     if isinstance(value, Value):
         value.refuse(name)
     return getattr(value, name, *default)
 
 
 def _real(classes: Any) -> Any:
-    """Return classes with the builtin in place of what stands in for it."""
+    # `type` itself may be among the classes, as its stand-in.
     if isinstance(classes, tuple):
         return tuple(map(_real, classes))
     return builtins.type if classes is type_of else classes
 
 
 def asks_for_class(trace: Trace) -> bool:
-    """Return whether `x.__class__` is asked for by the user's code, by a `match`, by a dispatch, or
-    by an `isinstance` in a module of the library.
+    """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
+    `__class__`.
 
-    Not by a library in C that it calls, which would take the symbol for a tensor in memory.
+    A library's C code that user code calls gets the symbol's own class: told that it is a tensor,
+    it would read its memory.
     """
     # Without it (never): test_a_number_answers_as_python_s; (always): torch's C takes a symbol for
     # a tensor in test_conversion_of_a_tensor_is_no_constant.
@@ -179,7 +180,7 @@ def asks_for_class(trace: Trace) -> bool:
 
 
 def compares_identity(code: CodeType) -> bool:
-    """Return whether code compares what may be a dtype by `is`, which no symbol can answer."""
+    """Return whether code may compare a dtype by `is`, which no symbol can answer."""
     # Without it test_a_dtype_compared_by_identity_is_the_library_s is disproved.
     if "dtype" not in code.co_names:
         return False
@@ -192,7 +193,7 @@ def compares_identity(code: CodeType) -> bool:
 
 
 def uses_attribute(name: str, depth: int = 2) -> bool:
-    """Return whether the code that asks for a symbol's attribute writes `x.name`, no `hasattr`."""
+    """Return whether the calling code reads `x.name` itself, not through `hasattr`."""
     # Without it a right rule is disproved:
     # test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer.
     frame = sys._getframe(depth)
@@ -200,7 +201,7 @@ def uses_attribute(name: str, depth: int = 2) -> bool:
 
 
 class Dispatch:
-    """Stands in for a `functools.singledispatch` function: chooses by a symbol's class."""
+    """A stand-in for a `functools.singledispatch` function that chooses by a symbol's class."""
 
     def __init__(self, function: Any, stand_in: Callable[[Any], Any]) -> None:
         self.__wrapped__ = function
@@ -212,7 +213,7 @@ class Dispatch:
         return self._stand_in(self._chosen(args[0]))(*args, **kwargs)
 
     def _chosen(self, value: Any) -> Any:
-        """Return the implementation for a value; for a tensor, that of the rule's own library."""
+        # For a tensor, the implementation of the code's own library; another library's is refused.
         dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
         if not isinstance(value, Value) or value.node.type.kind == "scalar":
             return dispatch(class_of(value))

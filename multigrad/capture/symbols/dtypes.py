@@ -1,7 +1,7 @@
-"""The dtypes of symbolic values, and of what lies between two of them; casts as a library has them.
+"""The dtypes of symbolic values, and casts as the code's library defines them.
 
-A float beyond int8, uint8 or int16 is cast to the nearest of their numbers, and one beyond
-float8_e4m3fn to NaN, unless the library wraps the former around, or limits the latter.
+A float beyond the range of int8, uint8 or int16 is cast to the nearest of their numbers, one beyond
+float8_e4m3fn to NaN, unless the library wraps the former around or limits the latter.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .memory import in_format
 
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
-    """Return the ops from operands to a result, without casts of the operands themselves."""
+    """Return the ops between operands and a result, without casts of the operands themselves."""
     found: dict[Node, None] = {}
     stack = [node]
     while stack:
@@ -64,7 +64,6 @@ def is_bool(x: Any) -> bool:
 
 
 def is_other(x: Any, dtype: str) -> bool:
-    """Return whether a symbolic tensor has another dtype."""
     return (
         bool(dtype)
         and isinstance(x, Value)
@@ -78,9 +77,8 @@ def source_dtype(x: Value) -> str:
 
 
 def is_exact_cast(narrow: str, wide: str) -> bool:
-    """Return whether a cast of a result gives what computing in the other dtype gives: of masks,
-    places, counts, and integers, which wrap around.
-    """
+    # Casting the result equals computing in the wider dtype: true of masks, and of integers, which
+    # wrap around.
     return narrow == BOOL or (narrow in WHOLE and wide in WHOLE)
 
 
@@ -88,15 +86,16 @@ def is_wider(narrow: str, wide: str) -> bool:
     return {narrow, wide} <= {*WHOLE} and np.can_cast(narrow, wide)
 
 
-LARGEST = 448.0  # of float8_e4m3fn, which has no infinity
+LARGEST = 448.0  # the largest float8_e4m3fn, which has no infinity
 
 
 def cast(x: Any, dtype: Any) -> Any:
-    """x in another dtype, as the library has it that the code is written in."""
+    """Return x in another dtype, cast as the code's library does."""
     name = dtype_name(dtype)
     if not isinstance(x, Value) or not is_float(x.node.type) or name not in (*SMALL, *FLOAT8):
         return trace.cast(x, dtype)
     habits = habits_of(x.trace)
+    # Through int32, whose low bits are kept: the wrapped number.
     if name in SMALL and habits.small_integers_wrap:
         x = trace.cast(x, INT32)
     if name == FLOAT8[0] and habits.float8_is_limited and x.node.type.dtype not in FLOAT8:
@@ -109,7 +108,9 @@ def in_dtype(x: Any, dtype: Any) -> Any:
 
 
 def as_held(x: Value, value: Any) -> Any:
-    """Return a value as it is written into x: a tensor is cast if x holds integers."""
+    """Return a value in the dtype in which x would hold it: a tensor is cast if
+    x holds integers.
+    """
     held, given = x.node.type, value.node.type if isinstance(value, Value) else None
     if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
         return value
@@ -117,8 +118,6 @@ def as_held(x: Value, value: Any) -> Any:
 
 
 def to_dtype(dtype: str) -> Callable[[Any], Any]:
-    """Return the method that casts to a dtype."""
-
     def to(x: Any, *, memory_format: Any = None) -> Any:
         return in_format(cast(x, dtype), memory_format)
 

@@ -1,8 +1,9 @@
-"""Gradients that captured code takes itself, and where it says that none passes.
+"""Gradients that captured code takes itself, and the places where a library lets none pass.
 
-A library takes a gradient with respect to one tensor; equal tensors are other ones to it, but one
-node to us. So where code takes gradients it is captured once more, each tensor with a name of its
-own: the fact "identity".
+A library takes a gradient with respect to one tensor object. Equal tensors are distinct objects
+there but one node here, so code that takes gradients is captured once more with a distinct node for
+each
+tensor: the fact "identity".
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..code.table import registered_dialects
 
 
 def rename(node: Node) -> Node:
-    """Return another node of the same value, through which derivatives pass as they are."""
+    """Return a distinct node of the same value, through which derivatives pass unchanged."""
     cotangent = make_node(ops.INPUT, (), {"name": "grad_out"}, node.type)
     same = Graph("same", (cotangent,), (cotangent,), {})
     called = CustomCall(same, ("grad_out",), ("x",), ("x",), (node,))
@@ -35,18 +36,19 @@ def renamed(value: Value) -> Value:
 
 
 def prepare(trace: Trace) -> Trace:
-    """Return a trace that heeds where libraries say that no gradient passes; and, where code takes
-    gradients, tells equal tensors apart.
+    """Return a trace that respects the places where libraries let no gradient pass.
+
+    If the code takes gradients, the trace also keeps equal tensors apart.
     """
     tells_apart = bool(trace.facts.get(IDENTITY))
     if tells_apart:
         trace.backward.rename = rename
-    # A class's own code runs where none passes: that matters to what it differentiates alone.
+    # A class gives its own backward, so a pause in its code matters only if it differentiates.
     heeds = tells_apart or trace.kind == "function"
     asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
 
-    def is_paused() -> bool:  # asked at each op
-        for pauses in asked:  # which may refuse
+    def is_paused() -> bool:  # runs at each op
+        for pauses in asked:  # a call may refuse
             if pauses():
                 return heeds
         return False
@@ -57,8 +59,9 @@ def prepare(trace: Trace) -> Trace:
 
 @contextmanager
 def passing() -> Iterator[list[Callable[[], str]]]:
-    """Let gradients pass, whatever the libraries are set to around a capture; give what says which
-    variables it has read that wait for one.
+    """Let gradients pass in all libraries, whatever is set around a capture.
+
+    Yields functions that name the variables read meanwhile that wait for a gradient.
     """
     with ExitStack() as stack:
         dialects = tuple(registered_dialects().values())
@@ -71,7 +74,7 @@ def take_gradients(
     cotangents: Sequence[Value | None],
     sources: Sequence[Value],
 ) -> list[Value | None]:
-    """Return the gradient with respect to each source, None where no output depends on it.
+    """Return the gradient with respect to each source; None if no output depends on it.
 
     Args:
         cotangents: of the outputs; None: ones.
@@ -87,18 +90,18 @@ def take_gradients(
         try:
             found = accumulate_all(trace, seeds, [source.node for source in sources])
         except UnsupportedOp as error:
-            raise trace.error(f"takes a gradient of what has none: {error}") from error
+            raise trace.error(f"takes a gradient that does not exist: {error}") from error
         return [None if each is None else renamed(each) for each in found]
 
 
 def tell_apart(trace: Trace) -> None:
-    """Say that code takes gradients with respect to tensors as they are."""
+    """Require a capture that keeps equal tensors apart: the code takes gradients."""
     if IDENTITY not in trace.facts:
         raise NeedsConcrete(IDENTITY)
 
 
 def carries_gradient(node: Node, held: Sequence[Node] = ()) -> bool:
-    """Return whether a gradient of this passes to an input, other than through `held`."""
+    """Return whether a gradient passes from a node to an input, other than through `held`."""
     reached: set[Node] = set()
     for each in walk((node,)):
         if each in held or each.op is ops.STOP_GRADIENT or not is_float(each.type):

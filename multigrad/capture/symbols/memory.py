@@ -1,7 +1,7 @@
-"""How what a function computes lies in memory, as far as that follows from how its arguments do:
-whether a reshape of it is a view, so that a write into the one reaches the other.
+"""The memory layout of computed tensors, as far as it follows from the layout of the arguments.
 
-With operands in order, elementwise functions give results in order, in torch and in NumPy.
+It decides whether a reshape is a view, so that writing into one tensor reaches the other. In torch
+and NumPy, elementwise functions of contiguous operands give contiguous results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
 def maybe_same(x: Value) -> Value:
     """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy.
 
-    Which of the two matters while both tensors are alive, or, for a view, its base.
+    Which one matters only while both tensors, or the base of a view, are alive: hence weak
+    references.
     """
     result = copy_of(x)
     if x.base is not None:
@@ -51,7 +52,7 @@ def in_format(x: Value, memory_format: Any) -> Value:
 
 
 def settle(value: Value) -> bool:
-    """Return whether it is known which memory a value is written to, a twin's or its own."""
+    """Return whether it is known if a value is written to its own memory or to its twin's."""
     twin = None if value.twin is None else value.twin()
     if twin is None:
         return True
@@ -62,9 +63,7 @@ def settle(value: Value) -> bool:
 
 
 def is_view(view: Value) -> bool:
-    """Return whether a value shares the memory of its base; what may be a copy is none where that
-    is not known.
-    """
+    """Return whether a value is known to share the memory of its base."""
     if not settle(view):
         return False
     base = view.base
@@ -74,10 +73,10 @@ def is_view(view: Value) -> bool:
 
 
 def is_in_order(value: Value) -> bool:
-    """Return whether a tensor is known to lie in memory in order (C-contiguous).
+    """Return whether a tensor is known to be C-contiguous.
 
     Raises:
-        NeedsConcrete: it is, where an argument does.
+        NeedsConcrete: it is if an argument is.
     """
     base = value.base
     if value.twin is not None:
@@ -92,7 +91,7 @@ def is_in_order(value: Value) -> bool:
 
 
 def _is_stretch(node: Node) -> bool:
-    """Return whether an index takes what stands side by side: integers, then one slice at most."""
+    # Integers, then at most one slice of step 1, pick neighboring memory.
     if node.op is not ops.GETITEM:
         return False
     items = list(node.attr("index"))
@@ -108,7 +107,7 @@ def _lies_in_order(trace: Trace, node: Node) -> bool:
     if node.op is ops.INPUT:
         name = node.attr("name")
         if trace.kind == "rule" or (trace.backward.is_running and name.startswith("grad_out")):
-            return False  # one capture serves all, and a cotangent's is known when it runs only
+            return False  # one capture serves all; a cotangent's layout is known only at run time
         fact = f"contiguous:{name}"
         if fact not in trace.facts:
             raise NeedsConcrete(fact)

@@ -1,8 +1,8 @@
-"""What a symbolic tensor gives while it is not fixed: a dtype, a shape, a device; and `x.item()`, a
-Python number that stays a tensor without axes in the graph.
+"""The symbolic dtype, shape and device of a tensor, and the symbolic number of `x.item()`.
 
-Arithmetic goes on with the latter, of integers in 64 bits, of floats in the dtype of the function's
-tensors; where Python needs the number itself, that is refused.
+Such a number stays a tensor without axes in the graph. Arithmetic goes on with it, in 64 bits for
+integers, in the dtype of the function's tensors for floats; it is refused where Python needs its
+value.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ...trace.xp import all as xp
 
 
 class SymbolicDType:
-    """The dtype of a symbolic value; `T` stands for the input's, whatever it will be."""
+    """The dtype of a symbolic value; `T` is the input's, whatever it will be."""
 
     __slots__ = ("symbol", "trace")
 
     def __init__(self, symbol: str, trace: Trace | None = None) -> None:
         self.symbol = symbol
-        self.trace = trace  # of the tensor that has it; None: it is written so
+        self.trace = trace  # of the tensor that has it; None: a constant such as `xp.float32`
 
     def _is_open(self) -> bool:
-        """Return whether a library's own dtype object may stand here, once the dtype is a fact."""
+        # Once the dtype is a fact, a library's own dtype object may replace the symbol.
         return self.trace is not None and "dtype" not in self.trace.facts
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class SymbolicDType:
 
 
 class SymbolicDevice:
-    """Where the input lies; a rule stays there, wherever that is."""
+    """The device of the input, where a rule stays."""
 
     __slots__ = ("trace",)
 
@@ -104,15 +104,16 @@ class SymbolicDevice:
         return place_of(self.trace)
 
     def _refuse(self) -> Any:
+        # A function on the CPU: its device is known, as a fact.
         if self.trace.kind != "rule" and place_of(self.trace) == "cpu":
-            raise NeedsConcrete("device")  # there is one
+            raise NeedsConcrete("device")
         raise self.trace.error(
             "looks at the device of a tensor, which one graph for all devices does not know"
         )
 
 
 class _AsLibrariesHave:
-    """What the libraries' own shapes have besides a tuple's."""
+    """Methods that the libraries' own shapes have besides a tuple's."""
 
     __slots__ = ()
 
@@ -130,9 +131,7 @@ class _AsLibrariesHave:
 
 
 class SymbolicShape(_AsLibrariesHave):
-    """The shape of a symbolic value: an index gives a symbolic integer, the length asks for the
-    rank.
-    """
+    """The shape of a symbolic value: an index gives a symbolic integer, `len` asks for the rank."""
 
     __slots__ = ("value",)
 
@@ -185,7 +184,7 @@ class SymbolicShape(_AsLibrariesHave):
     def _known(self) -> tuple[int, ...]:
         if self.value.node.type.kind == "scalar":
             return KnownShape()
-        raise NeedsConcrete(*needed_shapes(self.value.node))  # known, it would be a tuple
+        raise NeedsConcrete(*needed_shapes(self.value.node))  # a known one is a tuple
 
 
 class KnownShape(_AsLibrariesHave, tuple[int, ...]):
@@ -209,7 +208,7 @@ OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 
 
 def item(x: Any) -> Any:
-    """The number of a tensor of one element; of a rule it is refused."""
+    """Return the number of a tensor of one element; a rule's is refused."""
     type_ = x.node.type
     taken = (T, *FLOATS, BOOL, *WHOLE)
     if x.trace.kind != "rule" and type_.kind == "tensor" and type_.dtype in taken:
@@ -226,7 +225,7 @@ def item(x: Any) -> Any:
 
 
 def to_list(x: Any) -> Any:
-    """The numbers of a tensor that code made of numbers alone, as lists."""
+    """Return the numbers of a tensor that code made of numbers alone, as lists."""
     made = _made(x, x.node)
     if made is None:
         advice = x.trace.words.advise("use array functions on it")
@@ -235,7 +234,7 @@ def to_list(x: Any) -> Any:
 
 
 def _made(x: Any, node: Node) -> Any:
-    """Return the value of a node that has no input below it but for its dtype; else None."""
+    # None if the node depends on an input by more than its dtype.
     dtype = node.type.dtype
     if dtype == T and (dtype := x.trace.facts.get("dtype")) is None:
         raise NeedsConcrete("dtype")
@@ -253,7 +252,7 @@ def _made(x: Any, node: Node) -> Any:
 
 
 def _numeric(name: str) -> Any:
-    """Return an operator of a number: with other numbers it gives a number again."""
+    # An operator of a number: with other numbers it gives a number again.
     plain = getattr(Value, name)
 
     def operate(self: Any, *others: Any) -> Any:
@@ -261,6 +260,7 @@ def _numeric(name: str) -> Any:
             isinstance(x, int | float) or (isinstance(x, Value) and is_number(x)) for x in others
         ):
             return plain(self, *others)
+        # A non-negative integer power of an integer stays one.
         power = others[0] if others and name == "__pow__" else -1
         divides = name.strip("_") in DIVIDING and not (type(power) is int and power >= 0)
         return among_numbers(plain, self, *others, divides=divides)
@@ -273,7 +273,7 @@ def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
     """Return the result of a function of Python numbers; integers alone give an exact integer.
 
     Args:
-        divides: the function gives a float for integers, too.
+        divides: the function gives a float for integers too.
     """
     whole = not divides and all(map(is_whole, numbers))
     result = record(*(number if whole else _in_floats(number) for number in map(_bare, numbers)))
@@ -283,7 +283,7 @@ def among_numbers(record: Any, *numbers: Any, divides: bool = False) -> Any:
 
 
 def rounded(record: Any, number: Any) -> Any:
-    """Return the integer that a function of Python's makes of a number."""
+    """Return the integer that `round`, `math.floor` or the like makes of a number."""
     if number.kind is int:
         return number
     result = record(_bare(number))
@@ -291,12 +291,12 @@ def rounded(record: Any, number: Any) -> Any:
 
 
 def _bare(number: Any) -> Any:
-    """Return the tensor that stands for a number, which a library promotes as such."""
+    # The tensor of a number, which a library promotes as a tensor.
     return number.trace.value(number.node) if isinstance(number, Number) else number
 
 
 def _in_floats(number: Any) -> Any:
-    """Return an integer's tensor as Python's float, which 16 bits would not hold."""
+    # An integer becomes a Python float, which 16 bits would not hold: at least float32.
     if not isinstance(number, Value) or number.node.type.dtype not in WHOLE:
         return number
     own = number.trace.facts.get("dtype")
@@ -306,7 +306,7 @@ def _in_floats(number: Any) -> Any:
 
 
 def is_whole(number: Any) -> bool:
-    """Return whether a number of Python's is an integer."""
+    """Return whether a Python number, symbolic or not, is an integer."""
     if isinstance(number, Number):
         return number.kind is int
     if isinstance(number, Value):
@@ -319,7 +319,7 @@ def is_number(value: Value) -> bool:
 
 
 class Number:
-    """What a symbol does that stands for a Python number."""
+    """The behavior of a symbol for a Python number."""
 
     __slots__ = ()
     is_number = True
@@ -333,7 +333,7 @@ class Number:
         return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
 
     def _updated(self, value: Any) -> Any:
-        return value  # numbers are immutable: an augmented assignment binds the name anew
+        return value  # numbers are immutable: an augmented assignment binds the name to another
 
     def __getattr__(self, name: str) -> Any:
         if not hasattr(self.kind, name):

@@ -1,1 +1,1 @@
-"""Graphs made of graphs: calls with gradients of their own, derivatives, parts of arrays."""
+"""Graphs derived from graphs: calls with their own gradients, derivatives, parts for shards."""

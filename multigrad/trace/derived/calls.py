@@ -1,8 +1,7 @@
-"""Calls: where a captured function uses one that has a gradient of its own; a graph run again
-inside another capture.
+"""Calls of captured functions that have a gradient of their own, inside another capture.
 
-The inner function's ops stand in the outer graph; a `call` node around each of its outputs says by
-which backward a derivative passes. Once derivatives are taken, the nodes are dropped.
+The inner function's ops are part of the outer graph; a `call` node around each of its outputs says
+which backward a derivative passes through. Once derivatives are taken, the nodes are dropped.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ def replay(
 
     Args:
         given: a symbolic value (or a number, for a scalar) for each input by name.
-        outputs: what forward gave, where the graph is a backward that reads it.
+        outputs: the results of forward, if the graph is a backward that reads them.
     """
+    # The input's dtype `T` of the graph becomes the dtype of the value that is given for it.
     name = next((n.attr("name") for n in graph.inputs if n.type.dtype == T), None)
     first = given.get(name) if name is not None else None
     dtype = first.node.type.dtype if isinstance(first, Value) else T
@@ -57,7 +57,7 @@ def replay(
 
 
 def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Region]:
-    """Return the regions of a loop, of the types of its operands here."""
+    # The regions of a loop are recorded anew with the types that its operands have here.
     regions = {name: value for name, value in node.attrs if isinstance(value, Region)}
     for name, region in regions.items():
         inputs = [
@@ -71,7 +71,7 @@ def _retyped(trace: Trace, node: Node, operands: Sequence[Node]) -> dict[str, Re
 
 
 def _as_given(own: Type, given: Type) -> Type:
-    """Return the type of a region's input for a value, of an unknown shape if it may change."""
+    # The shape becomes unknown if it may change.
     shape = own.shape if own.shape == given.shape else UNKNOWN
     return Type(given.kind, given.dtype, shape)
 
@@ -82,10 +82,10 @@ class CustomCall:
 
     Attributes:
         backward: `*cotangents, *names -> *gradients` of the inputs `wrt`.
-        names: what the operands of its nodes are, after the value.
+        names: of the operands of its nodes, after the value.
         outputs: the values of the function's outputs.
-        modes: how cotangents of inputs become one, by their names, where they are not added up.
-        refused: by the name of an input what to say where a derivative by it is taken.
+        modes: how the cotangents of an input are combined, by name, if they are not added up.
+        refused: by input name, the message for a derivative with respect to it.
     """
 
     backward: Graph
@@ -102,7 +102,7 @@ class CustomCall:
 
 
 def mark(trace: Trace, called: CustomCall, inputs: Sequence[Node]) -> list[Value]:
-    """Return the outputs of a call, through which derivatives pass by its own backward."""
+    """Return the outputs of a call; derivatives pass through its own backward."""
     nodes = [_call(called, position, inputs) for position in range(len(called.outputs))]
     return [trace.named(trace.value(node)) for node in nodes]
 
@@ -114,7 +114,7 @@ def _call(called: CustomCall, position: int, inputs: Sequence[Node]) -> Node:
 
 
 def passing_to(trace: Trace, before: Node, after: Node) -> Value:
-    """Return the value of one node, through which derivatives pass to another as they are."""
+    """Return the value of one node whose derivative is passed unchanged to another."""
     head = make_node(ops.INPUT, (), {"name": "grad_out"}, before.type)
     same = Graph("same", (head,), (head,))
     called = CustomCall(same, ("grad_out",), ("x",), ("x",), (after,))
@@ -122,7 +122,7 @@ def passing_to(trace: Trace, before: Node, after: Node) -> Value:
 
 
 def drop_calls(graph: Graph) -> Graph:
-    """Return the graph without its `call` nodes, those in regions too."""
+    """Return the graph without its `call` nodes, those in regions included."""
     graph = _drop_in_regions(graph)
     while calls := [node for node in graph.nodes if node.op is ops.CALL]:
         graph = substitute(graph, {node: node.operands[0] for node in calls})
@@ -130,7 +130,6 @@ def drop_calls(graph: Graph) -> Graph:
 
 
 def _drop_in_regions(graph: Graph) -> Graph:
-    """Return the graph with regions that have no `call` nodes."""
     regions = regions_in(graph)
     if not any(node.op is ops.CALL for each in regions for node in every_node(each.graph)):
         return graph
@@ -149,7 +148,7 @@ def _drop_in_regions(graph: Graph) -> Graph:
 
 
 def move_calls(before: Graph, after: Graph, given: Mapping[Node, Node]) -> Graph:
-    """Return a graph, which is another with nodes replaced, with calls of what stands there now."""
+    """Return a graph with replaced nodes, its calls renewed to refer to the replacements."""
     calls = {node.attr("function") for node in before.nodes if node.op is ops.CALL}
     if not calls:
         return after
@@ -168,8 +167,8 @@ def move_calls(before: Graph, after: Graph, given: Mapping[Node, Node]) -> Graph
 
 
 class Calls:
-    """The calls of one graph while its derivative is taken: the cotangents of all outputs are
-    pulled at once.
+    """The calls of one graph while its derivative is taken; a call pulls all
+    its outputs at once.
     """
 
     def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
@@ -182,7 +181,7 @@ class Calls:
     def pull(
         self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
     ) -> list[Value | None]:
-        """Return each operand's share; at the last of a call's nodes to be met, none before.
+        """Return each operand's share, at the last of a call's nodes; None at the others.
 
         Raises:
             TraceError: a target reaches an input that has no derivative.
@@ -190,6 +189,7 @@ class Calls:
         called: CustomCall = node.attr("function")
         nodes = self.nodes[called]
         shares: list[Value | None] = [None] * len(node.operands)
+        # The walk is in reverse, so the first node comes last, when all cotangents are known.
         if node is not nodes[0]:
             return shares
         given: dict[str, Any] = {

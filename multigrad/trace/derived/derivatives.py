@@ -1,7 +1,7 @@
 """Reverse mode over a graph, from the VJP of each op.
 
-From here come the true derivative of a forward without a rule and the oracle of the tests. The
-result is a graph like any other: it can be lowered, shown and differentiated again.
+It gives the true derivative of a forward without a rule, and the oracle of the tests. The result is
+a graph like any other: it can be lowered, shown and differentiated again.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def accumulate_all(
     targets: Sequence[Node],
     modes: Modes | None = None,
 ) -> list[Value | None]:
-    """Return the cotangent of each target, or None where no output depends on it.
+    """Return the cotangent of each target, or None if no output depends on it.
 
     Args:
         seeds: outputs with their cotangents.
-        targets: the nodes whose cotangents are asked for.
-        modes: how cotangents of nodes become one, where they are not added up.
+        targets: the nodes whose cotangents are returned.
+        modes: how the cotangents of a node are combined, if they are not added up.
     """
     order = walk(output for output, _ in seeds)
     combined = Combined(trace, order, modes or {})
@@ -85,6 +85,7 @@ def accumulate_all(
     active = _depend_on(order, targets)
     calls, scans = Calls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
+        # In reverse order every share of a node is known by now.
         if node in combined.modes and (one := combined.one(node)) is not None:
             cotangents[node] = one
         if node not in active or node.op is ops.INPUT:
@@ -123,8 +124,8 @@ def accumulate_all(
 
 
 def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
-    """Return each operand's share by what the op of a node is made of."""
-    # Pulled to copies, as an operand may be made of another; no input has a name with a space.
+    # The VJP of an op made of others. It is pulled to copies of the operands, since one operand may
+    # be made of another; no input of a graph has a name with a space.
     copies = [
         make_node(ops.INPUT, (), {"name": f"operand {next(SERIALS)}"}, operand.type)
         for operand in node.operands
@@ -141,7 +142,7 @@ def _pull_parts(trace: Trace, node: Node, cotangent: Any) -> list[Value | None]:
 
 
 def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
-    """Return the nodes to differentiate: those that depend on the targets by more than shape."""
+    # Dependence by shape alone carries no derivative.
     active = set(targets)
     for node in order:
         if node.op is ops.STOP_GRADIENT:
@@ -153,7 +154,7 @@ def _depend_on(order: Sequence[Node], targets: Sequence[Node]) -> set[Node]:
 
 
 def _match(trace: Trace, share: Any, operand: Node) -> Any:
-    """Undo the broadcasting of an operand."""
+    # Undo the broadcasting of an operand.
     if not isinstance(share, Value) or share.node.type.kind == "scalar":
         return xp.full_like(trace.value(operand), share)
     same_shape = share.node.type.shape == operand.type.shape != UNKNOWN
@@ -169,7 +170,7 @@ def is_linear(backward: Graph, cotangents: Sequence[str] = ("grad_out",)) -> boo
 
 
 def find_nonlinear(backward: Graph, cotangents: Sequence[str]) -> Node | None:
-    """Return the node by which a graph is not linear in these inputs together, None where it is."""
+    """Return the node by which a graph is not linear in these inputs together; None if it is."""
     given = {
         node: LINEAR if node.attr("name") in cotangents else CONSTANT
         for node in backward.nodes
@@ -190,14 +191,16 @@ def tangent_map(
     outputs: Sequence[Node] = (),
     noun: str = "rule",
 ) -> Graph:
-    """Return `*tangents, *inputs without cotangents -> tangents of the outputs`, the transpose of a
-    backward: of a linear map that is its VJP, wherever it is taken.
+    """Return the graph `*tangents, *inputs without cotangents -> tangents of the outputs`.
+
+    It is the transpose of a backward, which must be linear: the VJP of a linear map is its
+    transpose.
 
     Args:
         cotangents: the names of the backward's.
-        tangents: an input for each gradient that the backward returns; of one "tangent" by default.
-        outputs: what has each cotangent's shape; a rule's, the tangent.
-        noun: what the backward is.
+        tangents: an input for each gradient of the backward; by default one named "tangent".
+        outputs: nodes with the shapes of the cotangents; a rule's has the tangent's.
+        noun: names the backward in messages.
 
     Raises:
         UnsupportedOp: the backward is not linear in its cotangents.
@@ -237,18 +240,18 @@ def tangent_map(
 
 
 def _in_dtype_of(value: Value, node: Node) -> Value:
-    """Return a value in the dtype of another: the transpose of a cast that a framework makes."""
+    # The transpose of a cast that a framework makes on the way.
     dtype = node.type.dtype
     same = value.node.type.dtype == dtype or node.type.kind == "scalar"
     return value if same else value.trace.value(cast_node(value.node, dtype))
 
 
-# --- cotangents of one value that become one otherwise than by a sum ------------------------------
+# --- cotangents that are combined otherwise than by a sum -----------------------------------------
 Modes = Mapping[Node, str]
 
 
 class Combined:
-    """The cotangents of the values that have a mode, while a derivative is taken."""
+    """The cotangents of values that have a mode, while a derivative is taken."""
 
     def __init__(self, trace: Trace, order: Sequence[Node], declared: Modes) -> None:
         self.trace = trace
@@ -259,7 +262,6 @@ class Combined:
                 self._declare(node)
 
     def _declare(self, node: Node) -> None:
-        """Note the modes that a called function declares, of what it is given."""
         called: CustomCall = node.attr("function")
         for name, operand in zip(called.names, node.operands[1:], strict=True):
             mode = called.modes.get(name)
@@ -271,13 +273,14 @@ class Combined:
                 )
 
     def add(self, node: Node, position: int, operand: Node, share: Value) -> None:
-        """Take the share that a node gives to the cotangent of a value with a mode."""
+        """Take the share that a node adds to the cotangent of a value with a mode."""
         called = node.op is ops.CALL
         place = (node.attr("function").serial if called else -1, position)
         self.shares.setdefault(operand, []).append((place, node, share))
 
     def one(self, value: Node) -> Any:
-        """Return the combined shares of a value by its mode, or None if there are none."""
+        """Return the shares of a value combined by its mode, or None if there are none."""
+        # Ordered by the calls' serials: the result does not depend on the order of the walk.
         shares = sorted(self.shares.get(value, ()), key=lambda share: share[0])
         if not shares:
             return None
@@ -314,7 +317,7 @@ class Combined:
 
 
 def refuse_within(trace: Trace, loop: Node) -> None:
-    """Refuse a loop that calls a function with a mode for an argument."""
+    # A loop's turns add up, so a function with a mode for an argument cannot be called in one.
     for region in regions_of(loop):
         for node in every_node(region.graph):
             if node.op is ops.CALL and node.attr("function").modes:

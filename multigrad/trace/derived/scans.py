@@ -1,7 +1,7 @@
 """The derivative of a scan: another scan, which takes the rows the other way.
 
-A turn back is the VJP of a turn. What that reads of the turn is chosen by a minimum cut: a forward
-scan gives it, stacked, besides its own results; rows and constants are as they were.
+A turn back is the VJP of a turn. A minimum cut chooses the values of the turn that it reads: a
+forward scan returns them, stacked, besides its own results; rows and constants are read again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Accumulate = Callable[[Trace, Sequence[tuple[Node, Value]], Sequence[Node]], lis
 
 
 class Scans:
-    """The scans of one graph while its derivative is taken: the cotangents of all that one gives
-    are pulled at once.
+    """The scans of one graph while its derivative is taken; a scan pulls all
+    its outputs at once.
     """
 
     def __init__(self, trace: Trace, order: Sequence[Node], accumulate: Accumulate) -> None:
@@ -43,7 +43,7 @@ class Scans:
     def pull(
         self, node: Node, cotangents: Mapping[Node, Any], active: Collection[Node]
     ) -> list[Value | None]:
-        """Return each operand's share; at the last of a scan's nodes to be met, none before."""
+        """Return each operand's share, at the last of a scan's nodes; None at the others."""
         nodes = self.nodes[key_of(node)]
         given = {n.attr("position"): cotangents[n] for n in nodes if n in cotangents}
         if node is not nodes[0] or not given:
@@ -56,7 +56,7 @@ def is_tensor(node: Node) -> bool:
     return node.type.kind == "tensor" and is_float(node.type)
 
 
-# What a turn pays to keep an element: a row is at hand, but is held for it; a constant, once.
+# The cost of keeping an element: a row is there but is held for backward; a constant is kept once.
 FLOAT, ROW, MASK, FREE = 64, 16, 16, 0
 
 
@@ -65,10 +65,10 @@ class Back:
     """The VJP of a turn.
 
     Attributes:
-        results: the gradients of what moves: what is carried, sums of constants, rows.
+        results: the gradients of what moves: the carry, sums of constants, rows.
         heads: the cotangents that it takes, by the position of a result of the turn.
-        sums: what constants have got from the turns before, by their position.
-        order: whose gradients the results are.
+        sums: the gradients of constants accumulated by the turns before, by position.
+        order: the position that each result is the gradient of.
     """
 
     results: Graph
@@ -84,7 +84,7 @@ class Turned:
     Attributes:
         node: one of the scan's.
         given: cotangents by the position of a result.
-        asked: of each operand, whether its cotangent is.
+        asked: for each operand, whether its cotangent is needed.
     """
 
     trace: Trace
@@ -104,7 +104,8 @@ class Turned:
         read = set(walk(results.outputs))
         own_rows = [i for i in range(first, last) if inputs[i] in read]
         if not (own_rows or kept or any(i >= first for i in back.heads)):
-            own_rows = [first]  # for its length
+            own_rows = [first]  # a scan needs at least one row, for its length
+        # The order of `values` is that of a scan's operands: carry, rows, constants.
         values: dict[Node, Node] = {
             head.node: self._start(i, self.given.get(i))
             for i, head in back.heads.items()
@@ -127,11 +128,11 @@ class Turned:
         return [found.get(i) if asked else None for i, asked in enumerate(self.asked)]
 
     def _turn_back(self, accumulate: Accumulate) -> Back:
-        """Return the VJP of a turn."""
         inputs, outputs, first = self.body.inputs, self.body.outputs, self.node.attr("carried")
         last = first + self.node.attr("rows")
         moving, trace = self._moving(), self._trace()
         heads = {
+            # Only a result that moves, or whose cotangent is known, gets a head.
             i: trace.input(self._name("cotangent", i), self._type_of(i))
             for i, output in enumerate(outputs)
             if is_tensor(output) and (moving[i] if i < first else i in self.given)
@@ -185,8 +186,9 @@ class Turned:
         return kept, substitute(plain, kept)
 
     def _costs(self, graph: Graph, alike: Mapping[Node, int], later: set[Node]) -> dict[Node, int]:
-        """Return the cost of keeping each node of a turn's VJP that the turn knows. Rows and
-        constants are already there. Nodes that are not known before are added to `later`.
+        """Return the cost of keeping each node of a turn's VJP that the forward turn computes.
+
+        Nodes that are not known before the turn back are added to `later`.
         """
         inputs, first = self.body.inputs, self.node.attr("carried")
         last = first + self.node.attr("rows")
@@ -201,11 +203,12 @@ class Turned:
                 is_small = node.type.dtype == BOOL and node in alike
                 is_float = is_tensor(node) and node in alike
                 cost = MASK if is_small else FLOAT - 1 if is_float else INFINITE
+                # FLOAT - 1: at equal cost a computed float is preferred to the carry before it.
                 costs[node] = INFINITE if self.node.attr("recompute") else cost
         return costs
 
     def _moving(self) -> list[bool]:
-        """Return for each input of a turn whether it depends on what is asked for."""
+        # A fixed point: a carry moves if the result that becomes it depends on a moving input.
         inputs, outputs = self.body.inputs, self.body.outputs
         moving = [*self.asked]
         while True:
@@ -224,7 +227,7 @@ class Turned:
             moving = joined
 
     def _name(self, word: str, i: int) -> str:
-        """Return a name that no input of a turn has: one of a derivative has such words, too."""
+        # Unique among the names of a turn: the derivative of a derivative has such words too.
         taken = {node.attr("name") for node in self.body.inputs}
         name = f"{word}_{i}"
         while name in taken:
@@ -232,7 +235,6 @@ class Turned:
         return name
 
     def _type_of(self, i: int) -> Type:
-        """Return the type of the cotangent of a result of a turn."""
         if i >= self.node.attr("carried"):
             return self.body.outputs[i].type
         own = self.body.inputs[i].type
@@ -241,14 +243,12 @@ class Turned:
         return own if is_alike else Type(own.kind, own.dtype, UNKNOWN)
 
     def _start(self, i: int, cotangent: Value | None) -> Node:
-        """Return the cotangent of an operand before the first turn back: of what is carried, that
-        of what it is after the last turn.
-        """
+        # The cotangent of a carry before the first turn back is that of its value after the last
+        # turn.
         value = self.trace.value(self.node.operands[i])
         return (xp.zeros_like(value) if cotangent is None else cotangent).node
 
     def _histories(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return the nodes kept by each turn, stacked over the turns."""
         if not nodes:
             return []
         body = self.body
@@ -258,7 +258,7 @@ class Turned:
         return [value.node for value in found[len(body.outputs) :]]
 
     def _trace(self) -> Trace:
-        """Return a trace of a turn, with the shapes that are known."""
+        # A trace of a turn in which the known shapes of the operands, or of their rows, are facts.
         trace = Trace(self.body.name, self.trace.facts, kind=self.trace.kind)
         for own, operand, is_row in self._operands():
             shape = self.trace.shapes.known(operand) if operand.type.kind == "tensor" else None
@@ -269,7 +269,7 @@ class Turned:
         return trace
 
     def _operands(self) -> Iterator[tuple[Node, Node, bool]]:
-        """Yield the inputs of a turn, each with the operand, and whether it is a row of that."""
+        """Yield the inputs of a turn, each with its operand and whether it is a row of that."""
         first = self.node.attr("carried")
         rows = range(first, first + self.node.attr("rows"))
         for i, (own, operand) in enumerate(zip(self.body.inputs, self.node.operands, strict=True)):
@@ -278,7 +278,7 @@ class Turned:
 
 @contextmanager
 def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
-    """Ask for facts about the inputs of a region by facts about what is given there."""
+    """Turn questions about a region's inputs into questions about the operands given for them."""
     asked = questions.count()
     try:
         yield
@@ -294,7 +294,7 @@ def asked_of(operands: Mapping[str, Node]) -> Iterator[None]:
 def scan_values(
     trace: Trace, operands: Sequence[Node], attrs: Mapping[str, Any], like: Node | None = None
 ) -> list[Value]:
-    """Return all that a scan gives, whose place in the source is that of another's."""
+    """Return all results of a scan, placed in the source like another's if `like` is given."""
     where = trace.source.location() if like is None else trace.source.locations.get(like)
     found = []
     for position in range(len(attrs["body"].graph.outputs)):

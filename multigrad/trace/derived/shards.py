@@ -1,8 +1,8 @@
-"""A graph of a whole array rewritten for a part of it: each shard runs the result on its own part.
+"""A graph of a whole array rewritten for its shards: each runs the result on its own part.
 
-The placement of every value is followed from the inputs: over which mesh axes or groups each of its
-axes is split. A reduction over a split axis becomes the shard's own and a collective, a draw takes
-its part of the counter, and what needs no other shard stays as it is.
+The placement of every value (the mesh axes or groups over which each of its axes is split) is
+followed from the inputs. A reduction over a split axis becomes the shard's own and a collective, a
+draw takes its part of the counter, and an op that needs no other shard is unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Tensor = Any
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How a value is a part of an array.
+    """The part of an array that a shard's value is.
 
     Attributes:
         rank: its number of axes; None: not known.
-        split: the axes that are split, with what they are split over.
-        ones: the axes that have one element, which meets every part alike.
+        split: the mesh axes over which each split axis is split.
+        ones: the axes of one element, which broadcast against every part alike.
     """
 
     rank: int | None
@@ -41,7 +41,7 @@ class Part:
     ones: frozenset[int] = frozenset()
 
     def axes(self, axis: Any) -> tuple[int, ...]:
-        """Return axes, None for all, counted from 0."""
+        """Return axes counted from 0; None means all."""
         assert self.rank is not None
         if axis is None:
             return tuple(range(self.rank))
@@ -49,7 +49,7 @@ class Part:
         return tuple(i % self.rank for i in given) if self.rank else ()
 
     def over(self, axis: Any) -> Names | None:
-        """Return the mesh axes over which these axes are split, or None if they are not."""
+        """Return the mesh axes over which these axes are split; None if they are not."""
         names = [self.split[i] for i in self.axes(axis) if i in self.split]
         if not names:
             return None
@@ -57,7 +57,7 @@ class Part:
 
 
 def whole(node: Node, own: list[Part]) -> Part:
-    """Return the shape of a value that no shard has a part of, as far as it is known."""
+    """Return the placement of a value that is not split, with its rank if it is known."""
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
         return Part(0)
     if node.op is ops.ARRAY:
@@ -71,7 +71,7 @@ def whole(node: Node, own: list[Part]) -> Part:
 
 
 def broadcast(parts: list[Part]) -> Part:
-    """Return how what is made of values element by element is split."""
+    """Return the placement of an elementwise result."""
     rank = max((part.rank or 0 for part in parts), default=0)
     split: dict[int, Names] = {}
     ones = set(range(rank))
@@ -84,7 +84,7 @@ def broadcast(parts: list[Part]) -> Part:
 
 
 def reduced(part: Part, node: Node) -> Part:
-    """Return how a reduction's result is split."""
+    """Return the placement of a reduction's result."""
     assert part.rank is not None
     gone = set(part.axes(node.attr("axis")))
     if node.attr("keepdims"):
@@ -94,24 +94,23 @@ def reduced(part: Part, node: Node) -> Part:
 
 
 def kept_axes(part: Part, order: list[int]) -> Part:
-    """Return how a value is split of which these axes are left, in this order."""
+    """Return the placement of a value with only these axes left, in this order."""
     split = {order.index(i): names for i, names in part.split.items() if i in order}
     return Part(len(order), split, frozenset(order.index(i) for i in part.ones if i in order))
 
 
 def rebuilt(node: Node, done: Mapping[Node, Node]) -> Node:
-    """Return a node with what stands for its operands now."""
     return with_operands(node, map(done.__getitem__, node.operands))
 
 
 def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
-    """Return where the nodes were written, those that stand for others now included."""
+    """Return the source lines of the nodes, also of those that replace others now."""
     return dict(graph.locations) | {
         done[node]: where for node, where in graph.locations.items() if node in done
     }
 
 
-MOST_RANK = 8
+MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for
 
 
 def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
@@ -140,14 +139,11 @@ def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph
 def _of_any_rank(
     graph: Graph, shards: Shards, split: Mapping[int, Names], facts: Mapping[str, Any]
 ) -> Graph:
-    """Return the graph for arrays of any rank, where it is one.
-
-    Raises:
-        NeedsConcrete: it is not.
-    """
+    # One graph for every rank if all ranks give the same outputs; otherwise the rank becomes a
+    # fact.
     found: list[Graph] = []
     for rank in range(1, MOST_RANK + 1):
-        if max(split) >= rank:  # which arrays may lack
+        if max(split) >= rank:  # an array may lack the axis
             raise NeedsConcrete("ndim", noted=False)
         try:
             found.append(Parting(graph, shards, Part(rank, split), facts).run())
@@ -163,7 +159,7 @@ def _is_per_element(node: Node) -> bool:
 
 
 def _alone(graph: Graph) -> Graph:
-    """Return the graph on the shard in hand alone."""
+    # over="shard": the graph runs on the shard's part as on an array of its own.
     if all(_is_per_element(node) for node in graph.nodes):
         return graph
     trace = Trace(graph.name)
@@ -232,7 +228,7 @@ class Parting:
         return Part(0 if node.type.shape == SCALAR_SHAPE else None)
 
     def joined(self, node: Node, own: list[Part]) -> Part:
-        """Return how the result of an op on single elements is split."""
+        """Return the placement of an elementwise op's result; its operands must be split alike."""
         pairs = zip(node.operands, own, strict=True)
         parts = [part for operand, part in pairs if operand.type.kind == "tensor"]
         if any(part.rank is None for part in parts):
@@ -248,7 +244,6 @@ class Parting:
         return part
 
     def _along(self, node: Node, part: Part) -> Part:
-        """Return how the result of an op along other axes than the split ones is split."""
         if node.op is ops.EXPAND_DIMS or not isinstance(dict(node.attrs).get("keepdims"), bool):
             return part
         return reduced(part, node)
@@ -258,6 +253,8 @@ class Parting:
         part = own[1]
         if any(other.split for other in own[2:]) and part != self.joined(node, own[1:]):
             raise self.error(node, f"{node.op.name} meets values that are split otherwise")
+        # The key is placed by the shard's position, so that all shards draw one whole array
+        # together.
         split = tuple(part.split.get(i) for i in range(max(part.split) + 1))
         if self.done[key].op is ops.PLACE_KEY:
             raise self.error(node, f"{node.op.name} takes a key that has its place already")
@@ -274,7 +271,7 @@ Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], Part], Tensor]
 
 
 def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
-    """Return how many elements each result of a reduction combines, of the shard or of all."""
+    # How many elements each result of a reduction combines, in the shard or in the whole array.
     total: Any = 1
     for i in part.axes(axis):
         if of_all and i in part.split:
@@ -285,7 +282,7 @@ def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
 
 
 def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
-    """Return a reduction of the shards' own by which they become that of all."""
+    # First the shard's own reduction, then that of the shards' results.
 
     def reduce(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
         return apply(of_shards, apply(op, x, **attrs), x, names=names)
@@ -294,7 +291,7 @@ def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
 
 
 def _mean(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
-    """The shards' means, each by its share of the elements, so that no sum overflows."""
+    # Each shard's mean weighted by its share of the elements: no sum can overflow.
     split = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
     share = _count(x, part, split, of_all=False) / _count(x, part, split, of_all=True)
     return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
@@ -336,6 +333,7 @@ def _all(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
 
 def _logsumexp(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
     own = apply(ops.LOGSUMEXP, x, **attrs)
+    # Shifted by the largest, and not by an infinity: inf - inf is NaN.
     largest = apply(ops.ALL_MAX, own, x, names=names)
     shift = xp.where(xp.isfinite(largest), largest, 0.0)
     return xp.log(apply(ops.ALL_SUM, xp.exp(own - shift), x, names=names)) + shift
@@ -389,7 +387,7 @@ def _dim(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
 
 
 def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
-    """What takes the shape of another: `broadcast_to`, and `sum_to`, which undoes it."""
+    # `broadcast_to`, and `sum_to`, which undoes it, take the shape of another value.
     x, like = own
     if not x.split and not like.split:
         return rebuilt(node, run.done), like
@@ -409,7 +407,6 @@ def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
 
 
 def _moved(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
-    """Axes in another order."""
     (part,) = own
     made, attrs = rebuilt(node, run.done), dict(node.attrs)
     if part.rank is None:
@@ -429,7 +426,7 @@ def _moved(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
 
 
 def _reshape(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
-    """Flattened, where each shard's elements stay together."""
+    # Only flattening an array split along its first axis keeps each shard's elements together.
     (part,) = own
     made = rebuilt(node, run.done)
     if not part.split:

@@ -1,5 +1,4 @@
-"""The dialect of multigrad itself, `xg.xp`: Array API names plus network functions, over symbolic
-values and real arrays.
+"""`xg.xp`: Array API names plus network functions, over symbolic values and real arrays.
 
 It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max and clip; `std` and
 `var` divide by n (`correction=0`). `gelu` is the exact one, `leaky_relu` has slope 0.01.

@@ -1,5 +1,5 @@
-"""The dialect `xg.xp`, whole arrays: functions that are more than one op, and those over the
-devices that an array is split over; see `all.py`.
+"""`xg.xp` on whole arrays: functions that are more than one op, and those over an array's shards;
+see `all.py`.
 """
 
 from __future__ import annotations
@@ -164,11 +164,11 @@ def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
 
 
 def _draw_key(name: str, x: Tensor, key: Any) -> Any:
-    """Return the key of a draw: of a rule or a Function the next one, of a bare tensor its own.
+    """Return the key of a draw: in a rule or a Function the next one, for a bare tensor the given.
 
     Raises:
         RuleError: a bare tensor has no key.
-        TraceError: the key is a constant of what is captured.
+        TraceError: the key is a constant of the captured code.
     """
     if isinstance(key, Value):
         return key
@@ -206,7 +206,7 @@ def einsum(subscripts: str, *arrays: Tensor) -> Tensor:
 
 
 def _with_result(subscripts: str) -> str:
-    """Name the result where it is left out: the letters that stand once, in order."""
+    # If the result is not named, it has the letters that occur once, in order, as in NumPy.
     if "->" in subscripts:
         return subscripts
     letters = subscripts.replace(",", "").replace("...", "")

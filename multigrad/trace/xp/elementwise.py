@@ -1,4 +1,4 @@
-"""The dialect `xg.xp`, elementwise: the functions that are more than one op; see `all.py`."""
+"""Elementwise functions of `xg.xp` that are more than one op; see `all.py`."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
         name = x.node.type.dtype if x.node.type.kind == "tensor" else T
     elif is_exact(x.trace):
         name = x.trace.types.normal(dtype_name(dtype))
+    # A rule has two dtypes, bool and its input's; only a capture with known types has others.
     else:
         name = BOOL if dtype is bool or "bool" in str(dtype) else T
     if name in (BOOL, *WHOLE) and not isinstance(value, Value):
@@ -128,6 +129,7 @@ def nan_to_num(
         given = {"nan": nan, "posinf": posinf, "neginf": neginf}
         numbers = {name: None if v is None else float(v) for name, v in given.items()}
         return apply(ops.NAN_TO_NUM, x, **numbers)
+    # A symbolic replacement cannot be an attribute of the op.
     finite = apply(ops.NAN_TO_NUM, x, nan=0.0, posinf=None, neginf=None)
     above = finite if posinf is None else where(equal(x, math.inf), posinf, finite)
     below = above if neginf is None else where(equal(x, -math.inf), neginf, above)

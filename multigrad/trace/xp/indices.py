@@ -1,11 +1,11 @@
-"""The dialect `xg.xp`, places: the functions that are more than one op; see `all.py`.
+"""Functions of `xg.xp` on integer places that are more than one op; see `all.py`.
 
-An index may count from the end, as in Python: here it is made to count from the front, unless it is
-known to. Of two values that are put at one place the last one stays.
+An index may count from the end, as in Python; here it is made to count from the front unless it is
+known to. Of two values put at one place the last one stays.
 
-Where an index lies outside, `outside` says what that means: "refused", "inside" (zero is taken,
-nothing is put) or "nearest" (the first or the last is taken, and gets no gradient), each an op of
-its own; or "clip": the index is limited first.
+`outside` says what an index out of range means: "refused", "inside" (zero is taken, nothing is put)
+or "nearest" (the first or last element is taken and gets no gradient), each an op of its own; or
+"clip": the index is limited first.
 """
 
 from __future__ import annotations
@@ -134,12 +134,12 @@ ADDING = {
 
 
 def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
-    """The slices of x at indices along an axis, which is replaced by the axes of the indices."""
+    """Return the slices of x at indices along an axis, which the axes of the indices replace."""
     return transposes.take_at(x, from_front(indices, x, axis), axis=axis)
 
 
 def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused") -> Tensor:
-    """x with slices, or one number, put at places along an axis from the front."""
+    """Return x with slices, or one number, put at places along an axis, counted from the front."""
     axis = axis % x.ndim
     line = getitem(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
     last = find_last(reshape(indices, -1), line, 0, outside)
@@ -154,17 +154,17 @@ def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "r
 
 
 def find_last(indices: Tensor, x: Tensor, axis: int, outside: str = "refused") -> Tensor:
-    """For each place of x along an axis, where it stands last among indices; -1: nowhere."""
+    """Return for each place of x along an axis its last position among the indices, -1 if none."""
     if outside != "inside":
         return last_put(indices, x, axis=axis)
-    length = dim(x, axis)  # what is dropped goes to a place behind all others
+    length = dim(x, axis)  # an index out of range goes to one extra place, cut off below
     behind = where(is_inside(indices, length), indices, length)
     longer = concatenate([x, getitem(x, along(x, slice(0, 1), axis))], axis)
     return getitem(last_put(behind, longer, axis=axis), along(x, slice(0, -1), axis))
 
 
 def along(x: Tensor, part: slice, axis: int) -> tuple[Any, ...]:
-    """The index of a part along one axis."""
+    """Return the index of a part along one axis."""
     after = -1 - axis if axis < 0 else x.ndim - 1 - axis
     return (..., part, *(slice(None),) * after)
 
@@ -185,7 +185,7 @@ def from_front(indices: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 PLACES = (ops.ARGMAX, ops.ARGMIN, ops.ARGSORT)
-# What only moves or chooses integers.
+# Ops that only move or choose integers.
 KEEPING = (
     ops.GETITEM, ops.TAKE, ops.EXPAND_DIMS, ops.SQUEEZE, ops.RESHAPE, ops.RESHAPE_LIKE,
     ops.BROADCAST_TO, ops.BROADCAST_TO_SHAPE, ops.PERMUTE_DIMS, ops.FLIP, ops.CAST, ops.PART,

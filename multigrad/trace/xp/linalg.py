@@ -1,4 +1,4 @@
-"""The dialect `xg.xp`, linear algebra: the functions that are more than one op; see `all.py`."""
+"""Linear algebra of `xg.xp` that is more than one op; see `all.py`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The functions that record one op each, made at import from the rows of the op table.
+"""The functions of `xg.xp` that record one op each, made at import from the rows of the op table.
 
-A template is the code of all functions with as many operands and attributes. Each function has that
-code under its own names, as if it were written out: a call costs the same, and what Python says of
-wrong arguments names the function and its parameters.
+A template is the code of all functions with as many operands and attributes. Each function gets
+that
+code with its own names, as if it were written out: a call costs the same, and Python's messages
+about wrong arguments name the function and its parameters.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Tensor = Any
 ops: Any = op_table
 
 
-# Each function has other names in their places: OP is its row, P, Q and R read its attributes, and
-# the small letters are its parameters.
+# Placeholders, which each function's code replaces by its own names: OP is the row, P, Q and R
+# read its attributes, the small letters are its parameters.
 P: Any = one_axis
 Q: Any = one_axis
 R: Any = one_axis
-# By the number of operands, and what each attribute is read of; "axis?" may be None.
+# By the number of operands and the way that each attribute is read; "axis?" may be None.
 TEMPLATES: dict[tuple[int, str], Any] = {
     (1, ""): lambda a: apply(ops.OP, a),
     (2, ""): lambda a, b: apply(ops.OP, a, b),
@@ -57,7 +58,7 @@ READ_OF = {
     "one_axis": "axis",
     "axis_or_none": "axis?",
 }
-# What the code of a function reads of its module, and what its annotations name.
+# The globals of a function's code, and the names in its annotations.
 GLOBALS = {
     "Any": Any,
     "Axis": Axis,
@@ -68,7 +69,7 @@ GLOBALS = {
     "one_axis": one_axis,
     "axis_or_none": one_axis,
 }
-# A line or two of code, and what it prints; by the function.
+# One or two lines of code with their output, by function.
 EXAMPLE = re.compile(r"(?:>>> .*\n)*>>> .*?\bxp\.(\w+)\(.*\n(?:(?!>>> ).+\n)+")
 
 
@@ -81,7 +82,9 @@ def define(namespace: dict[str, Any], rows: Iterable[Op]) -> None:
 
 
 def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
-    """Return the function that records an op. A VJP gives it each attribute as the graph has it."""
+    """Return the function that records an op; one for VJPs takes attributes as
+    the graph has them.
+    """
     name, operands, attrs = row.in_xp, row.operands, row.attrs
     rules = [AS_GIVEN] * len(attrs) if row.in_vjps else attrs.values()
     kind = len(operands), " ".join([READ_OF[rule.taken] for rule in rules])

@@ -1,7 +1,7 @@
-"""The dialect `xg.xp`: the functions that record one op each; see `all.py`.
+"""The functions of `xg.xp` that record one op each; see `all.py`.
 
-They are made from the rows of the op table. `python tools/write_sources.py` writes `ops.pyi`, which
-says to type checkers what is here.
+They are made from the rows of the op table. `python tools/write_sources.py` writes `ops.pyi` for
+type checkers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dialect `xg.xp`, shapes: the functions that are more than one op; see `all.py`.
+"""Shape functions of `xg.xp` that are more than one op; see `all.py`.
 
 Shapes, indices and widths are static: a symbolic length among them fixes the shape of this capture.
 """
@@ -127,7 +127,7 @@ def _static_item(item: Any) -> Any:
         return tuple(None if n is None else integer(n) for n in (item.start, item.stop, item.step))
     if isinstance(item, bool) or (isinstance(item, Value) and item.node.type.kind != "scalar"):
         raise TypeError("it indexes by a mask or a tensor; use xp.where(condition, tensor, 0.0)")
-    # A tensor of one element would pass for its number, and lose its axis.
+    # A tensor of one element would pass for its number and lose its axis.
     if isinstance(item, tuple | list) or getattr(item, "ndim", 0):
         raise TypeError("it indexes by several numbers at once; use xp.take(x, indices, axis)")
     return integer(item)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
-"""The dialect `xg.xp`, Fourier transforms; see `all.py`.
+"""Fourier transforms of `xg.xp`; see `all.py`.
 
-A complex tensor is two, its real and its imaginary part. The cotangents of both are those of real
-numbers: as a complex number, (of the real part) + i (of the imaginary part), as torch and
-TensorFlow have it; JAX's is its conjugate.
+A complex tensor is a pair of its real and imaginary part, with the cotangents of two real tensors:
+as a complex number, (of the real part) + i (of the imaginary part), as in torch and TensorFlow;
+JAX's is its conjugate.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ def irfft(
 
 
 def _doubled(x: Tensor, axis: int, length: int) -> Tensor:
-    """Count each frequency twice that stands for its conjugate, too: all but the first, and the
-    last of an even length.
-    """
+    # All but the first frequency, and the last of an even length, also represent their conjugates.
     end = (length + 1) // 2
     pieces = [getitem(x, _along(axis, slice(0, 1))), 2.0 * getitem(x, _along(axis, slice(1, end)))]
     if length % 2 == 0:
@@ -130,7 +128,8 @@ def _divisor(norm: str | None, count: int, inverse: bool) -> float:
 
 
 def _axes_of(x: Tensor, n: Axes, axes: Axes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the axes, counted from the end, and the length of each."""
+    # The axes count from the end, so that they stay valid when parts are stacked in a new last
+    # axis.
     if axes is None:
         count = x.ndim if n is None or isinstance(n, int) else len(n)
         axes = tuple(range(-count, 0))
@@ -149,7 +148,6 @@ def _axes_of(x: Tensor, n: Axes, axes: Axes) -> tuple[tuple[int, ...], tuple[int
 
 
 def _of_length(x: Tensor, axis: int, length: int) -> Tensor:
-    """Cut an axis, or fill it up with zeros."""
     own = operator.index(dim(x, axis))
     if own >= length:
         return x if own == length else getitem(x, _along(axis, slice(0, length)))

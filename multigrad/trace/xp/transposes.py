@@ -1,7 +1,7 @@
 """The functions that only VJPs call, not part of `xg.xp`; see `all.py`.
 
-They are made from the rows of the op table. `python tools/write_sources.py` writes
-`transposes.pyi`, which says to type checkers what is here.
+They are made from the rows of the op table. `python tools/write_sources.py` writes `transposes.pyi`
+for type checkers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The dialect `xg.xp`, sliding windows and convolutions; see `all.py`."""
+"""Sliding windows and convolutions of `xg.xp`; see `all.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def conv(x: Tensor, w: Tensor, strides: Steps = 1, dilations: Steps = 1, groups:
         dilations: from one element of a window to the next.
         groups: of channels, which do not see each other.
     """
-    # A VJP gives one stride per axis: the ranks may be unknown there.
+    # A VJP passes one stride per axis, since the ranks may be unknown there.
     axes = len(strides) if isinstance(strides, Sequence) else w.ndim - 2
     ranks = [rank for rank in (_rank(x), _rank(w)) if rank is not None]
     if axes < 1 or any(rank != axes + 2 for rank in ranks):
@@ -59,12 +59,11 @@ def windows(x: Tensor, sizes: Steps, strides: Steps = 1, dilations: Steps = 1) -
 
 
 def _rank(x: Tensor) -> int | None:
-    """Return how many axes a real array has; those of a symbol are known where it is called."""
+    # The rank of a symbol is checked when the op is called.
     return None if isinstance(x, Value) else x.ndim
 
 
 def _each(given: Steps, axes: int) -> tuple[int, ...]:
-    """Return a step for each axis."""
     found = tuple(map(_positive, given if isinstance(given, Sequence) else (given,) * axes))
     if len(found) != axes:
         raise TypeError(f"{len(found)} strides or dilations for {axes} axes: {given}")
