@@ -121,9 +121,8 @@ class HeldRecipe(CodeRecipe):
         before = {name: symbol.node for name, symbol in given.items()}
         refuse_updates(trace, f"a {type(self.owner).__name__}", symbols, before)
         self._check(filled, trace)
-        if route != trace.source.routes.get(
-            library
-        ):  # caches of the library may hold what it refused
+        # Caches of the library may hold what it refused.
+        if route != trace.source.routes.get(library):
             del trace.source.witness.made[held]
         return Recorded(outputs, None)
 

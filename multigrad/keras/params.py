@@ -126,9 +126,8 @@ class RuleParams(Mapping[str, Any]):
                     f"{self._owner}: param {name!r} is part of the rule's code, so it cannot "
                     "follow a schedule; pass a number"
                 )
-            count = (
-                schedule.count
-            )  # read before it is followed, as its own count must win over the Variable's
+            # Read before it is followed, as its own count must win over the Variable's.
+            count = schedule.count
             if name in self.counts:
                 self.counts[name].put(count, self._models())
             else:

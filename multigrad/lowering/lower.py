@@ -151,15 +151,16 @@ def lower_graphs(
     if forward_mode:
         tangent = emit_body(lowering.graphs.tangent_map(cuts.anywhere.backward), lowering.emission)
     bound_checks = _bind_checks(lowering, cuts.anywhere)
+    tangent = _forbid_second(tangent, bound_checks, cuts.anywhere)
     emitted = Emitted(
-        _origin(lowering, cuts),
-        _names(lowering, defaults),
-        code,
-        fast,
-        _residuals(lowering, cuts, bound_checks),
-        _aliasing(lowering.graphs),
-        bound_checks,
-        _derivative(lowering.graphs, dual, _forbid_second(tangent, bound_checks, cuts.anywhere)),
+        origin=_origin(lowering, cuts),
+        names=_names(lowering, defaults),
+        code=code,
+        fast=fast,
+        residuals=_residuals(lowering, cuts, bound_checks),
+        aliasing=_aliasing(lowering.graphs),
+        checks=bound_checks,
+        derivative=_derivative(lowering.graphs, dual, tangent),
     )
     return _attach(lowering, emitted)
 
@@ -177,7 +178,15 @@ def _start(
     emission.taken.update(RESERVED, graphs.params, (own, *beside))
     emission.taken.update(graphs.inputs, graphs.outputs, graphs.cotangents, graphs.tangents)
     emission.namespace.update(backend.autodiff.namespace)
-    return Lowering(graphs, emission, own, params, style, forward_mode, checks)
+    return Lowering(
+        graphs=graphs,
+        emission=emission,
+        identifier=own,
+        author_params=params,
+        style=style,
+        forward_mode=forward_mode,
+        checks=checks,
+    )
 
 
 def _cut(lowering: Lowering) -> Cuts:

@@ -97,9 +97,8 @@ def refuse_other_layouts(value: Any) -> None:
     """Refuse a question for the layout unless the arguments are dense, a fact of the capture."""
     trace = value.trace
     names = [node.attr("name") for node in walk((value.node,)) if node.op is ops.INPUT]
-    if (
-        trace.kind == "imported function" and trace.backward.is_running
-    ):  # torch alone has sparse gradients
+    # Torch alone has sparse gradients.
+    if trace.kind == "imported function" and trace.backward.is_running:
         trace.omit(SPARSE)
         names = [name for name in names if not name.startswith("grad_out")]
     if trace.kind == "rule" or any(name.startswith("grad_out") for name in names):

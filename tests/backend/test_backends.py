@@ -177,7 +177,7 @@ def measure(function):
 def render(lowering):
     f, k, b = lowering.forward, lowering.keep, lowering.backward
     kept = "".join(f"{expression}, " for expression in lowering.kept)
-    residuals = "".join(f", {name}" for name in lowering.residuals)
+    residuals = "".join(f", {name}" for name in lowering.residuals.names)
     return (
         f"def forward(tin):\\n{f.indented(4)}    return {f.result}\\n\\n\\n"
         f"def keep(tin, output{lowering.arguments}):\\n{k.indented(4)}    return ({kept})\\n\\n\\n"

@@ -148,9 +148,8 @@ def keep_for(token: str, value: str) -> str:
     """Give a value to one token for good."""
     KEPT.owned[token] = value
     if len(KEPT.owned) > MOST_OWNED:
-        KEPT.owned.popitem(
-            last=False
-        )  # traces under its value are never found again, which is safe
+        # Traces under its value are never found again, which is safe.
+        KEPT.owned.popitem(last=False)
     return value
 
 

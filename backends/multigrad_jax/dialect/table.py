@@ -103,9 +103,8 @@ class Place:
         updated = self._at_rows(compute, *values)
         if updated is not None:
             return updated
-        x = self.value.trace.value(
-            self.value.node
-        )  # a value of its own: the update must not show in x
+        # A value of its own: the update must not show in x.
+        x = self.value.trace.value(self.value.node)
         if indexing.is_mask(self.index):
             return indexing.assigned(x, self.index, self._picked(x, compute, *values))
         if indexing.is_whole(self.index):
@@ -352,9 +351,8 @@ def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
 
 
 def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
-    wide = [
-        mode[0] or _is_double(call) for call in calls
-    ]  # a call with float64 is traced under 64 bits
+    # A call with float64 is traced under 64 bits.
+    wide = [mode[0] or _is_double(call) for call in calls]
     groups = {
         is_wide: iter(
             _trace_in([c for c, w in zip(calls, wide, strict=True) if w is is_wide], is_wide)

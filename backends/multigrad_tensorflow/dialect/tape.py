@@ -39,9 +39,8 @@ class Tape:
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         # while it records, all that is computed from a watched symbol depends on another node
-        self._watched: list[
-            tuple[Value, Node, Node]
-        ] = []  # with its node before and while recording
+        # With its node before and while recording.
+        self._watched: list[tuple[Value, Node, Node]] = []
         self._records = False
 
     def __enter__(self) -> Self:

@@ -191,9 +191,8 @@ def is_alike(context: Any, length: int) -> bool:
     """Return whether all replicas have this length."""
     try:
         return context.merge_call(are_alike, args=(length,))
-    except (
-        RuntimeError
-    ):  # a function traced within a replica cannot ask: known lengths count as alike
+    # A function traced within a replica cannot ask: known lengths count as alike.
+    except RuntimeError:
         return True
 
 

@@ -211,9 +211,8 @@ def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
     # tf.vectorized_map drops pad's constant_values and fills with 0 (2.21).
     inside = tf.pad(tf.ones_like(x, tf.bool), pairs)
     with np.errstate(over="ignore"):  # a number too large for the dtype is inf
-        border = x.dtype.as_numpy_dtype(
-            fill
-        )  # tf.constant refuses a float for an integer or a bool
+        # `tf.constant` refuses a float for an integer or a bool.
+        border = x.dtype.as_numpy_dtype(fill)
     return tf.where(inside, padded, tf.constant(border, x.dtype))
 
 

@@ -568,9 +568,8 @@ class LibraryTypes:
         oracle, dtype = self._oracle(), dtype_name(x.dtype)
         if oracle is not None and owner == self.library():
             mode = self._mode(owner)
-            if (
-                x.dtype == mode and id(x) not in self.trace.memory.outside
-            ):  # made here, perhaps by default
+            # Made here, perhaps by default.
+            if x.dtype == mode and id(x) not in self.trace.memory.outside:
                 self._note_mode()
             dtype = oracle.canonical(dtype, mode)
         is_weak = bool(getattr(x, "weak_type", False))

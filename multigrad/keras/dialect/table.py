@@ -280,9 +280,8 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         name: substitute(value, trace) if is_activation(value) else value
         for name, value in vars(self).items()
     }
-    made = object.__new__(
-        type(self)
-    )  # a copy whose Keras functions, such as an activation, take symbols
+    # A copy whose Keras functions, such as an activation, take symbols.
+    made = object.__new__(type(self))
     held.update(
         {
             name: substitute(MethodType(method, made), trace)
@@ -328,9 +327,8 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
         return functools.partial(substitute(function, trace), **options)
 
     outputs = self._run_through_graph(inputs, operation_fn=called)
-    is_one = (
-        isinstance(outputs, list | tuple) and len(outputs) == 1
-    )  # Keras unpacks a single output
+    # Keras unpacks a single output.
+    is_one = isinstance(outputs, list | tuple) and len(outputs) == 1
     return outputs[0] if is_one else outputs
 
 

@@ -117,9 +117,8 @@ class Changes:
     def renew(self) -> None:
         """Replace the layer's methods for the rules that act now, or restore them."""
         held = vars(self.layer)
-        keeps = (
-            None if self.run is not None else self.owner
-        )  # a composite names this layer to have no rule
+        # A composite names this layer to have no rule.
+        keeps = None if self.run is not None else self.owner
         acts = [(each, each.rules_in(self.layer)) for each in self.handles if each is not keeps]
         ruled = [each for each, rules in acts if rules]
         self.scope = None

@@ -256,9 +256,8 @@ def _by_values(
 def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
     """Return a tensor in the dtype and shape of a loop's carry."""
     shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
-    if (
-        operand.value.node.type.dtype == INT64
-    ):  # an argument may be int64; integers made here are not
+    # An argument may be int64; integers made here are not.
+    if operand.value.node.type.dtype == INT64:
         dtype = INT64
     if dtype not in (T, *DTYPES):
         raise Unknown(f"a loop that carries {dtype}")

@@ -205,9 +205,8 @@ def gather(step: Step) -> Operand:
     taken = take_flat(x, _broadcast(found.flat, step.shape))
     if found.inside is None:
         return step.result(taken)
-    if (
-        mode is GatherScatterMode.PROMISE_IN_BOUNDS
-    ):  # jax reads the nearest one, which gets no gradient
+    # JAX reads the nearest one, which gets no gradient.
+    if mode is GatherScatterMode.PROMISE_IN_BOUNDS:
         return step.result(xp.where(found.inside, taken, xp.stop_gradient(taken)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:

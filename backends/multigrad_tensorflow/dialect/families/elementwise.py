@@ -127,9 +127,8 @@ def squared_difference(x: Any, y: Any) -> Tensor:
 def polygamma(a: Any, x: Tensor) -> Tensor:
     if isinstance(a, Value) or int(a) != a:
         raise TypeError("polygamma of a static integer order only")
-    return composites.polygamma(
-        a, x, math.nan
-    )  # NaN at the poles of an even order, as in TensorFlow
+    # NaN at the poles of an even order, as in TensorFlow.
+    return composites.polygamma(a, x, math.nan)
 
 
 def polyval(coeffs: Any, x: Tensor) -> Tensor:

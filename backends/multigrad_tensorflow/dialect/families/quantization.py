@@ -83,10 +83,11 @@ def _as_tensor(inputs: Tensor, end: Any) -> Any:
 def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any, ...]:
     first, last = float(narrow_range), float(2**num_bits - 1)
     span = xp.where(xp.equal(high - low, 0), last - first, high - low)
+    # Each rounded once, as in TensorFlow.
     scale, inverse = (
         span / (last - first),
         (last - first) / span,
-    )  # each rounded once, as in TensorFlow
+    )
     zero = first - low / scale
     whole = xp.trunc(zero)
     nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero
