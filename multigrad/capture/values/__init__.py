@@ -1,1 +1,1 @@
-"""What stands for a tensor while code is captured, and what it answers."""
+"""Symbolic values: the tracers of a capture, their attributes, methods and indexing."""

@@ -1,8 +1,7 @@
-"""The table of what a symbol answers: for each attribute of a library's tensor, whether it is
-modelled, a fact, or refused.
+"""The table of a symbol's attributes: for each of a library's tensor, modelled, a fact, or refused.
 
-A name without a row is refused too, and fails a test, which walks through each library's class: a
-new attribute is to be decided on. Other forms in which Python asks a value are in `FORMS`.
+A name without a row is refused too, and fails a test that walks through each library's class, so
+that a new attribute gets a decision. Other ways in which Python reads a value are in `FORMS`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ Refusals = Callable[[str], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a symbol does when it is asked for one attribute.
+    """What a symbol does when one attribute is read.
 
     Attributes:
-        kind: modelled: recorded as the library means it; fact: fixed for the capture, which is
-            repeated; refused: the function runs as it is; absent: an AttributeError, as the
+        kind: modelled: recorded with the library's meaning; fact: fixed for the capture, which is
+            repeated; refused: the function runs unconverted; absent: an AttributeError, since the
             library's tensors have no such attribute.
         reason: why it is refused.
     """
@@ -53,7 +52,7 @@ BUFFER = "which hands the memory to another library"
 PRIVATE = "which is private to the library"
 OBJECT = "which is Python's own of the real object"
 
-# What Python's protocols may ask, and what no symbol has a sound answer to.
+# Python protocols that no symbol can answer soundly.
 NEVER: dict[str, str] = {
     **dict.fromkeys(("__array__", "__reduce_ex__", "__tf_tensor__"), NUMBERS),
     **dict.fromkeys(("__contains__", "__iter__", "__reversed__"), VALUES),
@@ -89,8 +88,9 @@ NUMPY = {
 
 
 def refusals(groups: Mapping[str, str]) -> Refusals:
-    """Return a function that gives the reason for refusing an attribute, or None. The groups map
-    reasons to names, in which `*` matches any letters.
+    """Return a function that gives the reason for refusing an attribute, or None.
+
+    The groups map reasons to names, in which `*` matches any letters.
     """
     exact: dict[str, str] = {}
     patterns: list[tuple[str, str]] = []
@@ -111,11 +111,13 @@ def refusals(groups: Mapping[str, str]) -> Refusals:
 
 
 def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | None:
-    """Return the row of an attribute in a library (None: not known which), None where it has none.
+    """Return the row of an attribute in a library, or None if it has none.
 
     Args:
+        dialect: the library's; None: it is not known.
         kind: the class of symbols, whose own attributes are the first part of the table.
     """
+    # The order decides: facts, protocols, the library's own attributes, our methods, refusals.
     if name in FACTS:
         return FACT
     if name in NEVER:
@@ -136,11 +138,11 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
 
 
 def check_callers(value: Value, name: str) -> None:
-    """Check that the caller has set no attribute of this name on an argument, which is a fact.
+    """Check that the caller has not set an attribute of this name on an argument, which is a fact.
 
     Raises:
         TraceError: the caller has.
-        AttributeError: nobody knows which library's tensor it is, and the caller's has none.
+        AttributeError: the library of the tensor is not known, and the caller has set none.
     """
     trace, node = value.trace, value.node
     if trace.kind == "rule" or node.op is not ops.INPUT or node.type.kind != "tensor":
@@ -180,7 +182,7 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
 
 
 def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
-    """Return a handler for a method without a row from a library that tells how it computes it."""
+    # A method without a row, of a library that can tell how it computes it.
     if dialect is None or dialect.other_way is None or name in methods.REFUSED:
         return None
     if dialect.refusals is not None and dialect.refusals(name) is not None:
@@ -189,8 +191,7 @@ def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[...,
     return None if method is None else dialect.other_way(method)
 
 
-# Other forms in which Python asks a value: the form, what becomes of it for a number, and for a
-# tensor.
+# Other ways in which Python reads a value: the form, its kind for a number and for a tensor.
 FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
     ("if x, while x, x and y, not x", "fact", "refused", VALUES),
     ("the same of a function's tensor of one element", "fact", "modelled", "all ways, up to 16"),

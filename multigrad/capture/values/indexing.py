@@ -1,8 +1,8 @@
-"""Indices: what `x[index]` picks, and what `x[index] = value` makes of the whole tensor; several
-numbers for an axis (`x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`) and constant masks among them.
+"""Indexing: the elements of `x[index]`, and the tensor after `x[index] = value`, also with several
+numbers for an axis (`x[:, [0, 2]]`, `x[[0, 1], [2, 0]]`) and constant masks.
 
-One list alone is taken along its axis, for every rank and length. For any other NumPy itself says
-which elements an index picks of a tensor of this shape, which is a fact of the capture then.
+A single list is taken along its axis, for every rank and length. For any other index NumPy itself
+tells the elements that it picks of a tensor of this shape, which becomes a fact of the capture.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
         outside, fill: see `index_tensors.taken`.
 
     Raises:
-        TypeError: it is not captured, or points outside.
+        TypeError: the index is not captured, or out of range.
     """
     items = _read_items(x, index)
     if holds_places(index):
@@ -66,14 +66,15 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
 def put_at(
     x: Any, index: Any, value: Any, outside: str | None = None
 ) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and what stands there once a value is at the one with them.
+    """Return an index without arrays, and the new contents of that part after a value is put.
 
-    Of two values at one place the last stays.
+    Of two values for one place the last stays.
 
     Raises:
-        TypeError: it is not captured, or points outside.
+        TypeError: the index is not captured, or out of range.
     """
     items = _read_items(x, index)
+    # In torch an overwritten value of a repeated place gets a gradient, which the op version gives.
     is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
     if holds_places(index) or is_repeated:
         _check_apart(x, items)
@@ -98,11 +99,10 @@ def put_at(
 def add_at(
     x: Any, index: Any, value: Any, outside: str | None = None
 ) -> tuple[tuple[Any, ...], Tensor]:
-    """Return an index without arrays, and what stands there once a value is added at symbolic
-    places.
+    """Return an index without arrays, and the new contents of that part after a value is added.
 
     Raises:
-        TypeError: it is not captured, or points outside.
+        TypeError: the index is not captured, or out of range.
     """
     items = _read_items(x, index)
     _check_apart(x, items)
@@ -111,8 +111,9 @@ def add_at(
 
 
 def told_outside(x: Any, index: Any) -> Any:
-    """Return an index whose constants are symbolic where one is known to lie outside, which means
-    something in the library.
+    """Return an index whose constants become symbolic if one is known to be out of range.
+
+    Libraries give such an index a meaning (clip, drop), which only symbolic indices have.
     """
     shape = known_shape(x) if habits_of(x.trace).outside[0] != "refused" else None
     items = index if isinstance(index, tuple) else (index,)
@@ -130,7 +131,7 @@ def told_outside(x: Any, index: Any) -> Any:
 
 
 def _check_apart(x: Any, items: list[Any]) -> None:
-    """Check that integers beside arrays mean the same whether they come first or not."""
+    # Integers apart from an array put their axes first, which only some libraries' symbols do.
     read = (np.ndarray, Value)
     among = [i for i, item in enumerate(items) if isinstance(item, read) or _is_integer(item)]
     if not habits_of(x.trace).integers_first and among != list(range(among[0], among[-1] + 1)):
@@ -164,18 +165,18 @@ def _put_flat(x: Any, places: Array, value: Any) -> Tensor:
 
 
 def _sources(places: Array, length: int) -> Array:
-    """Return for each of so many places which value it gets: its number, or -1."""
+    # For each place, the number of the last value put there, or -1.
     source = np.full(length, -1)
     source[places.ravel()] = np.arange(places.size)
     return source
 
 
 def _find_places(x: Any, items: list[Any]) -> Array:
-    """Return the number of each element that an index picks, of a tensor made flat."""
+    # The flat position of each element that an index picks.
     shape = tuple(x.shape)
     whole = np.arange(np.prod(shape, dtype=int)).reshape(shape)
     try:
-        if habits_of(x.trace).integers_first:  # integers come first, and are none of the arrays
+        if habits_of(x.trace).integers_first:  # integers are applied first, not as arrays
             whole, items = whole[_basic(items)], _without_basic(items)
         places = whole[tuple(items)]
     except IndexError as error:
@@ -186,7 +187,7 @@ def _find_places(x: Any, items: list[Any]) -> Array:
 
 
 def _find_row(x: Any, items: list[Any]) -> int | None:
-    """Return where an index's one list stands, if it is taken along its axis for any shape."""
+    # The position of an index's only list, if it can be taken along its axis for any shape.
     rows = [i for i, item in enumerate(items) if isinstance(item, np.ndarray)]
     if len(rows) != 1 or items[rows[0]].ndim != 1 or items[rows[0]].dtype.kind == "b":
         return None
@@ -203,7 +204,7 @@ def _is_integer(item: Any) -> bool:
 
 
 def _basic(items: list[Any]) -> tuple[Any, ...]:
-    """Return an index that leaves the axes of its arrays whole."""
+    # The index with the axes of its arrays left whole.
     found: list[Any] = []
     for item in items:
         if isinstance(item, Value):
@@ -216,7 +217,7 @@ def _basic(items: list[Any]) -> tuple[Any, ...]:
 
 
 def _without_basic(items: list[Any]) -> list[Any]:
-    """Return the items of an index that remain to be applied after `_basic(items)`."""
+    # The items that remain to be applied after `_basic(items)`.
     kept = [item for item in items if not _is_integer(item)]
     return [WHOLE if item is None or isinstance(item, slice) else item for item in kept]
 
@@ -227,7 +228,7 @@ def _part(x: Any, items: list[Any]) -> Any:
 
 
 def _axis_of(items: list[Any], row: int) -> int:
-    """Return which axis of `_part` a list indexes, counted from the end behind an ellipsis."""
+    # The axis of `_part` that a list indexes, counted from the end after an ellipsis.
     before = _without_basic(items[:row])
     if any(item is Ellipsis for item in before):
         return -1 - len(_without_basic(items[row + 1 :]))
@@ -243,18 +244,13 @@ def _read_items(x: Any, index: Any) -> list[Any]:
 
 
 def _checked(item: Any) -> Any:
-    """Return an item that is no array, an integer as Python's."""
     if isinstance(item, bool | np.bool_):
         raise TypeError("it indexes by one bool; use xp.where(condition, tensor, 0.0)")
     return operator.index(item) if _is_integer(item) else item
 
 
 def _read(x: Any, item: Any) -> Any:
-    """Return an array of an index as NumPy's, or a symbolic one.
-
-    Raises:
-        TypeError: it holds anything but integers or bools, or they are not known.
-    """
+    # As NumPy's array, or a symbolic one; anything but known integers or bools is a TypeError.
     if isinstance(item, Value):
         if not holds_places(item):
             if item.node.type.dtype != BOOL:
@@ -273,9 +269,7 @@ def _read(x: Any, item: Any) -> Any:
 
 
 def _as_numbers(items: Any) -> Any:
-    """Return nested lists with Python numbers in place of symbolic ones, for which their facts are
-    needed.
-    """
+    # Nested lists with symbolic numbers made Python's, which become facts.
     if isinstance(items, list | tuple):
         return [_as_numbers(item) for item in items]
     return items if isinstance(items, bool | np.bool_) else operator.index(items)
@@ -336,9 +330,7 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
 
 
 def _over_axes(mask: Any, x: Any) -> Value:
-    """Return a mask for the first axes of x, to which it belongs, where broadcasting takes the
-    last.
-    """
+    # A mask belongs to the first axes of x, where broadcasting would take the last.
     own, whole = mask.node.type.shape, x.node.type.shape
     if own == SCALAR_SHAPE or (own == whole and own != UNKNOWN):
         return mask
@@ -354,7 +346,7 @@ def _over_axes(mask: Any, x: Any) -> Value:
 
 
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
-    """Return x with a value at a static index."""
+    # The places are found by assigning to ones: a static index needs no gather.
     try:
         with x.trace.backward.plainly():
             part = xp.getitem(x, index)
@@ -368,9 +360,7 @@ def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
 
 
 def new_axis(index: Any) -> int | None:
-    """Return where an index that does nothing else makes an axis: `[None]`, `[:, None]`, `[...,
-    None]`.
-    """
+    """Return the axis that an index which does nothing else inserts: `[None]`, `[..., None]`."""
     items = index if isinstance(index, tuple) else (index,)
     if sum(item is None for item in items) != 1 or not all(i is None or is_whole(i) for i in items):
         return None
@@ -397,12 +387,13 @@ def is_mask(index: Any) -> bool:
 
 
 class Picked:
-    """`x[mask]`: how many elements that is, nobody knows; it can be computed with element by
-    element, summed, and assigned to the same mask.
+    """`x[mask]`, whose number of elements is not known.
+
+    It takes part in elementwise functions, can be summed, and assigned to the same mask.
     """
 
     __slots__ = ("mask", "whole")
-    value = None  # it is no variable, which would hold a tensor there
+    value = None  # a variable would hold a tensor there; this tells that it is none
 
     def __init__(self, whole: Value, mask: Value) -> None:
         self.whole = whole
@@ -429,16 +420,15 @@ class Picked:
         return partial(self._call, name)
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Picked:
-        """Return the result of an elementwise method; a name ending in "_" updates in place."""
+        # A name that ends in "_" updates in place: only this copy.
         own = name.removesuffix("_")
         found = self._combine(lambda x, *given: getattr(x, own)(*given, **kwargs), self, *args)
         if own == name:
             return found
-        self.whole = found.whole  # in place, of what is a copy
+        self.whole = found.whole
         return self
 
     def _total(self, name: str, **options: Any) -> Value:
-        """Return the sum or the mean of what is picked."""
         if options:
             raise self._refuse()
         x, mask = self.whole, _over_axes(self.mask, self.whole)
@@ -480,9 +470,8 @@ class Picked:
         raise self._refuse()
 
     def _combine(self, compute: Callable[..., Any], *operands: Any) -> Picked:
-        """Compute on whole tensors, where all operands are picked by one mask or are one number,
-        element by element.
-        """
+        # All operands must be picked by the same mask, or be one number; then whole tensors
+        # compute.
         wholes: list[Any] = []
         for operand in operands:
             if isinstance(operand, Picked) and operand.mask.node is self.mask.node:
@@ -503,8 +492,6 @@ class Picked:
 
 
 def _of_picked(compute: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Picked]:
-    """Return an operator of what is picked."""
-
     def operate(self: Picked, *others: Any) -> Picked:
         return (
             self._combine(compute, *others, self)
@@ -522,8 +509,8 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 
 def is_per_element(node: Node, sources: Sequence[Node]) -> bool:
-    """Return whether each element of a value depends on that element of the sources alone, and on
-    those without axes.
+    """Return whether each element depends on the same element of the sources
+    and on numbers only.
     """
     if node in sources:
         return True

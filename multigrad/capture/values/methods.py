@@ -1,7 +1,7 @@
 """Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name.
 
-The names and defaults are those that tensor libraries share; where two of them differ (`std`: n or
-n - 1) the keyword used, then the modules that the rule mentions, decide.
+Names and defaults are those that tensor libraries share. Where two differ (`std`: n or n - 1), the
+keyword decides, then the modules that the rule mentions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tensor = Any
 
 
 def axis_of(dim: Any, axis: Any) -> Any:
-    """Return the axis given under either name."""
+    """Return the axis, given under either name."""
     if dim is not MISSING and dim is not None and axis is not MISSING:
         raise TypeError("give dim or axis, not both")
     given = axis if dim is MISSING or dim is None else dim
@@ -46,7 +46,7 @@ def kept(keepdim: Any, keepdims: Any) -> bool:
     """Return whether reduced axes stay, given under either name.
 
     Raises:
-        TypeError: it is a dtype, which NumPy takes in the same place.
+        TypeError: it is a dtype, which NumPy takes in the same position.
     """
     for given in (keepdim, keepdims):
         if not isinstance(given, bool | int | np.bool_):
@@ -55,7 +55,7 @@ def kept(keepdim: Any, keepdims: Any) -> bool:
 
 
 def reduction(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a reduction that takes torch's names and NumPy's."""
+    """Return a reduction that takes torch's parameter names and NumPy's."""
 
     @functools.wraps(record)
     def reduce(
@@ -73,7 +73,7 @@ def reduction(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def extreme(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
+    """Return a handler of `x.max()` and `x.max(axis=...)`; with a dim, torch returns places too."""
     name = record.__name__
 
     def reduce(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -95,7 +95,7 @@ def norm(x: Tensor, p: Any = 2, dim: Any = MISSING, keepdim: bool = False) -> Te
 
 
 def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a measure of spread that takes torch's names and NumPy's."""
+    """Return a measure of spread that takes torch's parameter names and NumPy's."""
 
     @functools.wraps(record)
     def deviate(
@@ -120,6 +120,7 @@ def deviation(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any) -> Any:
+    # From the explicit to the implied: correction, ddof, unbiased, NumPy's axis=, the library.
     if correction is not MISSING:
         return correction
     if ddof is not MISSING:
@@ -136,7 +137,7 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Limited on one side or both; unlike that of `maximum`, the gradient passes at a limit."""
+    # Unlike at the limits of `maximum`, the whole gradient passes at a limit, in some releases.
     if is_float(x.node.type) and not passes_at(x.trace, "clamp"):
         return composites.clamp_stopping(x, min, max)
     if not is_float(x.node.type) or (min is None) == (max is None):
@@ -159,7 +160,7 @@ def to(
     non_blocking: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """Change dtype; a rule stays on its input's device, so no other is taken."""
+    # Change the dtype; a rule stays on its input's device, so a device is ignored.
     flags = [given for given in args if isinstance(given, bool)]  # non_blocking, copy
     for given in args:
         x = places.as_tensor(x, given) if isinstance(given, Value) else x
@@ -200,7 +201,7 @@ def identity(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself, or a copy, which depends on the strides; a rule's lie in order."""
+    # Itself or a copy, which depends on the strides; a rule's tensors count as contiguous.
     is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
     if str(memory_format) not in ("None", "torch.contiguous_format"):
         return memory.in_format(x, memory_format)
@@ -235,7 +236,7 @@ def div(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 
 def fill(x: Tensor, value: Any) -> None:
-    """NumPy's, which is in place and returns nothing."""
+    # NumPy's method, in place; it returns nothing.
     x.update(xp.full_like(x, value))
 
 
@@ -253,7 +254,7 @@ def is_floating_point(x: Tensor) -> bool:
 
 
 def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
-    """A tensor of one number on x's device: of a symbolic shape, or a constant."""
+    """Return a tensor of one number on x's device: of a symbolic shape, or a constant."""
     if isinstance(size, SymbolicShape):
         return xp.full_like(size.value, fill_value, creation.weak(dtype))
     lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
@@ -264,7 +265,6 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
 
 
 def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
-    """Return the value of a `new_*` method in the given dtype, or in that of x."""
     if is_exact(x.trace):
         return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
     return value if creation.weak(dtype) is None else cast(value, "bool")
@@ -288,7 +288,7 @@ def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]
     return {name: called(record) for name, record in handlers({reductions: names}).items()}
 
 
-# In torch functions are called as these methods are.
+# torch has these as functions with the same parameters.
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
     **spelled("""
         fmax; fmin; copysign; frac; floor_divide; remainder; fmod; hypot; atan2: arctan2 atan2;
@@ -341,7 +341,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     ),
 }
 
-# Torch's in-place methods end in "_"; those that have no other form:
+# In-place methods of torch, which end in "_", that have no other form.
 IN_PLACE: dict[str, Callable[..., Any]] = {
     "bernoulli_": composites.bernoulli_anew,
     "copy_": copy_from,

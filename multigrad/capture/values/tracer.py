@@ -1,8 +1,8 @@
-"""The tracer value `V`: records through every protocol that array libraries offer.
+"""The tracer value `V`, which records through every protocol that array libraries offer.
 
-`__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`, Python
-operators (from `Value`) and tensor methods. No framework is imported: a protocol hands over the
-function, a dialect table says what it means.
+These are `__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`,
+Python operators (from `Value`) and tensor methods. No framework is imported: a protocol passes the
+function, and a dialect's table gives its meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..symbols.symbols import KnownShape, Number, SymbolicDevice, SymbolicDType,
 from . import indexing, methods
 from .attributes import ABSENT, check_callers, find_method, find_row
 
-# What stands for the operators in which a number of NumPy's is at the left: by its method there.
+# The reflected operator by ufunc: a NumPy number on the left calls the ufunc instead.
 REFLECTED = {
     np.add: "__radd__",
     np.subtract: "__rsub__",
@@ -49,7 +49,7 @@ REFLECTED = {
     np.equal: "__eq__",
     np.not_equal: "__ne__",
 }
-# Attributes that TensorFlow's functions look for in whatever they are given.
+# Attributes that TensorFlow's functions look for in all arguments.
 PROBED = ("graph", "is_tensor_like")
 
 
@@ -63,8 +63,8 @@ class V(Value):
     # --- attributes every tensor has --------------------------------------------------------------
     @property
     def __class__(self) -> type:
-        # `match` and `singledispatch` ask here; a library in C must not be told that it has a
-        # tensor.
+        # `match` and `singledispatch` read this; a C library, told that it is a tensor, would read
+        # its memory.
         return class_of(self) if asks_for_class(self.trace) else type(self)
 
     @property
@@ -97,7 +97,7 @@ class V(Value):
 
     @property
     def size(self) -> Any:
-        """An integer as in NumPy, a method as in torch, both where the library is not known."""
+        """An integer as in NumPy, a method as in torch, both if the library is not known."""
         names = self.trace.reading.libraries or (self.trace.reading.dialect,)
         tensors = [dialect.tensor for dialect in map(find_dialect, names) if dialect is not None]
         is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
@@ -157,7 +157,7 @@ class V(Value):
         return self.shape[0].__index__()
 
     def _rows(self) -> Iterator[Any] | None:
-        """Yield a function's rows, of which the number is a fact; of a rule's there is none."""
+        # A function's number of rows becomes a fact; a rule's tensor cannot be iterated.
         if self.trace.kind == "rule" or self.node.type.kind == "scalar" or self.is_number:
             return None
         if self.ndim == 0:
@@ -176,7 +176,7 @@ class V(Value):
         first = args[0]
         is_number = isinstance(first, np.generic) or (type(first) is np.ndarray and first.ndim == 0)
         if function in REFLECTED and not kwargs and is_number:
-            # It leaves an operator to no one.
+            # A NumPy number does not return NotImplemented, so Python never tries our operator.
             return getattr(self, REFLECTED[function])(args[0][()])
         if method != "__call__":
             raise self.trace.error(
@@ -206,7 +206,7 @@ class V(Value):
         raise self.trace.error(f"turns a symbolic tensor into a NumPy array{advice}")
 
     def __tf_tensor__(self, dtype: Any = None, name: Any = None) -> Any:
-        # TensorFlow asks its dispatcher only after a TypeError.
+        # TensorFlow tries its dispatcher only after a TypeError.
         raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
 
     # --- methods ----------------------------------------------------------------------------------
@@ -215,11 +215,10 @@ class V(Value):
         return Item(self.trace, self.node)
 
     def as_whole(self) -> Whole:
-        """Return the same for an integer."""
         return Whole(self.trace, self.node)
 
     def __getattr__(self, name: str) -> Any:
-        if name in SLOTS:  # Dynamo looks at one that is being made
+        if name in SLOTS:  # Dynamo reads slots of a value that is still being made
             raise AttributeError(name)
         if self.notes and name in self.notes:
             return self.notes[name]
@@ -228,13 +227,13 @@ class V(Value):
         own = find_dialect(self.trace.reading.dialect)
         if own is not None and name in own.attributes:
             return own.attributes[name](self)
-        if own is not None and name.startswith(own.hints):  # that nobody has given here
+        if own is not None and name.startswith(own.hints):  # a hint that nobody has set
             raise AttributeError(name)
-        # The methods that the libraries share tell where they differ.
+        # With several libraries possible, the shared methods report where these differ.
         if len(self.trace.reading.libraries) > 1:
             own = None
         is_asked = is_asked_by(self.trace.source.codes)
-        # A library in C looks for protocols from within the user's line.
+        # A C library probes for protocols while the user's line is the innermost Python frame.
         if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
             raise AttributeError(name)
         row = find_row(name, own, type(self))
@@ -258,26 +257,26 @@ class V(Value):
         raise self.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
 
     def refuse(self, name: str) -> None:
-        """Refuse to say whether it has an attribute that it does not answer."""
+        """Refuse to tell whether a symbol has an attribute that it does not answer."""
         row = find_row(name, find_dialect(self.trace.reading.dialect), type(self))
         if row is not None and row.kind == "refused" and name not in dir(type(self)):
             raise self.trace.error(f"looks for .{name}, {row.reason}")
 
     def _is_others(self, name: str) -> bool:
-        """Return whether an attribute that NumPy lacks is used: its constants stand beside all
-        libraries.
-        """
+        # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
+        # theirs.
         return self.trace.reading.dialect == "numpy" and uses_attribute(name, depth=3)
 
     # --- in-place updates: the value names another node from then on ------------------------------
     def update(self, value: Any) -> Any:
-        """Take a new value of the same type, for everyone who holds this one.
+        """Take a new value of the same type, for all names of this one.
 
-        What is of another dtype is cast, and what is smaller is repeated, as every library does in
-        place. An update of `x[index]` reaches x, and an update of x reaches `x[index]`.
+        A value of another dtype is cast and a smaller one repeated, as in every library. An update
+        of `x[index]` reaches x, and an update of x reaches `x[index]`.
         """
         old, new = self.node, value.node
         self._check_own_memory()
+        # Order: whose memory it is, the dtype, the shape, gradients, then the base of a view.
         if not (memory.settle(self) and all(map(memory.is_view, self._all_views()))):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
@@ -300,13 +299,13 @@ class V(Value):
                 raise self.trace.error(f"updates a view of another tensor{advice}")
             self.base.update(whole)  # and with it this view
         else:
-            if old.op is ops.INPUT:  # of which the caller would see it
+            if old.op is ops.INPUT:  # the caller would see the update
                 self.trace.memory.updates.setdefault(old, self.trace.source.location())
             self._replace(new)
         return self
 
     def _all_views(self) -> Iterator[Value]:
-        """Yield what looks at this value, directly or through another view."""
+        # Views of this value, directly or through another view.
         for ref in self.views:
             view = ref()
             if isinstance(view, V):
@@ -314,7 +313,7 @@ class V(Value):
                 yield from view._all_views()
 
     def _replace(self, node: Node) -> None:
-        """Take another node, and look at it anew through every view."""
+        # Every view looks at the new node.
         before, self.node = self.node, node
         for ref in self.views:
             view = ref()
@@ -322,7 +321,7 @@ class V(Value):
                 view._replace(_look_anew(view, before, node))
 
     def _check_own_memory(self) -> None:
-        """A cast to the own dtype returns its operand, which an update reaches: know that dtype."""
+        # A cast to a tensor's own dtype is no copy, so an update must know whether it is one.
         if "dtype" in self.trace.facts:
             return
         for value in (self, *self._all_views()):
@@ -331,17 +330,15 @@ class V(Value):
                 raise NeedsConcrete("dtype")
 
     def _may_repeat(self, new: Type) -> bool:
-        """Return whether a new value may be smaller than this one; if it is larger, that is said
-        when it runs.
-        """
+        # Whether a value may be smaller than this one; if it turns out larger, the run says so.
         old = self.node.type.shape
         known = old == INPUT_SHAPE and (new.shape == SCALAR_SHAPE or keeps_rank(new.shape))
         told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
         return new.shape != old and (known or told_later)
 
     def _updated(self, name: str, other: Any) -> Any:
-        # Numbers are immutable, so an augmented assignment binds the name anew; so are some
-        # libraries' arrays.
+        # Numbers and some libraries' arrays are immutable: an augmented assignment binds the name
+        # anew.
         value, library, own = AUGMENTED[name](self, other), self.trace.reading.dialect, __name__
         dialect = find_dialect(library)
         mutable = library in ("", own.partition(".")[0])
@@ -365,13 +362,13 @@ for _name in AUGMENTED:
 
 
 class Item(Number, V):
-    """The number in a tensor of one element."""
+    """The symbolic number in a tensor of one element."""
 
     __slots__ = ()
 
 
 class Whole(Item):
-    """The integer in one."""
+    """The symbolic integer in a tensor of one element."""
 
     __slots__ = ()
     kind = int
@@ -391,13 +388,12 @@ class Size(V):
 
 
 def _size(of: V, dim: int | None = None) -> Any:
-    """torch's `size()`, which equals no number."""
     return of.shape if dim is None else of.shape[dim]
 
 
 @functools.cache
 def method_named(name: str) -> Callable[..., Any]:
-    """Return a function that calls the tensor method with this name."""
+    # Cached: a type oracle is asked by function, so each name must give one object.
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(x, name)(*args, **kwargs)
@@ -408,7 +404,7 @@ def method_named(name: str) -> Callable[..., Any]:
 
 @dataclass(slots=True, eq=False)
 class _Bound:
-    """A method of a symbolic value, waiting for its arguments."""
+    """A method of a symbolic value that waits for its arguments."""
 
     method: Any
     value: V
@@ -434,17 +430,17 @@ class _Bound:
         return self.value.update(result) if self.updates else result
 
 
-# --- views: what an update of one makes of its base, and how it looks anew ------------------------
-# A chain is followed link by link: each knows its base, and its node is one op of the base's node,
-# or that node itself.
+# --- views: writing into one updates its base, and an update of the base is seen through it -------
+# A chain is followed link by link: each view knows its base, and its node is one op of the base's
+# node, or that node itself.
 
-# What moves every element to one other place, which its VJP undoes.
+# Ops that move every element to another place, which their VJP undoes.
 ORDERS = (ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS)
 SHAPES = (ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.EXPAND_DIMS)
 
 
 def _written(view: Value, value: Value) -> Any:
-    """Return a view's base after `value` is written into the view, or None if that is not known."""
+    # The base after a value is written into the view; None if that is not known.
     base: Any = view.base
     node = view.node
     if not memory.is_view(view):
@@ -458,16 +454,15 @@ def _written(view: Value, value: Value) -> Any:
     if node.op in ORDERS and node.op.vjp is not None:
         (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
         return whole
-    if node.op is ops.CALL:  # another name
+    if node.op is ops.CALL:  # the same value under another name
         return value
-    # A class gives its own gradient: none is taken through what is recorded of its forward.
+    # A class gives its own gradient, so no gradient is taken through its recorded forward.
     is_forward = view.trace.kind == "imported function" and not view.trace.backward.is_running
     is_cut = node.op is ops.STOP_GRADIENT and (is_forward or not carries_gradient(base.node))
     return value if is_cut else None
 
 
 def _look_anew(view: Value, before: Node, after: Node) -> Node:
-    """Return a view's node where that of its base has become another."""
     seen = view.node
     if seen is before:
         return after
@@ -479,7 +474,7 @@ SLOTS = frozenset(Value.__slots__)
 
 
 class Attributed(V):
-    """A symbol of a function, which takes attributes where its library's tensors do."""
+    """A function's symbol, which takes attributes if its library's tensors do."""
 
     __slots__ = ()
 

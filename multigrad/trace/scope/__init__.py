@@ -1,1 +1,1 @@
-"""What is read besides arguments: the rule in force, what names mean, where draws come from."""
+"""Ambient state that code reads besides its arguments: rules in force, names, draws."""

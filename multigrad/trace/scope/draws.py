@@ -1,4 +1,4 @@
-"""Where the random keys of calls come from: a key that counts its calls, or a generator."""
+"""The source of the random keys of calls: a key with a counter of calls, or a generator."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ...graph.random import REPLAYED, key_from_int
 from ...graph.support.class_bases import dataclass
 from ...graph.support.threads import SERIALS, make_lock
 
+# Held while a counter is read and advanced, so that no two threads get the same number.
 _counting = make_lock()
 
 
@@ -46,7 +47,7 @@ class Counter:
         return self.start + self.number_in(BRANCH.get())
 
     def number_in(self, branch: Branch | None) -> int:
-        """Return how many calls there were, as a branch sees it."""
+        """Return the number of calls so far, as a branch sees it."""
         if branch is None or branch is self.home:
             return self.number
         began = branch.began.get(self)
@@ -72,13 +73,12 @@ class Counter:
 
 @dataclass(slots=True, eq=False)
 class Branch:
-    """Where calls are counted apart: one of several that run the same code beside each other, each
-    of which counts on from where they parted.
+    """One of several branches that run the same code; each counts on from where they parted.
 
     Attributes:
         outer: the branch that they parted in.
-        began: by counter, where they parted; one mapping for all of them.
-        numbers: by counter, the calls in this one.
+        began: the number at which they parted, by counter; one mapping for all of them.
+        numbers: the calls in this branch, by counter.
     """
 
     outer: Branch | None
@@ -86,21 +86,23 @@ class Branch:
     numbers: dict[Counter, int] = field(default_factory=dict)
 
 
+# Set by a backend while it records the branches of a `cond`; None outside any.
 BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
 
 
 def part(number: int) -> list[Branch]:
-    """Return branches of what runs here."""
+    """Return new branches of the code that runs here."""
     began: dict[Counter, int] = {}
     return [Branch(BRANCH.get(), began) for _ in range(number)]
 
 
 def join(branches: Sequence[Branch]) -> dict[Counter, int]:
-    """Count on here from where the branch stands that has counted most; return how far that is."""
+    """Count on from the branch that has counted most; return the steps by counter."""
     counters = {counter for branch in branches for counter in branch.numbers}
     most = {
         counter: max(branch.numbers.get(counter, 0) for branch in branches) for counter in counters
     }
+    # Whichever branch ran, the next key must be one that none of them has used.
     for counter, number in most.items():
         counter.advance(number)
     return most
@@ -108,12 +110,12 @@ def join(branches: Sequence[Branch]) -> dict[Counter, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
-    """Where the keys of calls come from.
+    """The source of the keys of calls.
 
     Attributes:
         key: two uint32, or a backend's own key object; call n draws from `fold_in(key, n)`.
-        counter: a Counter, where there is a key.
-        generator: gives each call its key, where there is none; None: the framework's own.
+        counter: a Counter if there is a key.
+        generator: returns the key of each call if there is none; None: the framework's own.
     """
 
     key: Any = None
@@ -121,15 +123,15 @@ class Draws:
     generator: Callable[[], Any] | None = None
 
     def next_key(self, backend: Backend) -> Any:
-        """Return the key of one call; in a region that runs again, that of its first run."""
-        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's are its own
+        """Return the key of one call; in a region that runs again, the key of its first run."""
+        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's own
             return self._draw(backend)
         return backend.compiler.on_draw(lambda: self._draw(backend))
 
     def _draw(self, backend: Backend) -> Any:
         if self.counter is not None:
             return backend.draws.fold_in(key_for(backend, self.key), next(self.counter))
-        replayed = REPLAYED.get()  # in a proof, what was drawn for the capture
+        replayed = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
         if replayed is not None:
             return next(replayed)
         return backend.draws.draw_key() if self.generator is None else self.generator()

@@ -1,9 +1,8 @@
-"""Keys for what users hand to us: by what it is, never by an `==`, a hash or a text of the user's
-own.
+"""Keys for users' objects by identity, never by the user's own `==`, hash or text.
 
-Numbers, words and tuples of them are equal where nothing tells them apart, so not 1 and True, nor
-0.0 and -0.0. Any other object is equal to itself alone; what it holds is part of the key too, as
-far as it is cheap to look at.
+Numbers, strings and tuples of them are equal if nothing distinguishes them: not 1 and True, nor 0.0
+and -0.0. Any other object is equal to itself only; its contents are part of the key too, as far as
+they are cheap to read.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ import numpy as np
 from ...backend.finding.discovery import entry_points
 
 EXACT = (bool, int, str, bytes, type(None), type(Ellipsis), type(NotImplemented), np.dtype)
-MOST_HELD = 256  # of what an object holds, and what that holds
+MOST_HELD = 256  # objects that are read inside one object, at any depth
 FIXED = (type, enum.Enum, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 _MISSING: Any = object()
 
 
 class Same:
-    """A key that is equal for the same object only, and keeps it alive only where Python knows no
-    other way.
+    """A key that is equal for the same object only.
+
+    It keeps the object alive only if Python offers no weak reference to it.
     """
 
     __slots__ = ("__weakref__", "_find", "_hash")
@@ -44,7 +44,7 @@ class Same:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Same):
             return False
-        # Python has one weak reference to an object, also when it is gone.
+        # Python has one weak reference (without callback) per object, which also outlives it.
         if self._find is other._find:
             return True
         item = self.item()
@@ -55,7 +55,7 @@ class Same:
 
 
 def owners_of(function: Any) -> tuple[Any, ...]:
-    """Return the objects that make a callable what it is; a bound method is new at each read."""
+    """Return the objects that identify a callable; a bound method is a new object at each read."""
     if isinstance(function, types.MethodType):
         return (function.__self__, *owners_of(function.__func__))
     return (function,)
@@ -75,7 +75,7 @@ def items_key(values: Mapping[str, Any]) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value is a number, a word, None or a tuple of them: it never changes."""
+    """Return whether a value is an immutable number, string, None or a tuple of them."""
     kind = type(value)
     return kind in (float, complex, *EXACT) or (kind is tuple and all(map(is_plain, value)))
 
@@ -104,13 +104,13 @@ def _keys(values: Iterable[Any], seen: list[Any]) -> tuple[Any, ...]:
 
 
 def _is_value_of_library(kind: type) -> bool:
-    """Return whether a framework's own class says what is equal: a device, a dtype, a shape."""
+    # A framework's own class defines equality: a device, a dtype, a shape.
     own = kind.__hash__ is not None and kind.__hash__ is not object.__hash__
     return own and kind.__module__.partition(".")[0] in (*entry_points(), "jaxlib")
 
 
 def _contents(value: Any, seen: list[Any]) -> Any:
-    """Return an object's contents as a key that reveals changes; () if there are too many."""
+    # Contents as a key, so that a change shows; () if there are too many to read.
     if isinstance(value, FIXED) or any(value is each for each in seen):
         return ()
     if type(value) in (list, set, frozenset):
@@ -126,7 +126,7 @@ def _contents(value: Any, seen: list[Any]) -> Any:
 
 
 def attributes_of(value: Any) -> list[tuple[Any, Any]]:
-    """Return an object's own attributes, without running code of its class."""
+    """Return an object's own attributes without running code of its class."""
     try:
         rows = [*object.__getattribute__(value, "__dict__").items()]
     except AttributeError:

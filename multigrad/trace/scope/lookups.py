@@ -1,13 +1,11 @@
-"""What captured and traced code reads besides its inputs: the rule in force, which rule a name
-means, what stands now for a number that moves.
+"""Facts that code reads besides its inputs: the rule in force, the rule of a name, moving numbers.
 
-All are facts that are looked up anew at each call, so that what was captured for one meaning never
-runs under another. Compilers are told of each reading: what they are tracing may be kept for that
-meaning only.
+They are looked up anew at each call, so that a graph captured under one meaning never runs under
+another. Compilers are told of each reading: a trace of theirs is valid for that meaning only.
 
-This is the one place where a schedule becomes a number: in eager code, and in code that is traced a
-tensor that follows it, as far as the compiler has one. Eager code, `xg.jit` and the compilers of
-the frameworks ask here, at each application.
+This is the one place where a schedule becomes a number: in eager code a float; in traced code a
+tensor that follows it, if the compiler has one. Eager code, `xg.jit` and the frameworks' compilers
+ask here, at each application.
 """
 
 from __future__ import annotations
@@ -30,13 +28,12 @@ from .rules import CURRENT, ActiveRules, RuleInForce
 from .schedule_values import THEN, Moving, NumberRead, alive, meant, standing
 
 RULE_IN_FORCE = "rule in force"
-NAME = "name "  # how the fact begins that tells which rule a name means
-NUMBERS: dict[str, int] = {}  # of the latest registration of each name, or of its end
+NAME = "name "  # the prefix of facts about the rule that a name means
+NUMBERS: dict[str, int] = {}  # by name, of its latest registration or of the end of that
 
 Meanings = dict[str, Any]
-# What is collected, the rule that was in force when that began (one of a `use` within is no
-# reading), and by id the objects that were made since, which it keeps not alive: they may hold
-# symbols.
+# The readings collected so far, the rule in force when that began (a rule set by a `use` within is
+# no reading), and by id, weakly, the objects made since: they may hold symbols.
 Made = dict[int, weakref.ref[Any]]
 READING: ContextVar[tuple[Meanings, RuleInForce | None, Made] | None] = ContextVar(
     "multigrad_reading", default=None
@@ -45,7 +42,7 @@ READING: ContextVar[tuple[Meanings, RuleInForce | None, Made] | None] = ContextV
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A name of a rule, and the number of the registration that it meant; keeps no rule alive."""
+    """A rule's name with the number of the registration that it meant; keeps no rule alive."""
 
     name: str
     number: int | None
@@ -56,7 +53,7 @@ class Lookup:
 
 
 class Telling(str):
-    """A fact that looks itself up."""
+    """A fact that knows how to look itself up."""
 
     def meaning(self) -> Any:
         """Return the current meaning, or None if it cannot be determined."""
@@ -65,7 +62,7 @@ class Telling(str):
 
 @contextmanager
 def reading() -> Iterator[Meanings]:
-    """Collect what is read within, by fact; what is around this collects nothing of it."""
+    """Collect the facts that are read within; an outer collection does not get them."""
     found: Meanings = {}
     around = READING.get()
     reset = READING.set((found, CURRENT.get().activations, {} if around is None else around[2]))
@@ -80,7 +77,7 @@ def is_collecting() -> bool:
 
 
 def note(meanings: Mapping[str, Any]) -> None:
-    """Add readings to those that are being collected."""
+    """Add facts to the collection that is in progress, if any."""
     collecting = READING.get()
     if collecting is None:
         return
@@ -91,7 +88,7 @@ def note(meanings: Mapping[str, Any]) -> None:
 
 
 def note_made(made: Any) -> None:
-    """Note that an object was made: what it holds is no reading of the code that makes it."""
+    """Note that an object was made: its contents are no reading of the code that makes it."""
     if (collecting := READING.get()) is not None:
         collecting[2][id(made)] = weakref.ref(made)
 
@@ -125,7 +122,7 @@ def look_up(fact: str) -> Any:
         note_lookup(Lookup(name, number))
         return number
     in_force = CURRENT.get().activations
-    # Which numbers a key gives is no matter of a graph.
+    # A graph is the same for every key; it depends only on whether there is one.
     keyed = "@" if in_force is not None and in_force.counter is not None else ""
     meaning = "" if in_force is None else in_force.bound_rule.token + keyed + numbers_of(in_force)
     note({fact: meaning})
@@ -134,7 +131,7 @@ def look_up(fact: str) -> Any:
 
 
 def numbers_of(in_force: RuleInForce) -> str:
-    """Return as text what stands now for the numbers that move in a rule in force."""
+    """Return as text the current values of the moving numbers of a rule in force."""
     moving = [value for value in in_force.values if isinstance(value, Moving)]
     numbers = [standing(each) for each in moving]
     for each, number in zip(moving, numbers, strict=True):
@@ -143,28 +140,28 @@ def numbers_of(in_force: RuleInForce) -> str:
 
 
 def is_read(fact: str) -> bool:
-    """Return whether a fact is one that is looked up, not one about an input."""
+    """Return whether a fact is looked up, rather than known about an input."""
     return is_in_force(fact) or isinstance(fact, Telling)
 
 
 def is_in_force(fact: str) -> bool:
-    """Return whether a fact is about what is in force, of which compilers are told."""
+    """Return whether a fact is about the rules in force, of which compilers are told."""
     return fact == RULE_IN_FORCE or fact.startswith(NAME)
 
 
 def look_up_all(facts: Iterable[str]) -> Meanings:
-    """Return the current meanings of those facts that are looked up, in their order."""
+    """Return the current meanings of the facts that are looked up, in order."""
     return {fact: look_up(fact) for fact in facts if is_read(fact)}
 
 
 # --- numbers that move ---------------------------------------------------------------------------
 
 
-MOST_HELD = 8  # traces of one function, where each is for the numbers that it holds
+MOST_HELD = 8  # traces of one function that is traced again for each held number
 
 
 class NumberNow(Telling):
-    """The fact that tells what stands for a number that moves."""
+    """The fact that gives the current value of a moving number."""
 
     moving: Moving
 
@@ -175,7 +172,7 @@ class NumberNow(Telling):
         return fact
 
     def meaning(self) -> float:
-        """Return the number; what is being traced is traced for it."""
+        """Return the number; a trace in progress becomes valid for it only."""
         number = standing(self.moving)
         revealed = _REVEALED.get()
         if revealed is not None:
@@ -185,8 +182,10 @@ class NumberNow(Telling):
 
 
 class Revealed:
-    """The numbers that move in a trace of `xg.jit`: those that are its arguments, those that it has
-    met besides, and those that a graph within it holds as they are.
+    """The moving numbers in a trace of `xg.jit`.
+
+    `arguments` of the trace, others that it has `met`, and those that a graph within has `held`
+    fixed.
     """
 
     def __init__(self, arguments: Mapping[Moving, Any]) -> None:
@@ -195,13 +194,16 @@ class Revealed:
         self.held: list[Moving] = []
 
     def reveal(self, moving: Moving) -> Any:
-        """Return the trace's argument; where it has none, the number, which is right once."""
+        """Return the trace's argument; without one, the number, which is right
+        for this call only.
+        """
         if moving in self.arguments:
             return self.arguments[moving]
         self.met.append(moving)
         return moving.value
 
 
+# Set while `xg.jit` traces; None outside.
 _REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
     "multigrad_revealed", default=None
 )
@@ -209,7 +211,7 @@ _REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
 
 @contextmanager
 def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revealed]:
-    """Let the trace within read these values for numbers that move."""
+    """Let the trace within read these values for moving numbers."""
     revealed = Revealed(dict(zip(moving, values, strict=True)))
     reset = _REVEALED.set(revealed)
     try:
@@ -219,8 +221,9 @@ def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revea
 
 
 class Met:
-    """The numbers that move which a function compiled by `xg.jit` reads by itself: they are
-    arguments of it from its second call on, but for those that a captured graph holds.
+    """The moving numbers that a function compiled by `xg.jit` reads by itself.
+
+    From its second call on they are its arguments, except those that a captured graph holds.
     """
 
     def __init__(self) -> None:
@@ -228,7 +231,7 @@ class Met:
         self._held: tuple[weakref.ref[Moving], ...] = ()
 
     def now(self) -> tuple[Moving, ...]:
-        """Return those that are alive, in a fixed order."""
+        """Return the numbers that are alive, in a fixed order."""
         if not self._known:
             return ()
         return tuple(alive(self._known))
@@ -253,7 +256,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     """Return the current value of a moving number: a float, or what represents it in a trace.
 
     Args:
-        backend: the one whose tensors the number acts on; None: all are told.
+        backend: of the tensors that the number acts on; None: all are told.
     """
     if is_collecting():  # first: a capture outlives the trace of `xg.jit` that it is made in
         return look_up(NumberNow.of(moving))
@@ -269,7 +272,7 @@ def read(moving: Moving, backend: Backend | None = None) -> Any:
     if tensor is not None:
         return tensor
     number = standing(moving)
-    # In a region that runs again, that of its first run.
+    # A region that runs again in backward must read the number of its first run.
     if compiler.on_draw is not None and not compiler.notes_regions:
         number = compiler.on_draw(lambda: number)
     if compiler.on_depend is not None:
@@ -283,7 +286,7 @@ def now(value: Any, backend: Backend | None = None) -> Any:
 
 
 def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInForce:
-    """Return a rule in force with its moving numbers as they stand; the same for the same."""
+    """Return a rule in force with the current values of its moving numbers, cached while equal."""
     if not in_force.moves:
         return in_force
     values = tuple(
@@ -303,8 +306,9 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
 
 
 def is_handed_along(backend: Backend) -> bool:
-    """Return whether numbers that move are handed along in eager code, as they stand: the compiler
-    neither follows them nor is to be told of them.
+    """Return whether eager code passes the current values of moving numbers as arguments.
+
+    It does if the compiler neither follows them nor has to be told of them.
     """
     compiler = backend.compiler
     is_told = compiler.on_depend is not None or compiler.follow is not None
@@ -314,15 +318,15 @@ def is_handed_along(backend: Backend) -> bool:
 def hand_along(
     in_force: RuleInForce, call: Callable[..., Any], call_anew: Callable[[Any, RuleInForce], Any]
 ) -> Callable[[Any], Any]:
-    """Return `f(x)`, which hands `call(x, *values)` what stands now for the numbers that move.
+    """Return `f(x)`, which calls `call(x, *values)` with the current values of moving numbers.
 
     Args:
-        call_anew: `(x, in_force)`, what runs where they are another's: an argument of `xg.jit`, a
-            fact of a capture, what stood in the first run of a region.
+        call_anew: `(x, in_force)`, runs if the values come from elsewhere: an argument of `xg.jit`,
+            a fact of a capture, the first run of a region.
     """
     values, specialization = in_force.values, in_force.specialization
     moving = [(i, each) for i, each in enumerate(values) if isinstance(each, Moving)]
-    checked: list[Any] = []  # a whole list in its place at a time, for other threads
+    checked: list[Any] = []  # replaced as a whole, so that other threads never see half a list
 
     def run(x: Any) -> Any:
         nonlocal checked
@@ -332,7 +336,7 @@ def hand_along(
         for i, each in moving:
             numbers[i] = each.state[1]
         if numbers != checked:
-            if tuple(numbers) != specialization.in_range:  # the step has looked
+            if tuple(numbers) != specialization.in_range:  # a step has checked those already
                 check_present(in_force, numbers)
             checked = numbers
         return call(x, *numbers)
@@ -341,9 +345,9 @@ def hand_along(
 
 
 def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
-    """Check what stands now for a rule's numbers that move."""
+    """Check the current values of a rule's moving numbers."""
     try:
-        if not in_force.specialization.has_in_range(values):  # the step has looked
+        if not in_force.specialization.has_in_range(values):  # a step has checked those already
             check_ranges(in_force, values)
     except RuleValueError as error:
         moving = (value for value in in_force.values if isinstance(value, Moving))
@@ -351,15 +355,17 @@ def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
 
 
 def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
-    """Check what stands, or is to stand, for a rule's numbers; None, tensors: it is not known."""
+    """Check values for a rule's numbers; None and tensors are not known and pass."""
     known = tuple([v if type(v) is float else as_number(v) for v in values])
     in_force.specialization.check_numbers(known)
 
 
 def check_move(moving: Moving, number: float) -> None:
-    """Check a number to which one is to move against the ranges of those who have it."""
+    """Check the number to which one is about to move against the ranges of all
+    rules that use it.
+    """
     for in_force in moving.all_holding():
-        # Not beside others that move: they may be moved next.
+        # The others are not checked at their current values: they may be moved next.
         check_ranges(in_force, [number if v is moving else v for v in in_force.values])
 
 
@@ -368,8 +374,9 @@ def _is_same(a: Any, b: Any) -> bool:
 
 
 def all_at_present(active: ActiveRules, backend: Backend | None = None) -> ActiveRules:
-    """Return active rules with what stands now for their numbers that move; the same object as long
-    as the numbers are. Their token stays that of the `use`.
+    """Return active rules with the current values of their moving numbers, cached while equal.
+
+    Their token stays that of the `use`.
     """
     acts, pars = active.activations, active.params
     if not ((acts is not None and acts.moves) or (pars is not None and pars.moves)):
@@ -385,7 +392,7 @@ def all_at_present(active: ActiveRules, backend: Backend | None = None) -> Activ
 
 
 def refuse_step(moving: Moving) -> None:
-    """Refuse to move a number where code is traced or captured, which would do so once."""
+    # A step in a trace or a capture would happen once, not at each call.
     if is_tracing() or _REVEALED.get() is not None or is_collecting():
         raise TraceError(
             f"{moving.where()} is stepped while code is traced, where it would step once, for the "

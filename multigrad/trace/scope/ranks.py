@@ -1,9 +1,9 @@
-"""The debug check MULTIGRAD_CHECK_RANKS: whether all ranks of a program apply the same rules.
+"""The debug check MULTIGRAD_CHECK_RANKS: do all ranks of a program apply the same rules?
 
-Each rank notes in a line what `use` puts in force and, in eager code, what is applied. At the end
-of a step it leaves its lines in the framework's store of keys, and reads those of all ranks; no
-collective of the training is touched. A step ends where the outermost `use` is left, before torch's
-`optimizer.step()`, and after an `apply_to_gradients` outside any `use`. What only one rank does
+Each rank notes in lines what `use` puts in force and, in eager code, what is applied. At the end of
+a step it writes its lines to the framework's key-value store and reads those of all ranks; no
+collective of the training is touched. A step ends when the outermost `use` is left, before torch's
+`optimizer.step()`, and after an `apply_to_gradients` outside any `use`. Work of one rank alone
 belongs on another thread than the main one, where nothing is compared.
 """
 
@@ -34,11 +34,11 @@ from .schedule_values import Moving
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"
 RULES, EVERYTHING = "rules", "1"
-UNORDERED = ("gradients ", "draws ")  # how lines begin that autograd's threads note
-PAUSE = 0.003  # seconds between two looks at what the others say
+UNORDERED = ("gradients ", "draws ")  # prefixes of lines that autograd's threads note
+PAUSE = 0.003  # seconds between two reads of the other ranks' lines
 MOST_NOTED = 10_000  # different lines of a step
 MOST_SHOWN = 400  # characters of a line, or of an error, in a message
-# No user code is in these; a message names the innermost line outside them.
+# Packages without user code: a message names the innermost line outside them.
 OWN = (
     "multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow", "torch", "jax",
     "tensorflow", "keras", "contextlib", "threading", "optax", "optree",
@@ -59,22 +59,23 @@ def read_setting() -> str:
     return "" if word == "0" else word
 
 
+# Read once, at import.
 CHECKED = read_setting()
 _met: list[Group] = []  # the latest group
-# By store, lane and rank: the number of the next comparison, and the lines for it in the order in
-# which they first came, with how often they came; emptied by the comparison.
+# By store, lane and rank: the number of the next comparison, and its lines in order of their first
+# occurrence, with counts; a comparison empties it.
 _steps: dict[Any, tuple[int, Counter[str]]] = {}
 _noting = make_lock()
 
 
 def find_group() -> Group | None:
-    """Return the ranks that run this code too; None on a thread that the others need not have."""
+    """Return the ranks that run this code too; None on a thread that other ranks may lack."""
     groups = (backend.ranks.group() for backend in loaded() if backend.ranks.group is not None)
     return next((group for group in groups if group is not None), None)
 
 
 def step_of(group: Group, *, ends: bool = False) -> tuple[int, Counter[str]]:
-    """Return the number and the lines of the step that a rank is in; if it ends, another begins."""
+    """Return the number and the lines of the current step; `ends` begins the next one."""
     if not _met:
         atexit.register(say_ended)
     _met[:] = [group]
@@ -86,7 +87,7 @@ def step_of(group: Group, *, ends: bool = False) -> tuple[int, Counter[str]]:
 
 
 def note(what: str, *rules: Any) -> None:
-    """Note in a line what happens, and the rules in force for it."""
+    """Note an event in a line, with the rules in force for it."""
     is_ordered = not what.startswith(UNORDERED)
     group = find_group()
     if group is None and _met and not is_ordered:
@@ -101,7 +102,7 @@ def note(what: str, *rules: Any) -> None:
 
 
 def compare(what: str) -> None:
-    """Compare the lines of the step with the other ranks', when `what` came to its end on all.
+    """Compare the lines of the step with the other ranks' once `what` has ended on all.
 
     Raises:
         GradientError: the ranks differ, or one failed, ended or did not come.
@@ -123,8 +124,10 @@ def compare(what: str) -> None:
 
 
 def settle(group: Group, number: int, said: Any, seconds: float) -> str:
-    """Leave for the others what this rank says, its lines or what ended it, and return what is
-    wrong with what all say within some seconds; "" if nothing is.
+    """Publish this rank's lines, or the error that ended it, and return what is wrong among all
+    ranks.
+
+    Waits at most so many seconds for the others; "" if nothing is wrong.
     """
     at = f"comparison {number} of {VARIABLE}"
     if isinstance(said, BaseException):
@@ -144,10 +147,10 @@ def settle(group: Group, number: int, said: Any, seconds: float) -> str:
         if None in words and not group.waits:
             return ""  # the last one compares
         wrong = judge(words, at, seconds)
-        if not is_over:  # a rank that comes too late raises the same
+        if not is_over:  # publish the verdict, so that a rank that comes too late raises the same
             group.drop(own)
             group.put(own, json.dumps(wrong))
-        # Nobody reads these again; what this one said last, after all came here.
+        # Nobody reads these keys again; this rank's last ones, once all have come here.
         last = [f"{group.lane}/{number - 1}/{group.rank}"] if number and not wrong else []
         for key in last if group.waits else keys:
             group.drop(key)
@@ -170,7 +173,7 @@ def judge(words: list[Any], at: str, seconds: float) -> str:
             f"rank {missing} did not come to {at} within {seconds:g} s. A rank that does not come "
             "applies no rule, hangs in a collective, or was killed"
         )
-    # The last line of a rank is what came to its end: no other rank has it earlier.
+    # The last line of a rank is the event that ended its step, which no other rank has earlier.
     for row in zip(*(said["lines"] for said in words), strict=False):
         if len(set(row)) > 1:
             groups: dict[str, list[str]] = {}
@@ -191,10 +194,11 @@ def place() -> str:
 
 
 def name_rank(error: BaseException, doing: str = "") -> None:
-    """Note on an error which rank of several it is on; under the check also tell the others, and
-    note what is known of them. Without it, on errors of ours alone, or if it says what failed.
+    """Note on an error the rank that it is on, and under the check tell the other ranks.
+
+    Without the check, only our own errors are noted, or one with words for what failed.
     """
-    cause: BaseException | None = error  # TensorFlow makes errors anew that leave a tf.function
+    cause: BaseException | None = error  # TensorFlow recreates errors that leave a tf.function
     while cause is not None and not hasattr(cause, "of_ranks"):
         cause = cause.__cause__ or cause.__context__
     is_meant = isinstance(error, Exception if CHECKED or doing else MultigradError)
@@ -219,7 +223,7 @@ def say_ended() -> None:
 
 
 # --- rules in force in words that are equal on every process of a program -------------------------
-# What is alike in all processes if two functions do the same: no addresses, files or lines.
+# Attributes that are equal in all processes if two functions do the same: no addresses or lines.
 INSIDE: dict[type, tuple[str, ...]] = {
     types.FunctionType: ("__code__", "__defaults__", "__kwdefaults__", "__closure__"),
     types.CellType: ("cell_contents",),

@@ -1,7 +1,6 @@
 """The rules in force: one immutable object in a ContextVar, which `use` sets and forward reads.
 
-It stands below the registry and the rules, because what a capture reads of it is part of what it is
-remembered by.
+It is below the registry and the rules, because a capture depends on it and is cached by it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from .draws import Draws
 from .schedule_values import Moving
 
 # A `BoundRule` and a `Specialization` of rules/model/specialization.py. Rooms below `rules` hold
-# them, and read their token, their values, and what decides about draws.
+# them, and read their token and values, and whether they draw.
 BoundRule = Any
 Specialization = Any
 
@@ -60,8 +59,10 @@ class RuleInForce:
         return RuleInForce(self.specialization.bind(values, token), self.draws)
 
     def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
-        """Return this rule, in force without a key, with other floats, which have been checked:
-        each new number of `use` comes here.
+        """Return this rule with other floats, which have been checked; it is in force without a
+        key.
+
+        Each new number of `use` comes here, so `__init__` is bypassed.
         """
         new = RuleInForce.__new__(RuleInForce)
         new.specialization, new.draws = self.specialization, self.draws
@@ -72,7 +73,7 @@ class RuleInForce:
 
     @property
     def bound_rule(self) -> BoundRule:
-        """The rule with its params, made when asked for: a number that is met once needs none."""
+        """The rule with its params, made on demand: a number that is met once needs none."""
         found = self._bound_rule
         if found is None:
             found = self._bound_rule = self.specialization.bind(self.values, self.token)
@@ -85,7 +86,7 @@ class RuleInForce:
 
     @property
     def counter(self) -> Any:
-        """A Counter, where there is a key."""
+        """A Counter if there is a key."""
         return self.draws.counter
 
 
@@ -126,6 +127,7 @@ class ActiveRules:
 
 
 EMPTY = ActiveRules()
+# Set by `use`, reset when it is left; each thread and task has its own.
 CURRENT: contextvars.ContextVar[ActiveRules] = contextvars.ContextVar(
     "multigrad_active", default=EMPTY
 )
@@ -144,5 +146,5 @@ def key_token(draws: Draws) -> str:
         return ""
     if isinstance(key, tuple) and all(isinstance(word, int) for word in key):
         return f"@{key[0]:x}.{key[1]:x}"
-    # Not the address of the application: the next one may lie there, and jax keeps what it traced.
+    # Not the address of the rule in force: it may be reused, and jax keeps traces by this text.
     return f"@traced {getattr(draws.counter, 'serial', id(draws))}"

@@ -1,9 +1,9 @@
-"""Numbers that move: what a rule's param may be instead of a number, read anew at each application;
-and what stood where code ran first that runs again in backward, as a checkpoint's region does.
+"""Moving numbers: values of rule params that are read anew at each application, as of a schedule;
+and their earlier values in code that runs again in backward, as a checkpoint's region does.
 
-It stands below the rules in force, which say whether they have one; `lookups.py` reads it. A second
-run is to compute what the first one did, whatever has changed since. So a change tells the regions
-that are waiting for theirs what stood before it.
+It is below the rules in force, which hold such numbers; `lookups.py` reads them. A second run must
+compute what the first one did, whatever has changed since. So each change notes the old value in
+the regions that still wait for their second run.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ class Moving:
 
     def __init__(self) -> None:
         self.serial = next(SERIALS)
-        # Weak references, which tell when they are gone: a step asks faster than of a set of them.
+        # Lists of weak references that remove themselves: a step reads them faster than a WeakSet.
         self._holders: list[weakref.ref[Any]] = []
         self._followers: list[weakref.ref[Any]] = []
 
     def hold(self, in_force: Any) -> None:
-        """Note a rule in force, or that of a layer, that has it for a param."""
+        """Note a rule in force, or that of a layer, that has this number for a param."""
         self._holders.append(weakref.ref(in_force, self._holders.remove))
 
     def all_holding(self) -> list[Any]:
         return alive(self._holders)
 
     def follow(self, follower: Any) -> None:
-        """Let `follower.on_move(moving)` be called after each move, and `before_step(moving)`
-        before it is stepped: a checkpoint may have brought the follower elsewhere.
+        """Call `follower.on_move(moving)` after each move and `before_step(moving)` before a step.
+
+        The latter is needed because a checkpoint may have restored the follower's value.
         """
         self._followers.append(weakref.ref(follower, self._followers.remove))
 
@@ -60,7 +61,7 @@ class Moving:
         """Note whose param it is, for messages."""
 
     def where(self) -> str:
-        """Return where it stands, for messages, such as "at step 3 of linear(...)"."""
+        """Return its position for messages, such as "at step 3 of linear(...)"."""
         raise NotImplementedError
 
 
@@ -69,9 +70,9 @@ def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
 
 
 class NumberRead:
-    """The number that was read of one that moves, where code was traced for it; keeps it alive.
+    """The value of a moving number for which code was traced; keeps the moving number alive.
 
-    Two are equal where they say the same.
+    Two are equal if they are of the same number and value.
     """
 
     __slots__ = ("moving", "number")
@@ -98,32 +99,32 @@ class NumberRead:
 
 
 def settle(value: Any) -> Any:
-    """Return the number that stands for one that moves, outside of applications; else as it is."""
+    """Return the current value of a moving number; any other value unchanged."""
     return value.value if isinstance(value, Moving) else value
 
 
-# --- what stood where code ran first that runs again in backward ---------------------------------
+# --- earlier values in code that runs again in backward ------------------------------------------
 
 
 class Noted:
-    """What stood when a region ran first, of what has changed since.
+    """The values, since changed, that a region read in its first run.
 
     Attributes:
-        numbers: of those that move, by their serials.
-        names: the rules that names meant, None for none, and the numbers of their registrations.
+        numbers: of moving numbers, by serial.
+        names: the rule of each name, None for none, with the number of its registration.
     """
 
     __slots__ = ("__weakref__", "names", "numbers")
 
     def __init__(self, around: Noted | None = None) -> None:
-        around = THEN.get() if around is None else around  # it runs first where that runs again
+        around = THEN.get() if around is None else around  # a first run inside a second one
         self.numbers: dict[int, float] = {} if around is None else dict(around.numbers)
         self.names: dict[str, tuple[Any, int | None]] = {} if around is None else dict(around.names)
         WAITING.add(self)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Let stand within what stood then."""
+        """Run within as in the first run: with the values of then."""
         reset = THEN.set(self)
         try:
             yield
@@ -131,38 +132,39 @@ class Noted:
             THEN.reset(reset)
 
 
+# The regions whose second run may still come; they leave by being collected.
 WAITING: weakref.WeakSet[Noted] = weakref.WeakSet()
 THEN: ContextVar[Noted | None] = ContextVar("multigrad_then", default=None)
 
 
 def note_moved(moving: Moving, before: float) -> None:
-    """Tell regions what stood for a number that is about to move."""
+    """Note the old value of a number that is about to move, in all waiting regions."""
     for region in tuple(WAITING):
         region.numbers.setdefault(moving.serial, before)
 
 
 def note_renamed(name: str, rule: Any, number: int | None) -> None:
-    """Tell regions what a name meant that is about to mean another rule."""
+    """Note the rule of a name that is about to mean another one, in all waiting regions."""
     for region in tuple(WAITING):
         region.names.setdefault(name, (rule, number))
 
 
 def standing(moving: Moving) -> float:
-    """Return the current value of a moving number; in a region that runs again, its first value."""
+    """Return the current value of a moving number; in a second run, that of the first run."""
     then = THEN.get()
     number = None if then is None else then.numbers.get(moving.serial)
     return moving.value if number is None else number
 
 
 def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
-    """Return the rule that a name means, and the number of its registration: `known`, or what it
-    meant in the first run of a region that runs again.
+    """Return a name's rule and the number of its registration: `known`, or that
+    of the first run.
     """
     then = THEN.get()
     return known if then is None else then.names.get(name, known)
 
 
 def is_of_then() -> bool:
-    """Return whether names mean here what they meant before, whatever they mean now."""
+    """Return whether names have their earlier meanings here, as in a second run."""
     then = THEN.get()
     return then is not None and bool(then.names)
