@@ -42,17 +42,14 @@ class Part:
     parameters: Mapping[str, inspect.Parameter] | None
 
     def takes(self, name: str) -> bool:
-        """Return whether it takes an argument of that name."""
         if self.parameters is None:
             return True
         kinds = [p.kind for p in self.parameters.values()]
         return name in self.parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
     def required(self) -> list[str]:
-        """Return the names of the arguments that a call has to give.
-
-        A document knows no defaults, and a chain inside this one checks its own parts.
-        """
+        """Return the names of the arguments that a call has to give."""
+        # A document knows no defaults, and a chain inside this one checks its own parts.
         if isinstance(getattr(self.function, "recipe", None), ChainRecipe | SavedRecipe):
             return []
         rows = (self.parameters or {}).values()
@@ -103,10 +100,8 @@ def part_of(given: Any) -> Part:
 
 
 def list_tensors(given: Any) -> list[str]:
-    """Return the names of the tensors that a Function or an activation is bound to.
-
-    A capture around it would take them for constants.
-    """
+    """Return the names of the tensors that a Function or an activation is bound to."""
+    # A capture around it would take them for constants.
     params = {} if isinstance(given, Function) else dict(given.params)
     if isinstance(given, Function) and given.parameters is not None:
         names = list(given.parameters.parameters)[1:]
@@ -144,6 +139,7 @@ class ChainRecipe(CodeRecipe):
                 if name not in named or p.default is REQUIRED:
                     named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
         rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
+        # An address is no identifier, so any keyword is taken; `share` checks it.
         spread = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
         return inspect.Signature([first, *rows, spread])
 
@@ -286,8 +282,8 @@ class Chain(Function):
         return f"<Function {self._words}>"
 
     def label_of(self, path: tuple[int, ...]) -> str:
-        """Return the name by which a part is addressed."""
         rows = list(self.recipe.walk())
+        # Parts of one name are told apart by their numbers: "noise[1]".
         own = next(label for label, place in rows if place == path)
         same = [place for label, place in rows if label == own]
         return own if len(same) == 1 else f"{own}[{same.index(path)}]"

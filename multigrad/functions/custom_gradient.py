@@ -225,6 +225,7 @@ def custom_gradient(
     """
     options = settled(capture, native, dialect, prove)
     if function is None:
+        # A decorator with options.
         return lambda inner: custom_gradient(inner, capture=options, fused=fused)
     refuse_class(function)
     refuse_rule(function)
@@ -371,7 +372,7 @@ def function(
 
     Raises:
         TypeError: it is a class, a rule, or not callable; `accumulate` names no argument,
-            stands beside a backward or native=True, or is none of the three words.
+            comes with a backward or native=True, or is none of the three words.
         GradientError, TraceError: at a call; see `custom_gradient`. With `accumulate`, also what
             cannot be captured; an argument that ops or loops read beside such calls, whose shares
             are parts of a sum; a second call, as said.
@@ -421,9 +422,7 @@ def _pair_recipe(
 
 
 def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:
-    """Return the Function of code that reads the tensors of an object, which has no options for
-    captured graphs.
-    """
+    # Its tensors are read at each call, so that it has no options for captured graphs.
     option, subjects = "", "functions and classes"
     if way is not None:
         option = "residuals="
@@ -470,14 +469,13 @@ class Accumulating(Function[P, R]):
 
 
 def calling(forward: Any) -> Callable[..., Any]:
-    """Return a plain function that calls an activation or a bound Function.
-
-    Its signature has the arguments that are still open.
-    """
+    """Return a plain function that calls an activation or a bound Function."""
+    # Its signature has the arguments that are still open.
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         return forward(x, *args, **kwargs)
 
+    # Messages name the activation, not this wrapper.
     call.__name__ = call.__qualname__ = getattr(
         getattr(forward, "forward", forward), "name", name_of(forward)
     )

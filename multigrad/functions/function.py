@@ -281,15 +281,7 @@ class Function(InNotebooks, Generic[P, R]):
         return other
 
     def _drawing(self, draw_key: Callable[[], Any]) -> Self:
-        """Return this Function with another generator: `draw_key` gives each call two uint32,
-        perhaps of a trace.
-
-        Examples:
-            >>> draw = xg.function(lambda x: x + xp.randn_like(x), lambda grad_out, x: grad_out)
-            >>> same = draw._drawing(lambda: np.array([0, 7], np.uint32))
-            >>> bool((same(np.zeros(2)) == same(np.zeros(2))).all())
-            True
-        """
+        # `draw_key` gives each call two uint32, perhaps of a trace: the keys of this call's draws.
         other = self._copy()
         other.draws = replace(self.draws, generator=draw_key)
         return other

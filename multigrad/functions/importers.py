@@ -109,6 +109,7 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
     found = find_custom(obj)
     if found is not None:
         home, recipe = found
+        # The others choose a dialect or a way to run, which the framework has decided.
         if options != Capture(prove=options.prove, copies=options.copies):
             raise RuleTypeError(
                 f"{named(obj)} is a custom gradient of {home.name}: of capture=xg.Capture(...), it "
@@ -129,6 +130,7 @@ def named(obj: Any) -> str:
 
 def find_custom(obj: Any) -> tuple[Backend, Any] | None:
     """Return the backend that knows an object as its custom gradient, and its recipe; else None."""
+    # Only a backend can tell, by reading it: the first that does.
     for backend in in_use() if callable(obj) else ():
         if backend.imports.import_function is None:
             continue
@@ -351,6 +353,7 @@ def _is_learned(state: State, name: str) -> bool:
     described = describe(state.tensors[name]) or describe(state.holders[name])
     if described is not None:
         return described[1]
+    # No library knows it: what may get a gradient is a parameter.
     asks = backend_of(tensor).tensors.requires_grad
     return asks is None or asks(tensor)
 
@@ -414,19 +417,19 @@ class AppliedRecipe(CodeRecipe):
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = self._filled(args, kwargs)
+        # The object computes with tensors of its own library.
         home = load_backend(read_state(self.own.owner).home).tensors
         fixed = {name: home.from_numpy(each) for name, each in self.fixed.items()}
         return self.own.run(args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
 
     def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with the object.
-
-        They may differ where a class inside it that is given modules adds to their `.grad`, which
-        no derivative of the object itself has.
-        """
+        """Compare graphs with the object."""
+        # They may differ where a class inside it that is given modules adds to their `.grad`, which
+        # no derivative of the object itself has.
         try:
             return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
         except DisprovedError:
+            # False where a backward adds to `.grad`: only such a one may differ.
             if variant.graphs.second_order:
                 raise
             subject = Subject(self.subject, None, "")

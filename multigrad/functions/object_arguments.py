@@ -61,10 +61,8 @@ def owner_of_method(function: Any) -> Any:
 
 
 def holds_state(function: Any) -> bool:
-    """Return whether a callable's result depends on tensors that an object holds.
-
-    For a plain function: an object that its names refer to.
-    """
+    """Return whether a callable's result depends on tensors that an object holds."""
+    # For a plain function: an object that its names refer to.
     if isinstance(function, types.FunctionType):
         return bool(read_state(function).tensors)
     return owner_of_method(function) is not None
@@ -352,6 +350,7 @@ class HoldingRecipe(CodeRecipe):
                 returned = own(upstream)
                 found = {name: symbol.notes["grad"] for name, symbol in floats.items()}
             refuse_updates(trace, "its arguments", given, before)
+            # What is added to a `.grad` is a constant: no second derivative (`has_second`).
             added.update(name for name, each in found.items() if each is not None)
             *plain, named = returned if kwargs else (*returned, {})
             return (*plain, {**named, STATE: {**dict.fromkeys(("", *given)), **found}})
@@ -374,11 +373,9 @@ class HoldingRecipe(CodeRecipe):
         return self.own.run_forward(args, kwargs)
 
     def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the original, as it runs on its own framework.
-
-        With other tensors than those of the objects, copies of the objects hold these, and `gather`
-        gives them their gradients.
-        """
+        """Apply the original, as it runs on its own framework."""
+        # With other tensors than those of the objects, copies of the objects hold these, and
+        # `gather` gives them their gradients.
         if STATE not in kwargs:
             return self.own.apply(*args, **kwargs)
         kwargs, given = split(kwargs)

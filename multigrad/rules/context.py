@@ -179,6 +179,7 @@ class use:
         self, kind: object, error: BaseException | None, traceback: object
     ) -> Literal[False]:
         entry, inner = _ENTRIES.get(), None
+        # It may not be the innermost: a suspended generator leaves late.
         while entry is not None and entry.use is not self:
             entry, inner = entry.outer, entry
         if entry is None:

@@ -149,7 +149,6 @@ class Layout:
         return replace(self, leaves=tuple(rows))
 
     def describe(self) -> str:
-        """Return the arguments in words, for messages."""
         words = [f"{leaf.path}: {leaf.dtype or leaf.kind}" for leaf in self.leaves]
         return ", ".join(words) if words else "nothing"
 
@@ -234,7 +233,6 @@ def has_both(kind: type) -> bool:
 
 
 def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    """Return leaves with others in some of their places."""
     given = list(leaves)
     for i, value in zip(places, values, strict=True):
         given[i] = value
@@ -275,7 +273,6 @@ def read_layout(
 
 
 def lay_out(tree: Any, rows: Sequence[Leaf], is_apart: bool = False) -> Layout:
-    """Return the layout of leaves in a nesting of (args, kwargs)."""
     (args, _) = optree.tree_unflatten(tree, range(len(rows)))
     positional = len(optree.tree_leaves(args, none_is_leaf=True))
     floats = [leaf.dtype for leaf in rows if leaf.is_float]
@@ -325,7 +322,6 @@ def name_paths(parameters: inspect.Signature | None, tree: Any) -> list[str]:
 
 
 def positional_names(parameters: inspect.Signature | None) -> list[str]:
-    """Return the names of a signature's positional parameters."""
     if parameters is None:
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -379,6 +375,7 @@ _parameters: weakref.WeakKeyDictionary[types.CodeType, Mapping[str, inspect.Para
 
 def read_parameters(function: Any) -> Mapping[str, inspect.Parameter] | None:
     """Return a function's parameters; those of a plain function are cached, without defaults."""
+    # A `__signature__` of its own would not be that of the code.
     is_bare = isinstance(function, types.FunctionType) and not vars(function)
     known = _parameters.get(function.__code__) if is_bare else None
     if known is None:
@@ -482,7 +479,6 @@ class BoundFunction(InNotebooks):
     def complete(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the Function for the rest of them."""
         last, named = self._last, self._named
         if self._moves:
             owners = map(owner_of, map(unwrap, flatten(args, dict(kwargs))[0]))
@@ -540,7 +536,6 @@ class Completion:
         return copied
 
     def with_values(self, values: tuple[Any, ...]) -> Completion:
-        """Return the completion of a Function with other values."""
         changed = copy.copy(self)
         changed.values = values
         if self.parameters is not None:

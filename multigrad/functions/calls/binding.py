@@ -158,7 +158,6 @@ def explain(subject: str, layout: Layout, leaves: Sequence[Any], error: Exceptio
 
 
 def assemble(variant: Variant, values: Sequence[Any]) -> Any:
-    """Return outputs in their own nesting."""
     rest = iter(values)
     count = variant.outputs.num_leaves
     flat = [variant.fixed[i] if i in variant.fixed else next(rest) for i in range(count)]
@@ -207,11 +206,9 @@ PLACED = (
 
 
 def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Sequence[Any]) -> None:
-    """Raise which index lies outside if that made a call fail.
-
-    The ops are evaluated by their meaning: a framework's own error names neither the function nor
-    its line.
-    """
+    """Raise which index lies outside if that made a call fail."""
+    # The ops are evaluated by their meaning: a framework's own error names neither the function nor
+    # its line.
     graph, layout = variant.graphs.forward, variant.layout
     given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
     # A traced tensor has no values, but its shape decides about constant indices.

@@ -100,7 +100,6 @@ def describe(updates: Sequence[Update]) -> str:
 
 
 def warn_left_out(subject: str, updates: Sequence[Update], backend: str, module: str) -> None:
-    """Say that the arguments of a call keep their values."""
     where = next((update.where for update in updates if update.where is not None), None)
     file, line = ("<unknown>", 1) if where is None else (where.file, where.line)
     message = (
@@ -283,10 +282,8 @@ def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @contextmanager
 def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
-    """Let an original that runs with these leaves get the caller's own arguments.
-
-    It may write into their lists and dicts.
-    """
+    """Let an original that runs with these leaves get the caller's own arguments."""
+    # It may write into their lists and dicts.
     reset = GIVEN.set((arguments, leaves))
     try:
         yield
@@ -305,10 +302,8 @@ def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
 
 
 def changes_containers(before: Arguments, after: Arguments) -> bool:
-    """Return whether code has changed a list or a dict among the arguments that it ran with.
-
-    Before, these had the same leaves in containers of their own.
-    """
+    """Return whether code has changed a list or a dict among the arguments that it ran with."""
+    # Before, these had the same leaves in containers of their own.
     (own, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
     return tree != new or any(a is not b for a, b in zip(own, now, strict=True))
 

@@ -43,6 +43,7 @@ def gather_facts(
     """
     facts: dict[str, Any] = {}
     if layout.mixes_floats or layout.is_apart:
+        # Such layouts are captured for each dtype.
         needed = needed | {"dtype"}
     first = first_tensor(layout)
     by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
@@ -167,6 +168,7 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return place_of(trace)
     if what == LIBRARY:
         return library_of(trace)
+    # A constant, or a value without its gradient.
     is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
     if what == "gradient" and is_cut:
         return False
@@ -257,10 +259,8 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
 
 
 def number_key(number: Any) -> Any:
-    """Return a number as a key, of a tensor its type alone.
-
-    0.0 equals -0.0, and NaN not even itself: these become strings.
-    """
+    """Return a number as a key, of a tensor its type alone."""
+    # 0.0 equals -0.0, and NaN not even itself: these become strings.
     if not isinstance(number, int | float):
         return type(number)
     return repr(number) if not number or math.isnan(number) else number

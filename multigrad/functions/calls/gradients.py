@@ -314,7 +314,6 @@ def lost_variables() -> list[Any]:
 
 
 def deliver(gradients: Sequence[Tensor | None]) -> None:
-    """Deliver the gradients of the variables that the backend asked for."""
     delivery = DELIVERY.get()
     if delivery is None:
         return

@@ -218,7 +218,6 @@ class Recipe:
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        """Return the layout of a call's arguments."""
         return read_layout(self.name, parameters, leaves, tree)
 
     def refused(self, layout: Layout) -> Mapping[str, str]:
@@ -326,7 +325,6 @@ def _is_users(trace: Trace, tb: TracebackType) -> bool:
 
 
 def defined_at(functions: Iterable[object]) -> Location | None:
-    """Return where the first of a recipe's functions begins."""
     for function in functions:
         code = getattr(function, "__code__", None)
         if code is not None:

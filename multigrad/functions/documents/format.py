@@ -58,7 +58,6 @@ def seal(kind: str, fields: dict[str, Data], read: Callable[[dict[str, Data]], A
 
 
 def unseal(data: Data, kinds: tuple[str, ...]) -> tuple[str, dict[str, Data]]:
-    """Return a document's kind and fields."""
     check_plain(data)
     if type(data) is not dict or data.get("format") != FORMAT:
         fail("", f'this is not a multigrad document: it begins with "format": "{FORMAT}"')
@@ -88,7 +87,6 @@ def decode_arrays(data: Data, where: str) -> list[ArrayValue]:
 
 
 def parse(raw: bytes) -> Data:
-    """Return the data of a JSON text, to be checked."""
     if len(raw) > MOST_BYTES:
         fail("", f"the document has more than {MOST_BYTES} bytes")
     try:
@@ -242,7 +240,6 @@ def hash_of(document: Mapping[str, Data]) -> str:
 
 
 def digest(data: Data) -> str:
-    """Return the hash of plain data by their canonical bytes."""
     return f"sha256:{hashlib.sha256(canonical(data)).hexdigest()}"
 
 

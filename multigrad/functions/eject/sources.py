@@ -58,7 +58,6 @@ def _names_of(statement: ast.stmt) -> Iterator[str]:
 
 
 def defines_one(statement: ast.stmt) -> bool:
-    """Return whether an assignment is to one name."""
     if isinstance(statement, ast.AnnAssign):
         return isinstance(statement.target, ast.Name)
     return (
@@ -97,7 +96,6 @@ def attached(module: str, name: str) -> Iterator[ast.stmt]:
 
 
 def origin(statement: ast.ImportFrom, module: str) -> str:
-    """Return the module that an import names."""
     if not statement.level:
         return statement.module or ""
     holder = sys.modules[module]

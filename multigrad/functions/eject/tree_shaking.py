@@ -201,7 +201,6 @@ class Shaker:
         self.imports.add(f"import {module}" if module == alias else f"import {module} as {alias}")
 
     def import_module(self, module: types.ModuleType) -> str:
-        """Return the name of a module in the file."""
         for alias, known in self.modules.items():
             if known is module:
                 self.import_root(alias.partition(".")[0])
@@ -244,6 +243,7 @@ class Shaker:
     def find_place(self, value: Any) -> tuple[str, str] | None:
         """Return the module of ours, and the name there, whose statement defines a value."""
         unwrapped = inspect.unwrap(value) if callable(value) else value
+        # A wrapper may name another module than the function that it wraps.
         homes: list[Any] = [getattr(each, "__module__", "") for each in (value, unwrapped)]
         for each in (unwrapped, value):
             homes.append(getattr(each, "__globals__", {}).get("__name__"))
@@ -292,6 +292,7 @@ class Shaker:
             text = known + text[len(name) :]
         text = self.inline(module, text, known, {})
         self.parts.append(text)
+        # Statements that add to its meaning, as `f.defvjp(...)`.
         for other in sources.attached(module, name):
             own = getattr(other, "name", None)
             if own is not None:
@@ -399,10 +400,8 @@ def _plain_error(error: type[BaseException]) -> str:
 
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that a file has for `op`: on Python numbers, and else `native`.
-
-    `passes/scalars.py` has the same for what is lowered here.
-    """
+    """Return the function that a file has for `op`: on Python numbers, and else `native`."""
+    # `passes/scalars.py` has the same for what is lowered here.
     exact, meaning = op.on_numbers, op.numpy
 
     def on_numbers(*args: Any) -> Any:

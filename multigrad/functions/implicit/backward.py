@@ -125,11 +125,9 @@ def solve_cg(trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps
 def solve_gmres(
     trace: Trace, action: Action, b: Tensor, tol: float, most: int, eps: float
 ) -> Solved:
-    """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983).
-
-    For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is the
-    next direction, as in ORTHODIR (Young, Jea 1980).
-    """
+    """GCR: the least residual over the last directions (Eisenstat, Elman, Schultz 1983)."""
+    # For as many unknowns it gives what GMRES gives. Where a residual leads nowhere, its image is
+    # the next direction, as in ORTHODIR (Young, Jea 1980).
     least = xp.multiply(dot(b, b), tol * tol)
     none = xp.repeat(xp.expand_dims(xp.zeros_like(b), 0), WINDOW, 0)
 
@@ -375,7 +373,6 @@ def flat(leaves: Sequence[Tensor]) -> Tensor:
 
 
 def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
-    """Return the elements of a vector in the shapes of tensors."""
     if len(likes) == 1:
         return [xp.reshape_like(vector, likes[0])]
     found, start = [], 0

@@ -145,7 +145,6 @@ def implicit(
 
 
 def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
-    """Raise if an option is unknown, or not above zero."""
     if solve not in WAYS:
         ways = ", ".join(map(repr, WAYS))
         raise RuleValueError(f"no way to solve {solve!r}{suggest(solve, WAYS)}; there are {ways}")
@@ -273,6 +272,7 @@ class ImplicitRecipe(CodeRecipe):
 
     def pull(self, x: Tree, args: tuple[Any, ...], kwargs: dict[str, Any], upstream: Tree) -> Tree:
         """Return the gradients of the arguments; each step has a derivative of its own."""
+        # Under a trace no values are known that an error could depend on.
         is_open = not backend_in(x).tensors.is_traced(flat_tree(x)[0])
         steps = self.steps if is_open else self.captured_steps
         x = steps.attach(x, args, kwargs)
@@ -285,11 +285,13 @@ class ImplicitRecipe(CodeRecipe):
         Raises:
             GradientError: it is not a solution, or not made of float tensors without a gradient.
         """
+        # The solver's iterations are not differentiated.
         args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
         if self.below is not None:
             return self.below.answer(*args)
         assert isinstance(self.residual, Written)
         backend = backend_in((args, kwargs))
+        # On its own library the solver runs as written, without a capture.
         home = library_of(self.solver, said=self.residual.library)
         solver = self.solver if home in ("", backend.name) else self.captured_solver
         x = as_arrays(solver(*args, **kwargs))
@@ -298,6 +300,7 @@ class ImplicitRecipe(CodeRecipe):
         found, expected = shapes_of(left), shapes_of(x)
         if found != expected:
             raise unlike(self.subject, f"the shapes {found}", expected)
+        # `report` takes a solution that is not accepted, too.
         if strict and self.accept != np.inf:
             self.check_zero(backend, x, left)
         return x
@@ -364,12 +367,12 @@ class ImplicitRecipe(CodeRecipe):
                     f"{self.subject}: its gradient was not found by solve='direct'. "
                     f"{advice('direct')}"
                 ) from error
+            # Without a solution NaN is passed on.
             unknown = [xp.full_like(each, np.nan) for each in flat_tree(x)]
             return (unknown, *([xp.sum(xp.zeros_like(unknown[0]))] * 4))
 
 
 def advice(way: str) -> str:
-    """Return advice for a way of solving that has failed."""
     if way == "direct":
         return (
             "The matrix d residual / d x is singular, or nearly: add a term that makes it regular, "

@@ -174,6 +174,7 @@ def find_difference(
             continue
         given: Any = original[name]
         bounded = graph.get(name)
+        # No gradient on either side; on one side alone, None is zero.
         if given is None and bounded is None:
             continue
         expected = (
@@ -288,6 +289,7 @@ def how_much() -> str:
     Raises:
         RuleValueError: the variable says something else.
     """
+    # Read each time, as it may change while a program runs.
     word = os.environ.get(VARIABLE, "") or ON
     if word not in (OFF, ON, ALL):
         raise RuleValueError(f"{VARIABLE} is 0, 1 or all, got {word!r}")

@@ -58,12 +58,10 @@ class FunctionUnderProof:
     # Cached, as each side of each sample asks.
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The names of the outputs."""
         return self.graphs.outputs
 
     @cached_property
     def numbers(self) -> tuple[int, ...]:
-        """The positions of the run-time numbers."""
         return self.layout.indices("number")
 
     @cached_property

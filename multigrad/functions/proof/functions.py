@@ -220,7 +220,7 @@ def _numbers(given: FunctionUnderProof) -> dict[str, float]:
 
 
 class _Cotangents:
-    """Completes samples by cotangents of the shapes and dtypes that the graph's outputs have."""
+    # Completed by cotangents of the shapes and dtypes that the graph's outputs have.
 
     def __init__(self, graphs: FunctionGraph) -> None:
         self.graphs = graphs

@@ -100,11 +100,9 @@ class Rounding:
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
 
     def find_other_slopes(self, found: Array, expected: Array, off: Array) -> Array:
-        """Return which elements of a derivative differ by more than derived ones may.
-
-        Libraries derive in ways of their own, which may differ by half of the digits, its own or
-        the cotangents'. Outside a function's domain a derivative may be NaN.
-        """
+        """Return which elements of a derivative differ by more than derived ones may."""
+        # Libraries derive in ways of their own, which may differ by half of the digits, its own or
+        # the cotangents'. Outside a function's domain a derivative may be NaN.
         mine, wide = found.astype(np.float64), expected.astype(np.float64)
         with np.errstate(all="ignore"):
             scale = np.fmax(np.fmax(np.abs(mine), np.abs(wide)), self._largest_cotangent())
@@ -114,10 +112,8 @@ class Rounding:
         return off & ~np.isnan(mine) if is_outside else off
 
     def precision_of(self, name: str, found: Array) -> float:
-        """Return how coarsely a result was rounded on the way, by its distance from float64.
-
-        That is the eps of the finest dtype, from its own on, that explains the distance.
-        """
+        """Return how coarsely a result was rounded on the way, by its distance from float64."""
+        # That is the eps of the finest dtype, from its own on, that explains the distance.
         meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))

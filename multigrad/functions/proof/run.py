@@ -66,6 +66,7 @@ def run_samples(
         Exception: what the original raised for the first of them.
     """
     dtypes = [a.dtype.name for a in samples[0].arrays.values() if is_float(a)]
+    # JAX has float64 only in a mode of its own: one for all samples.
     dtype = next((name for name in dtypes if name == "float64"), "float32")
 
     def run_on(backend: Backend) -> list[Outcome]:

@@ -260,6 +260,7 @@ def shrink(shapes: Sequence[tuple[int | None, ...]]) -> list[tuple[int, ...]]:
     Axes that are empty, or of unknown length, get a length of their own where they stand.
     """
     keys: list[list[Any]] = [[n or ("?", axis) for axis, n in enumerate(s)] for s in shapes]
+    # Short lengths stay as they are: code may rely on them.
     known: dict[Any, int] = {n: n for row in keys for n in row if isinstance(n, int) and n <= 4}
     small = (n for n in itertools.count(3) if n not in known.values())
     for row in keys:

@@ -190,7 +190,6 @@ class Trail:
         self._before: dict[FrameType, tuple[int, dict[str, Any]]] = {}
 
     def enter(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """Follow a frame of one of the files."""
         if frame.f_code.co_filename not in self.files:
             return None
         self._before[frame] = (frame.f_lineno, _kept(frame))

@@ -66,7 +66,6 @@ STATIC = (bool, int, str, float, type(None))
 
 
 def decode_function(data: Data) -> SavedRecipe:
-    """Return the recipe that the fields of a Function's document describe."""
     read_fields(data, "", FIELDS, HELD_FIELDS)
     name = read_text(data["name"], "name")
     doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
@@ -83,6 +82,7 @@ def decode_function(data: Data) -> SavedRecipe:
         name,
         parameters,
         forms,
+        # As text: the data are the caller's, who may change them.
         json.dumps({field: data[field] for field in FIELDS}),
         doc,
         defaults=_decode_defaults(data.get("defaults", []), parameters),
@@ -107,6 +107,7 @@ def _decode_key(data: Data) -> tuple[int, int]:
 
 def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]) -> Form:
     read_fields(data, where, FORM_FIELDS, (REFUSED,))
+    # Each part is checked against those before it: a document may be hostile.
     layout = _decode_layout(data, where)
     outputs = _decode_tree(data["outputs"], f"{where}.outputs")
     fixed = _decode_fixed(data["fixed"], f"{where}.fixed", outputs.num_leaves)
@@ -431,6 +432,7 @@ def _encode(function: Function) -> dict[str, Data]:
     for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
         if variant is not None:
             form = _encode_form(_related(function, variant), arrays)
+            # Forms of equal meaning are saved once.
             forms.setdefault(_meaning(form), form)
     if not forms:
         raise TraceError(
@@ -455,6 +457,7 @@ def _for_all(function: Function, variant: Variant) -> Variant | None:
     }
     if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
         facts[LIBRARY] = ""
+    # Without the call's own facts the capture may ask for others.
     while facts != variant.facts:
         try:
             return function.captures.for_facts(variant.layout, facts)

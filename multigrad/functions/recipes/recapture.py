@@ -41,11 +41,9 @@ from ..calls.recipe import NotCaptured, Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:
-    """Compare the framework's tensors that became constants in two captures.
-
-    One that is not made anew comes from outside. The values of those are facts, as others may be
-    computed from them.
-    """
+    """Compare the framework's tensors that became constants in two captures."""
+    # One that is not made anew comes from outside. The values of those are facts, as others may be
+    # computed from them.
     outside = {id(a) for a in first.memory.lifted for b in second.memory.lifted if a is b}
     facts = {fact: fact.meaning() for fact in first.memory.outside.values()}
     note(facts)
@@ -252,6 +250,7 @@ def are_close(trace: Trace, a: Node | None, b: Node | None) -> bool | None:
 
     None: they cannot be computed in the shapes that are known.
     """
+    # The same sample each time: a capture must not depend on luck.
     generator = np.random.default_rng(7)
     arrays: dict[str, Any] = {}
     for node in walk([each for each in (a, b) if each is not None]):
@@ -355,6 +354,7 @@ def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
 
 
 def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
+    # One graph holds both ways only if they differ in nothing but tensors.
     if (a.outputs, a.fixed, a.assumed) != (b.outputs, b.fixed, b.assumed):
         raise TypeError("its ways return other things, or assert others")
     if a.notes or b.notes or a.updates or b.updates:

@@ -228,7 +228,6 @@ class _Recording:
         return variant
 
     def run(self) -> Variant:
-        """Run the recipe's forward and backward, and return the graphs of both."""
         run = self.run_forward()
         notes = self.attempt(lambda: find_notes(self.trace, run.named, run.flat))
         results = self.find_results(run)
@@ -347,12 +346,12 @@ class _Recording:
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()
+        # The original may have derivatives that its graph lacks.
         if self.is_imported and second_order and graphs.is_once and not self.recipe.copies:
             trace.omit(ORDERS)
         return graphs
 
     def check_updates(self, updates: Sequence[Update]) -> None:
-        """Raise if the user's own code updates arguments in place."""
         trace = self.trace
         for update in updates:
             where = self.inputs[update.leaf.name]
@@ -418,7 +417,6 @@ class _Recording:
         )
 
     def check_dtypes(self, outputs: list[Any]) -> None:
-        """Raise if an output has a dtype that no call passes."""
         for value in (each for each in outputs if isinstance(each, V)):
             if (dtype := value.node.type.dtype) in FLOAT8:
                 raise NotCaptured(
@@ -431,6 +429,7 @@ class _Recording:
         if like is None:
             raise NotCaptured(self.trace.error("returns a number"))
         zero = xp.sum(xp.zeros_like(self.trace.value(like)))
+        # Libraries differ in the dtype of a whole number as a tensor.
         if value.node.type == INT_SCALAR:
             dialect = find_dialect(next(iter(self.trace.source.routes), ""))
             zero = xp.astype(zero, INT64 if dialect is None else dialect.habits.whole)
@@ -442,7 +441,6 @@ class _Recording:
     def gradients(
         self, run: _Run, results: _Results, cotangents: tuple[str, ...]
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
-        """Return the nodes of the gradients, and the names of their inputs."""
         recorded, values, flat = run.recorded, results.values, run.flat
         leaves = [leaf for leaf in run.leaves if not any(leaf is each for each in run.dirty)]
         given: list[Any] = []

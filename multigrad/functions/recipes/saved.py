@@ -66,13 +66,13 @@ class SavedRecipe(CodeRecipe):
         return {name: message for name, message in said if name in names}
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Record the form that fits the arguments."""
         leaves, tree = flatten(args, kwargs)
         layout = read_layout(self.name, self.signature, leaves, tree)
         given = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
         form = self._choose(trace, layout, given)
         variant, graphs = form.layout, form.layout.graphs
         values = {name: value for name, value in given.items() if isinstance(value, Value)}
+        # The keys of its draws are those of this capture.
         values.update(form.enter(trace))
         forward, backward = form.graphs
         outputs = replay(trace, forward, values)
@@ -99,7 +99,7 @@ class SavedRecipe(CodeRecipe):
         )
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Refuse: there is nothing to run but graphs."""
+        # There is nothing to run but graphs.
         raise TraceError(
             f"function {self.name!r} comes from a document, so it cannot run as written"
         )

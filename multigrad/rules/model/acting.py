@@ -45,11 +45,9 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
 
 
 def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
-    """Return the active rules where one rule is in force for all.
-
-    Each `use` asks, with another number each time, so that names with floats are looked up once: a
-    `_Form` takes the new numbers.
-    """
+    """Return the active rules where one rule is in force for all."""
+    # Each `use` asks, with another number each time, so that names with floats are looked up once:
+    # a `_Form` takes the new numbers.
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
     words: Any = None
@@ -189,10 +187,8 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
 def rule_over(
     rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
 ) -> Any:
-    """Return a rule as given, or over shards, or with a choice of residuals.
-
-    A name is still looked up when it is used.
-    """
+    """Return a rule as given, or over shards, or with a choice of residuals."""
+    # A name is still looked up when it is used.
     if residuals is not None:
         way = read_way(residuals, "a rule")
         if rule is None:
@@ -210,10 +206,8 @@ def rule_over(
 
 
 def rule_fused(rule: Any, fused: Fused) -> Any:
-    """Return a rule as given, or with a choice of whether it runs as kernels.
-
-    A name is still looked up when it is used.
-    """
+    """Return a rule as given, or with a choice of whether it runs as kernels."""
+    # A name is still looked up when it is used.
     if read_fused(fused) == "auto":
         return rule
     if rule is None:

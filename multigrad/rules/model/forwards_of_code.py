@@ -263,6 +263,7 @@ def _function_of(forward: Any, name: str) -> Function:
     refuse_tensors(forward, name)
     if isinstance(forward, types.FunctionType) or not holds_state(forward):
         return make_function(forward)
+    # Of the object as it is now: later changes do not act.
     fixed = copy.deepcopy(forward)
     return Function(HeldRecipe(fixed, name), called_method(fixed))
 
@@ -274,7 +275,6 @@ def has_defaults(function: Function) -> bool:
 
 
 def refuse_more(function: Function, is_function: bool) -> None:
-    """Raise if a forward needs more than one tensor."""
     parameters = function.parameters.parameters.values() if function.parameters else ()
     named = (p for p in list(parameters)[1:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
     needed = [p.name for p in named if p.default is p.empty]
@@ -287,7 +287,6 @@ def refuse_more(function: Function, is_function: bool) -> None:
 
 
 def refuse_bound(forward: Any, name: str) -> None:
-    """Raise if a Function or an activation is bound to tensors."""
     held = list_tensors(forward)
     if held:
         raise RuleTypeError(
@@ -297,7 +296,6 @@ def refuse_bound(forward: Any, name: str) -> None:
 
 
 def refuse_tensors(forward: Any, name: str) -> None:
-    """Raise if a forward reads tensors from around it."""
     held = list(read_state(owner_of_method(forward)).tensors) if holds_state(forward) else []
     if held:
         raise RuleTypeError(

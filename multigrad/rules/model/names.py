@@ -100,10 +100,8 @@ def is_of_library(rule: Any) -> bool:
 
 
 def gives_way(name: str) -> bool:
-    """Return whether a name is that of a library rule which a user's rule may replace.
-
-    The library grows: code that was written for a smaller one registers what it likes.
-    """
+    """Return whether a name is that of a library rule which a user's rule may replace."""
+    # The library grows: code that was written for a smaller one registers what it likes.
     return name not in KEPT and LIBRARY.get(name) is RULES[name]
 
 
@@ -149,7 +147,6 @@ def renaming(name: str) -> Iterator[None]:
 
 
 def unknown(name: str) -> RuleError:
-    """Return the error for a name that no rule has."""
     load_library()
     functions = import_module("multigrad.rules.estimators").catalogue()
     plain = name.lower().replace("-", "_").rpartition(".")[2]

@@ -483,6 +483,7 @@ class Rule(InNotebooks):
             told = (self.shards, self.fused, self.residuals)
             return _by_name, (self.name, dict(self.bound), *told)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
+        # A mapping proxy does not pickle.
         own["bound"] = dict(self.bound)
         # As an argument, so that a deep copy copies what is bound: schedules count by themselves.
         return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)

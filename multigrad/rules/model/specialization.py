@@ -404,12 +404,10 @@ class BoundRule:
 
     @property
     def params(self) -> dict[str, Any]:
-        """All params with their values, without those that parts have bound."""
         return self.specialization.params(self.values)
 
     @property
     def rule(self) -> WrittenRule:
-        """The rule that takes `params`."""
         return self.specialization.open(self._given())[0]
 
     def _given(self) -> dict[str, Any]:
@@ -452,7 +450,6 @@ class BoundRule:
 
 
 def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
-    """Check the result of a rule that runs natively, and return it."""
     owner = backend_of(like)
     if not isinstance(grad_in, owner.tensors.types):
         kind = type(grad_in)

@@ -103,6 +103,7 @@ class RuleUnder(Recipe):
                 graphs = self.graphs(own, forward)
         except TraceError as error:
             raise NotCaptured(error) from error.__cause__
+        # What the rule's code read becomes facts of this Function, too.
         if self.specialization is not None and not self.specialization.reads <= facts.keys():
             raise NeedsConcrete(*self.specialization.reads, noted=False)
         return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
@@ -170,7 +171,6 @@ _forwards: dict[tuple[str, str], Callable[..., Any]] = {}
 
 
 def forward_on(backend: Backend, forward: Forward) -> Callable[[Tensor], Tensor]:
-    """Return an activation as a plain function of one backend."""
     if isinstance(forward, ForwardOfCode):
         build = partial(lower_code, forward, backend)
         return build_once(forward.lowered, backend.name, build)
