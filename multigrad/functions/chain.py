@@ -289,8 +289,7 @@ class Chain(Function):
         return own if len(same) == 1 else f"{own}[{same.index(path)}]"
 
     def bind(self, params: Mapping[str, Any] | None = None, key: Any = None) -> BoundFunction:
-        """Return this Function with values for some of its parts' arguments, by name: see
-        `Function.bind`.
+        """Return this Function with values for arguments of its parts; see `Function.bind`.
 
         Args:
             params: a value reaches every part that declares its name; "noise.sigma" is that of one

@@ -249,8 +249,9 @@ class Function(InNotebooks, Generic[P, R]):
         return BoundFunction(function, self.name, self.parameters, params or {})
 
     def keeping(self, residuals: str | None = None, *, fused: Fused | None = None) -> Self:
-        """Return this Function with a choice of what forward keeps for backward, and of whether it
-        runs as kernels: the same numbers, other bytes and time.
+        """Return this Function with a choice of what forward keeps, and of running as kernels.
+
+        The numbers stay the same; bytes and time do not.
 
         Examples:
             >>> relu = xg.function(lambda x: xp.maximum(x, 0.0), lambda g, x: g * (x > 0))
@@ -383,10 +384,10 @@ class Function(InNotebooks, Generic[P, R]):
         return self.entries.find(leaves, tree, key).run(leaves, self.draws)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return this Function as plain data, which `xg.from_dict` reads and `xg.save` writes as
-        JSON.
+        """Return this Function as plain data.
 
-        This includes the forms captured so far, one for each kind of arguments with which it was
+        `xg.from_dict` reads the data, and `xg.save` writes them as JSON. They include the forms
+        captured so far, one for each kind of arguments with which it was
         called; the values of optional arguments; and the key of its draws.
 
         Examples:

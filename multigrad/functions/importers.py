@@ -142,8 +142,10 @@ def find_custom(obj: Any) -> tuple[Backend, Any] | None:
 
 
 def from_autograd_function(cls: type, *, prove: bool = True) -> Function[..., Any]:
-    """Return a `torch.autograd.Function` class as a Function for every framework; also a class of
-    another framework whose backend imports these. `xg.convert` takes these and everything else.
+    """Return a `torch.autograd.Function` class as a Function for every framework.
+
+    It may be a class of another framework whose backend imports these, too. `xg.convert` takes
+    these and everything else.
 
     Call it like `cls.apply`: positionally, with values other than tensors included. Both styles
     work: a forward that gets `ctx`, and one with `setup_context`. If the class does more than a
@@ -188,9 +190,10 @@ def framework_of(cls: Any, default: str = "torch") -> str:
 
 
 def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
-    """Return a `jax.custom_vjp` function as a Function for every framework; also a function with
-    its own gradient from another framework whose backend imports these. `xg.convert` takes these
-    and everything else.
+    """Return a `jax.custom_vjp` function as a Function for every framework.
+
+    It may be a function with its own gradient from another framework whose backend imports these,
+    too. `xg.convert` takes these and everything else.
 
     A `jax.custom_jvp` function is accepted too (`from_custom_jvp`), and one made by
     `jax.custom_gradient`.
@@ -217,9 +220,10 @@ def from_custom_vjp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
 
 
 def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
-    """Return a `jax.custom_jvp` function as a Function for every framework; also a function of
-    another framework with its own tangent rule, such as a `torch.autograd.Function` class with
-    `jvp`. `xg.convert` takes these and everything else.
+    """Return a `jax.custom_jvp` function as a Function for every framework.
+
+    It may be a function of another framework with its own tangent rule, too, such as a
+    `torch.autograd.Function` class with `jvp`. `xg.convert` takes these and everything else.
 
     Forward mode is the rule as its author wrote it, in `jax.jvp`, `jacfwd` and `linearize`, and on
     every framework in `xg.jvp`; reverse mode is the transpose of a `jax.custom_jvp` function's
@@ -259,6 +263,7 @@ def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
 
 def from_tf_custom_gradient(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
     """Return a function decorated with `tf.custom_gradient` as a Function for every framework.
+
     `xg.convert` takes these and everything else.
 
     Examples:

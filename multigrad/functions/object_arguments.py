@@ -281,7 +281,7 @@ class OfObject(Function):
         return self._apply_any(args, kwargs, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Refuse: a document holds no object.
+        """Raise: no document holds an object.
 
         Raises:
             FormatError: always.
@@ -414,7 +414,7 @@ class HoldingRecipe(CodeRecipe):
         return optree.tree_unflatten(tree, leaves)
 
 
-# After the decorator, which would take them for defaults of fields.
+# As properties, which ask the wrapped recipe each time.
 for _name in TOLD:
     setattr(HoldingRecipe, _name, _of_own(_name))
 

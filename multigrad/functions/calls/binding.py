@@ -105,7 +105,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     weak_types = backend.tensors.weak_types
     if variant.weak and weak_types is not None and backend.name == recipe.dialect():
         inner = weakened(inner, variant.weak, weak_types.weaken)
-    # One tensor in, one out: the framework's function is called as it is.
+    # One tensor in, one out: the framework's function is called directly.
     if bare and is_rule:
         if is_random:
             return Entry(inner)

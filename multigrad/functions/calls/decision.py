@@ -166,7 +166,7 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     return found
 
 
-# --- as it is, with the framework's own custom gradient around it --------------------------------
+# --- as written, with the framework's own custom gradient around it ------------------------------
 
 
 def run_as_it_is(

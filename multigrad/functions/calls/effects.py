@@ -312,9 +312,8 @@ def changes_containers(before: Arguments, after: Arguments) -> bool:
 def find_aliases(
     values: Sequence[Value], arguments: Sequence[Any]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the positions of outputs that are views of an argument for certain, and of those that
-    are in no argument's memory, as `x.clone()`: what is equal to an argument is told by it.
-    """
+    """Return the positions of outputs that surely are views of an argument, and of copies."""
+    # A copy, as `x.clone()`, is in no argument's memory, which its value alone does not tell.
 
     def is_view(value: Value) -> bool:  # with a gradient: torch knows of no other
         return value.is_certain and value.node.op is not ops.STOP_GRADIENT

@@ -124,7 +124,7 @@ def requires_grad(value: Tensor) -> bool:
 
 
 WATCHED: dict[str, Callable[[Tensor], Any]] = {
-    # Where nobody can tell, no tensor lies in memory otherwise than in order.
+    # Without an answer a tensor counts as contiguous, dense, and on a CPU.
     "contiguous": partial(_told, "is_contiguous", True),
     "device_type": partial(_told, "device_type", "cpu"),
     "gradient": requires_grad,
@@ -135,8 +135,7 @@ WATCHED: dict[str, Callable[[Tensor], Any]] = {
 def facts_of_symbols(
     trace: Trace, needed: Iterable[str], layout: Layout, leaves: Sequence[Any]
 ) -> dict[str, Any]:
-    """Return facts about symbolic arguments, as far as the capture that they belong to has them
-    fixed.
+    """Return the facts about symbolic arguments that the capture around them has fixed.
 
     Raises:
         NeedsConcrete: that capture has to fix more.

@@ -204,7 +204,7 @@ class Recipe:
         return ()
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run it as it is, on a framework's tensors."""
+        """Run the function as written, on a framework's tensors."""
         raise NotImplementedError
 
     def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

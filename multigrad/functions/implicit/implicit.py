@@ -45,8 +45,9 @@ Tree = Any
 
 
 class SolveReport(NamedTuple):
-    """How well a call of an implicit Function was solved; numbers in eager code, tensors in
-    compiled code.
+    """How well a call of an implicit Function was solved.
+
+    These are numbers in eager code, tensors in compiled code.
 
     Attributes:
         residual: the largest number in the residual of the solution.

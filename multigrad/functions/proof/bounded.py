@@ -101,8 +101,9 @@ def run_rounded(
     seed: int,
     choose: Change | None = None,
 ) -> list[Array]:
-    """Return the graphs' results where each step is rounded at random: how far these lie from one
-    another is what rounding may decide.
+    """Return the graphs' results where each step is rounded at random.
+
+    How far the results of several runs lie apart is what rounding may decide.
 
     Args:
         dtype: of the inputs.
@@ -323,7 +324,7 @@ class Ties:
     are_met: bool = False
 
     def __call__(self, node: Node, value: Any, operands: Sequence[Any]) -> Any:
-        """Return a node's value as it is."""
+        """Return a node's value unchanged, and look for ties in a sort."""
         if node.op is ops.ARGSORT:
             ordered = np.take_along_axis(operands[0], value, node.attr("axis"))
             self.are_met |= bool((np.diff(ordered, axis=node.attr("axis")) == 0).any())

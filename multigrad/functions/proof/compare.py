@@ -100,8 +100,9 @@ def margins(
     overflows: bool = True,
     flushed: Callable[..., Array] = np.add,
 ) -> tuple[Array, Array]:
-    """Return how far each float is from what is expected, and how far it may be: some roundings of
-    the largest value on the way, and what is flushed to zero.
+    """Return how far each float is from what is expected, and how far it may be.
+
+    It may be off by some roundings of the largest value on the way, and what is flushed to zero.
 
     Args:
         largest: for all, or for each element.

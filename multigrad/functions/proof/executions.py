@@ -207,7 +207,6 @@ def _traced(
         try:
             with uncounted():
                 computes = backend.autodiff.rehearse(run, arrays)
-            # A trace holds no loop of the user's that could go on for too long.
             given.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
         except Exception:  # of a trace; what the code itself raises, it raises again
             if given.acts:

@@ -246,7 +246,7 @@ def differ_from_lowered(
         if is_derived and name.startswith("gradient") and found.shape == given.shape:
             off = rounding.find_other_slopes(found, given, off)
         if name not in wide:  # no meaning to compare with
-            # A second derivative that somebody cut off in a class is none that ours must lack.
+            # A class may cut its second derivative off: ours need not lack it.
             if name.startswith("second"):
                 return off & (not np.any(given)) & (largest_of(found) > 0)
             if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that

@@ -43,7 +43,7 @@ STORES = frozenset(
     dis.opmap[name]
     for name in ("DELETE_ATTR", "DELETE_GLOBAL", "STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL")
 )
-# What a call gets for itself: writing to it is seen by nobody else.
+# Objects of one call alone: no other code sees what is written to them.
 OWN_OBJECTS = frozenset({"ctx"})
 
 

@@ -139,7 +139,7 @@ def _check_read(name: str, watched: list[Callable[[], str]], failure: Exception 
         raise NotCaptured(TraceError(f"function {name!r} {message}")) from failure
 
 
-# --- cotangents that nobody gives ----------------------------------------------------------------
+# --- missing cotangents --------------------------------------------------------------------------
 
 
 UNTOLD = (31,)  # a sample's shape where no fact tells it

@@ -158,9 +158,7 @@ Path = tuple[int, ...]
 
 
 def bind_addressed(rule: Rule, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
-    """Return a rule in which the params that name a part ("noise.sigma") are bound to it, and the
-    rest of the params.
-    """
+    """Return a rule with the params that name a part ("noise.sigma") bound, and the others."""
     rest = {}
     for name, value in params.items():
         if is_address(name):

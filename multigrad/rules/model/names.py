@@ -68,7 +68,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
 
 
 def as_registered(name: str) -> str | None:
-    """Return a package's surrogate gradient as it is registered, for another spelling of its name.
+    """Return the registered name of a package's surrogate gradient for another spelling of it.
 
     A package's classes and functions differ in case and underscores. None: there is none.
     """

@@ -65,8 +65,7 @@ NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
 
 
 class Rule(InNotebooks):
-    """A gradient rule: `rule(None, grad_out, tin, **params)` on NumPy arrays and any framework's
-    tensors.
+    """A gradient rule, called on arrays and tensors: `rule(None, grad_out, tin, **params)`.
 
     Examples:
         >>> rule = xg.get("triangular")
@@ -88,7 +87,7 @@ class Rule(InNotebooks):
         fused: see `xg.activation`; `rule.copy(fused=True)` gives the rule with another.
     """
 
-    # Tells AutoGraph that nothing is to be converted.
+    # Tells AutoGraph to convert nothing.
     autograph_info__: ClassVar[dict[str, Any]] = {}
 
     def __init__(
@@ -163,8 +162,9 @@ class Rule(InNotebooks):
 
     @property
     def params(self) -> dict[str, Any]:
-        """The parameters that may be set, with their defaults (`inspect.Parameter.empty`:
-        required).
+        """The parameters that may be set, with their defaults.
+
+        `inspect.Parameter.empty` stands for none: such a parameter is required.
 
         Examples:
             >>> xg.get("rectangular").params
@@ -205,8 +205,7 @@ class Rule(InNotebooks):
         return tuple(names.get(part) for part in self.parts)
 
     def with_params(self, /, **params: Any) -> Self:
-        """Return this rule with some params bound; a bound param is no longer settable from
-        outside.
+        """Return this rule with some params bound, which can no longer be set from outside.
 
         Examples:
             >>> chain = xg.compose("clip_norm", "noise", "noise")
@@ -311,8 +310,9 @@ class Rule(InNotebooks):
         return other
 
     def keeping(self, residuals: str) -> Rule:
-        """Return this rule with a choice of what forward keeps for it: the same numbers, other
-        bytes and time.
+        """Return this rule with a choice of what forward keeps for it.
+
+        The numbers stay the same; bytes and time do not.
 
         Examples:
             >>> packed = xg.get("rectangular").keeping("packed")
@@ -329,8 +329,7 @@ class Rule(InNotebooks):
         return self.copy(residuals=read_way(residuals, f"rule {self.name!r}"))
 
     def under(self, forward: ActivationName | Callable[..., Any]) -> Function[..., Any]:
-        """Return this rule under an activation: a Function whose forward is the activation and
-        whose backward the rule.
+        """Return a Function whose forward is an activation and whose backward is this rule.
 
         Examples:
             >>> spike = xg.get("triangular").under("Heaviside")

@@ -31,7 +31,7 @@ from ...trace.scope.schedule_values import settle
 from ...trace.trace import NeedsConcrete, Trace
 
 # --- what has been made of rules ------------------------------------------------------------------
-# Kept as long as the functions that rules are made of, though nobody holds the rules. It refers to
+# Kept as long as the functions that rules are made of, even if no rule is held. It refers to
 # none of those functions, or what they close over would live forever.
 MOST_CODES = 4096
 MOST_MEANINGS = 64

@@ -149,12 +149,12 @@ class RuleUnder(Recipe):
         return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
 
     def give_up(self, error: TraceError) -> None:
-        """Let the rule run as it is; it says why when it fails."""
+        """Let the rule run as written; it says why when it fails."""
         assert self.specialization is not None
         self.specialization.give_up(error)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run the activation, and the rule as it is where a gradient is asked for."""
+        """Run the activation, and the rule as written if a gradient is asked for."""
         tin, *values = args
         backend, specialization = backend_of(tin), self.specialization
         assert specialization is not None
