@@ -1,1 +1,1 @@
-"""Copies of the user's functions that run on symbols, and what such a run gives."""
+"""Copies of the user's functions that run on symbols, and the results of such runs."""

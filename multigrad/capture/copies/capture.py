@@ -1,4 +1,4 @@
-"""From a rule's Python function to its graph, and the checks on what it returned."""
+"""The capture of a rule's Python function as a graph, and the checks of its result."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from ..values.tracer import V
 from .substitute import substitute
 from .witness import Witness
 
-_DIALECTS = _numpy_dialect  # imported for its table
+_DIALECTS = _numpy_dialect  # imported to register its table
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
-# What a library says when it is handed one of our symbols: the capture is repeated with the real
-# thing.
+# Symbols that an error of a library may name: it needs the real thing, so the capture is repeated
+# with this fact.
 OPAQUE = {"SymbolicDType": "dtype", "SymbolicShape": "shape", "SymbolicDevice": "device"}
 
 
@@ -63,7 +63,7 @@ def capture(
 
     Args:
         name: the rule's name, for messages.
-        run: what runs the rule (one function, or a chain of them) in a trace.
+        run: runs the rule (one function, or a chain of them) in a trace.
         has_tin: whether the rule gets its forward input; else `tin` is None.
         runtime: names of the params that are run-time scalars, in order.
         static: the other params.
@@ -72,10 +72,10 @@ def capture(
     Raises:
         NeedsConcrete: Python needed something concrete that is not among the facts.
         TraceError: the rule cannot be captured.
-        GradientError: it returned something that is no gradient of its input.
+        GradientError: its result is no gradient of its input.
     """
 
-    in_use()  # a framework imported by now has its dialect registered
+    in_use()  # frameworks imported by now register their dialects
     load_dialects()
 
     def record(facts: Mapping[str, Any]) -> tuple[Trace, Graph]:
@@ -88,10 +88,12 @@ def capture(
 
     try:
         trace, graph = record(facts)
+        # A number that the source does not contain may be a draw: a second run must give the same
+        # graph.
         if trace.source.witness.is_suspect or has_number_from_elsewhere((graph,), trace, static):
             with trace.source.witness.outside.dropping_added():
                 again, other = record(trace.facts)
-            # Another thread may have drawn, once.
+            # Another thread may have drawn meanwhile, once; both runs drawing is no coincidence.
             differs = drop_calls(other).outputs != drop_calls(graph).outputs
             drew = [each.source.witness.outside.moved for each in (trace, again)]
             if differs or all(drew):
@@ -142,9 +144,9 @@ def _run(
 def has_number_from_elsewhere(
     graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
 ) -> bool:
-    """Return whether a graph holds a float that does not stand in the source it was captured from.
+    """Return whether a graph holds a float that the captured source does not contain.
 
-    It may be a global, or the result of arithmetic; but also a draw, which must not be frozen.
+    It may come from a global or from arithmetic; but a draw is one too, and must not be frozen.
     """
     has_array = any(node.op is ops.ARRAY for graph in graphs for node in every_node(graph))
     return has_array or bool(numbers_from_elsewhere(graphs, trace, static))
@@ -153,13 +155,13 @@ def has_number_from_elsewhere(
 def numbers_from_elsewhere(
     graphs: Iterable[Graph], trace: Trace, static: Mapping[str, Any]
 ) -> set[float]:
-    """Return the floats of graphs that do not stand in the source, without their signs."""
+    """Return the floats of graphs that the source does not contain, without their signs."""
     nodes = [node for graph in graphs for node in every_node(graph)]
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.source.codes]
     written = _numbers((*trace.facts.values(), *static.values(), *trace.source.numbers, *codes))
     found = _numbers(constants) - written - {0.0, 1.0}
-    if math.inf in found:  # `clamp(min=0)` leaves a side open: that is ours
+    if math.inf in found:  # `clamp(min=0)` records an infinite limit for the open side
         infinite = {n for n in nodes if n.op is ops.CONST and abs(n.attr("value")) == math.inf}
         users = [node.op for node in nodes if not infinite.isdisjoint(node.operands)]
         found -= {math.inf} if {*users} == {ops.CLIP} else set()
@@ -167,7 +169,6 @@ def numbers_from_elsewhere(
 
 
 def _numbers(values: Iterable[Any]) -> set[float]:
-    """Return the floats among values and in the tuples among them, without their signs."""
     found: set[float] = set()
     for value in values:
         if isinstance(value, tuple):
@@ -178,22 +179,21 @@ def _numbers(values: Iterable[Any]) -> set[float]:
 
 
 def find_opaque(trace: Trace, error: Exception) -> str:
-    """Return which of our symbols a library may have been handed that raised this, "" for none."""
+    """Return the fact that replaces the symbol which a library could not take, "" for none."""
     word = next((word for word in OPAQUE if word in str(error)), "")
     if not word and trace.facts.gives_dtype and isinstance(error, TypeError):
-        return "dtype"  # not every message shows what was given
+        return "dtype"  # not every message shows its argument
     return OPAQUE[word] if word else ""
 
 
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
-    """Return the file and line of the user's code in a traceback, the innermost."""
+    # The innermost line of the user's code in a traceback.
     frames = traceback.walk_tb(error.__traceback__)
     own = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.source.codes]
     return own[-1] if own else None
 
 
 def _check_result(trace: Trace, result: Any) -> Value:
-    """Return the rule's result where it is a tensor of the input's shape and dtype."""
     name = trace.name
     if not isinstance(result, Value):
         given = "None" if result is None else f"{type(result).__name__} {result!r}"
@@ -228,7 +228,6 @@ def _check_result(trace: Trace, result: Any) -> Value:
 
 
 def _describe(shape: Any) -> str:
-    """Return a shape that is not the input's, in words."""
     if shape == SCALAR_SHAPE:
         return "one number"
     _, axis, keepdims = shape
@@ -237,21 +236,23 @@ def _describe(shape: Any) -> str:
 
 
 def catches_errors(code: CodeType) -> bool:
-    """Return whether a function catches what is raised in it."""
+    """Return whether a function catches errors that are raised in it."""
     # Without it: test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user is "a fault of ours".
     if "suppress" in code.co_names:
         return True
     names = [instruction.opname for instruction in dis.get_instructions(code)]
+    # A bare `except:` drops the exception without a comparison.
     is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
-    if not HAS_TABLE:  # three values are dropped, but after `with` too, which raises again before
+    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
         rows = zip(["", *names], names, names[1:], names[2:], strict=False)
         is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
     return is_bare or not {*MATCHES}.isdisjoint(names)
 
 
 def library_of_failure(error: BaseException, known: str) -> str:
-    """Return the library in which code failed that met a symbol there, by way of other libraries,
-    where that one is imported in another way; else the one that is known.
+    """Return the library in which code failed, if it has an importer of its own; else `known`.
+
+    The code may have met a symbol there by way of other libraries.
     """
     found = known
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -264,11 +265,12 @@ def library_of_failure(error: BaseException, known: str) -> str:
 def run_written_in(
     library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function in a trace, with what Python hides from symbolic values replaced; one that is
-    known to be written in a library, "": the code tells.
+    """Call a function in a trace, replacing what Python hides from symbolic values.
 
-    What substitution cannot see through may be imported in the way that the function's dialect
-    offers.
+    If substitution cannot see through the function, its dialect may import it in another way.
+
+    Args:
+        library: the library that the function is written in; "": the code tells.
     """
     return run_or_import(library, function, trace, args, kwargs)
 
@@ -282,11 +284,11 @@ def run_or_import(
     *,
     whole: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
 ) -> Any:
-    """Do the same.
+    """Do the same for arguments in a tuple and a mapping.
 
     Args:
-        whole: what is imported where substitution cannot see through the function, and its
-            arguments: those that the function reads from around it too.
+        whole: what to import if substitution fails, with its arguments: also those that the
+            function reads from around it.
     """
     plain = plain_function(function)
     if library:
@@ -313,7 +315,7 @@ def _run_or_import(
         trace.source.routes.setdefault(reading.dialect, "")
     draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
     dialect = find_dialect(reading.dialect)
-    # Constants meet through operators too, while a compiler may be reading along.
+    # Constants meet through operators too, while a compiler may be tracing the same code.
     compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
     try:
         with compute():
@@ -321,17 +323,19 @@ def _run_or_import(
     except NeedsConcrete:
         raise
     except Exception as error:
-        lend(trace)  # as the tensors' code it may do
+        lend(trace)  # code that leans may succeed when read as the tensors' library's
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
         if dialect is None or dialect.import_function is None:
             reading.dialect = library_of_failure(error, reading.dialect)
             dialect = find_dialect(reading.dialect)
         if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
             raise
-        # Errors of the import's own too, unseen; a library's code was made to be traced.
+        # User code that catches errors may have hidden some, so an import would see other code
+        # paths; a library's code was made to be traced.
         users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
         if any(map(catches_errors, users)):
             raise
+        # The failed attempt's questions and routes do not count for the import.
         questions.forget(asked)
         try:
             imported, given = whole or (function, args)
@@ -343,23 +347,23 @@ def _run_or_import(
                 if lacks and " calls " in str(error):
                     error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
-            raise error from None  # of the two, the one that names the user's line
+            raise error from None  # of the two errors, the one that names the user's line
         trace.source.routes = {**routes, reading.dialect: dialect.import_route}
         return result
 
 
 # --- functions of NumPy without a row -------------------------------------------------------------
 def find_numpys_code(function: Any) -> Callable[..., Any] | None:
-    """Return a recorder of a function of NumPy's by its own code; None: it is not in Python."""
+    """Return a recorder of a NumPy function by its own code; None: it is not written in Python."""
     code = getattr(function, "_implementation", None)
     return OwnTrace(run_numpys_code, code) if isinstance(code, FunctionType) else None
 
 
 def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by a copy of a function's code, in which stand-ins are seen.
+    """Record a call by running a copy of a NumPy function's own code with stand-ins.
 
     Raises:
-        TypeError: what it calls is not captured.
+        TypeError: something that it calls is not captured.
     """
     trace = next(symbols_in((args, kwargs))).trace
     with setting(trace.source, codes=set(trace.source.codes), witness=None):

@@ -1,8 +1,8 @@
-"""Stand-ins: what a rule's copy sees in place of functions and modules that offer no protocol.
+"""Stand-ins: replacements, in a rule's copy, for functions and modules that offer no protocol.
 
 Builtins and `math` take no symbolic values, and some libraries (`jax.numpy`, TensorFlow,
-`keras.ops`) have no protocol at all. A stand-in records where a symbol is among its arguments, and
-is the function itself elsewhere.
+`keras.ops`) have no protocol at all. A stand-in records a call with a symbol among its arguments,
+and otherwise calls the function itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..values.indexing import Picked
 
 TENSORS = (Value, Pair, Picked)
 SYMBOLS = (*TENSORS, SymbolicShape, SymbolicDType)
-# A function may hold some, too.
+# Kinds that may be or hold a symbol: a function may have one in its closure.
 HELD = (*SYMBOLS, types.FunctionType, types.MethodType, functools.partial)
 
 
@@ -51,7 +51,7 @@ def extreme_of(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Calla
 
 
 def length_of(x: Any) -> Any:
-    """The builtin `len`, which stays symbolic for a tensor."""
+    # The builtin `len`, which stays symbolic for a tensor.
     return xp.dim(x, 0) if isinstance(x, Value) else builtins.len(x)
 
 
@@ -68,7 +68,7 @@ BUILTINS: dict[str, Any] = {
 
 
 def on_symbols(function: Callable[..., Any], symbolic: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of `math`; on a symbolic scalar, record what it means."""
+    # A function of `math`; on a symbolic scalar, record its meaning.
     scalars = [a for a in args if isinstance(a, Value) and a.node.type.kind == "scalar"]
     if any(isinstance(a, Value) and a.is_number for a in args):
         if function in (math.ceil, math.floor, math.trunc):
@@ -87,17 +87,17 @@ MATH = named(
 
 
 class Index:
-    """What stands in for which function, for the dialects registered now; functions by identity.
+    """The stand-ins for the dialects registered now.
 
     Attributes:
-        functions: by `id`, the function (kept alive) and its stand-in.
-        names: the names of these functions, by which a module that holds one is told.
+        functions: each function (kept alive, so that its id stays its own) and its stand-in, by
+        `id`.
+        names: the names of these functions, by which a module that holds one is recognized.
         libraries: the dialects without a protocol, by import name.
-        roots: the packages in which some functions are known.
-        refused: by `id`, functions that no graph holds, and why.
-        companions: libraries and modules of which some functions are known, by import name, as far
-            as somebody has imported them.
-        keepers: what tells which classes and functions stay as they are.
+        roots: the packages with known functions.
+        refused: functions that no graph holds, and why, by `id`.
+        companions: imported modules with known functions that no dialect imports itself.
+        keepers: predicates for classes and functions that stay unreplaced.
     """
 
     def __init__(self) -> None:
@@ -112,6 +112,7 @@ class Index:
             rows.update(dialect.hidden)
             for name, functions in dialect.companions.items():
                 rows.update(functions() if name in self.companions else {})
+        # Last, so that SciPy's rows win over a dialect's.
         rows.update(scipy.stand_ins(has_symbols))
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}
@@ -123,7 +124,6 @@ class Index:
         self.dialects = dict(dialects)
 
     def is_current(self) -> bool:
-        """Return whether the same dialects are registered still."""
         now = registered_dialects()
         if self.companions != companions_of(now.values()):
             return False
@@ -133,7 +133,7 @@ class Index:
 
 
 def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
-    """Return the modules that have been imported, of those that no library imports unasked."""
+    # Only modules that the user has imported: nothing here imports them.
     own = [name for dialect in dialects for name in dialect.companions]
     names = [name for name in (scipy.MODULE, GENERATORS, *own) if name in sys.modules]
     return tuple([name for name in names if whole(name) is not None])
@@ -143,20 +143,18 @@ def has_symbols(values: Iterable[Any]) -> bool:
     return holds(values, TENSORS)
 
 
-_index: list[Index] = []
+_index: list[Index] = []  # the latest, replaced when a dialect or companion appears
 
 
 def find_index() -> Index:
-    """Return the index of all stand-ins, made anew where a dialect was registered meanwhile."""
+    """Return the index of all stand-ins, rebuilt if a dialect was registered since."""
     if not _index or not _index[0].is_current():
         _index[:] = [Index()]
     return _index[0]
 
 
 def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
-    """Return whether something of these kinds is among values, or in the lists, tuples and dicts
-    among them.
-    """
+    """Return whether values, or the lists, tuples and dicts among them, hold one of these kinds."""
     for value in values:
         if isinstance(value, kinds):
             return True
@@ -170,7 +168,7 @@ def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Stands in for one function of a library without a protocol."""
+    """The stand-in for one function of a library without a protocol."""
 
     library: str
     dialect: Dialect
@@ -184,8 +182,8 @@ class Call:
             raise self.trace.error(f"calls {self.name}, {reason}")
         if self.function in self.dialect.trees:
             return self.function(*args, **kwargs)
-        # A function that we do not know may well take a shape; if not, it says that it needs the
-        # real one.
+        # An unknown function may well take a symbolic shape; if not, its error says that it needs
+        # the real one.
         kinds = HELD if self.function in self.dialect.aliases else TENSORS
         if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
             return record_call(

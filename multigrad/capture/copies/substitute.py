@@ -1,10 +1,9 @@
-"""Substitution: copies of the user's own functions, which refer to stand-ins instead of the
-originals.
+"""Substitution: copies of the user's functions that refer to stand-ins instead of the originals.
 
 Protocols reach the array functions of some libraries, but not `max(width, 1e-6)`, `len(x)` or
 `jnp.where`. Those are replaced by value wherever a rule, or a helper that it calls, can refer to
-them: globals, closures, defaults, imports inside, attributes of modules and of the user's objects.
-Libraries stay as they are.
+them: globals, closures, defaults, local imports, attributes of modules and of the user's objects.
+Libraries are not changed.
 """
 
 from __future__ import annotations
@@ -29,18 +28,19 @@ from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching
 from .stand_ins import BUILTINS, Call, find_index
 
-Maker = Callable[[], Any]  # makes what stands in for one value
+Maker = Callable[[], Any]  # makes the stand-in for one value
 OWN = __name__.partition(".")[0]
 RECORDING = tuple(f"{OWN}.{room}" for room in ("capture", "trace"))
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), types.CodeType)
-WRAPPED = (staticmethod, classmethod, property)  # what stands in a class for a function
+WRAPPED = (staticmethod, classmethod, property)  # wrappers of functions in a class
 
 
 def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Callable[..., Any]:
-    """Return a copy of a rule which sees symbolic values in place of numbers, helpers included.
+    """Return a copy of a rule that sees symbolic values for numbers, helpers included.
 
     A Python function, a bound method, a `functools.partial` or an object with `__call__` is copied
-    down to its functions; anything else is returned as it is. A copy shares code with its original.
+    down to its functions; anything else is returned unchanged. A copy shares code with its
+    original.
 
     Args:
         root: the package whose functions are helpers; the rule's own.
@@ -49,7 +49,7 @@ def substitute(function: Callable[..., Any], trace: Trace, root: str = "") -> Ca
 
 
 class _Module:
-    """Stands in for a module: what its names stand for is replaced when it is asked for."""
+    """A stand-in for a module, whose attributes are replaced when they are read."""
 
     __slots__ = ("_module", "_name", "_substitution")
 
@@ -57,7 +57,7 @@ class _Module:
         self, module: types.ModuleType, substitution: _Substitution, name: str = ""
     ) -> None:
         object.__setattr__(self, "_module", module)
-        # As the rule's author reaches it.
+        # The name by which the rule's author reaches it, for messages.
         object.__setattr__(self, "_name", name or module.__name__)
         object.__setattr__(self, "_substitution", substitution)
 
@@ -71,9 +71,7 @@ class _Module:
 
 
 class _Lookup:
-    """Stands in for a class that stays as it is, or for what `super()` gives: its functions are
-    replaced when they are asked for.
-    """
+    """A proxy of a class that is not replaced, or of `super()`, with replaced functions."""
 
     __slots__ = ("_held", "_replaced")
 
@@ -82,7 +80,7 @@ class _Lookup:
         object.__setattr__(self, "_replaced", replaced)
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "__mro_entries__":  # by which a class statement asks for the base
+        if name == "__mro_entries__":  # read by a class statement with this base
             return object.__getattribute__(self, name)
         replaced = object.__getattribute__(self, "_replaced")
         return replaced(getattr(_held(self), name))
@@ -104,7 +102,7 @@ class _Lookup:
 
 
 def _held(value: Any) -> Any:
-    """Return the object behind a lookup, and any other value unchanged."""
+    # Not `value._held`: a lookup forwards every attribute to the object behind it.
     return object.__getattribute__(value, "_held") if type(value) is _Lookup else value
 
 
@@ -117,15 +115,15 @@ class _Substitution:
         self.index = find_index()
         self.refused_builtins = refused_builtins(trace)
         self.done: dict[Any, Any] = {}
-        self.objects: dict[int, tuple[Any, Any]] = {}  # by id: the original and its stand-in
+        self.objects: dict[int, tuple[Any, Any]] = {}  # the original (kept alive) and its stand-in
         self.classes: dict[type, type] = {}
-        self.lookups: dict[type, _Lookup] = {}  # by the class that one stands for
+        self.lookups: dict[type, _Lookup] = {}  # by class: one proxy each, so that `is` holds
         self.leading: dict[type, bool] = {}
-        self.names: set[str] = set()  # all that the functions mention, attributes too
+        self.names: set[str] = set()  # mentioned by the functions, attributes included
 
     def replace(self, function: Any) -> Any:
-        """Return the copy of the rule itself, any callable; a library's function that is known
-        stands for its op.
+        """Return the copy of the rule itself, any callable; a known library function records its
+        op.
         """
         for library, dialect in self.index.dialects.items():
             if not isinstance(function, Hashable):
@@ -153,15 +151,16 @@ class _Substitution:
             self.trace.source.witness.see_value(function)
         return types.MethodType(self.copy(plain), self.stand_in(function))
 
-    # --- what stands in for a value ---------------------------------------------------------------
+    # --- stand-ins for values ---------------------------------------------------------------------
     def stand_in(self, value: Any, name: str = "") -> Any:
-        """Return the value that a rule's copy uses in place of `value`, mostly `value` itself."""
+        """Return the replacement for a value in a rule's copy, mostly the value itself."""
         make = self.maker(value, name)
         return value if make is None else make()
 
     def maker(self, value: Any, name: str = "") -> Maker | None:
         """Return a function that makes a value's stand-in, or None if the value needs none."""
         kind = type(value)
+        # The order matters: known functions first, then kept classes, then the user's own code.
         known = self.index.functions.get(id(value))
         if known is not None:
             return partial(in_trace, known[1], self.trace)
@@ -193,7 +192,7 @@ class _Substitution:
             inner = self.maker(value.func)
             return None if inner is None else partial(self._partial, value, self.stand_in)
         if callable(value):
-            wrapped = wrapped_function(value)  # the user's, though the object may be the library's
+            wrapped = wrapped_function(value)  # the user's function in a library's object
             if wrapped is not None and self.is_users(wrapped):
                 return partial(self._unwrapped, value, wrapped)
             own = self._own_gradient(value)
@@ -206,20 +205,17 @@ class _Substitution:
                 return partial(self.replace, value) if self.is_users(value.__func__) else None
             if wrapped is not None:
                 return None
-        # An object is replaced where its class is.
+        # An object is replaced if its class is.
         may_be = bool(self.index.libraries) and hasattr(value, "__dict__")
         return partial(self._object, value) if may_be and self._class_maker(kind) else None
 
     def _call(self, library: str, function: Any, name: str) -> Call:
-        """Return the stand-in for a library's function."""
         own = getattr(function, "__name__", type(function).__name__)
         name = name or f"{getattr(function, '__module__', library)}.{own}"
         return Call(library, self.index.libraries[library], function, name, self.trace)
 
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
-        """Return the copy of a decorated function; of a value and a gradient function, its value
-        alone.
-        """
+        # Of a function that returns a value and a gradient (`jax.value_and_grad`), the value alone.
         copy, kind = self.copy(function), type(wrapper)
         is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
         plain = partial(_first_of, copy) if is_paired else copy
@@ -230,9 +226,7 @@ class _Substitution:
         return partial(call_by_own_gradient, own, plain) if around is None else around(plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
-        """Return the stand-in for a function with a custom gradient, or None; wrapped functions are
-        found, too (`jax.jit(f)`).
-        """
+        # Wrappers are opened, so a custom gradient in `jax.jit(f)` is found.
         dialects = self.index.dialects.values()
         while wrapper is not None:
             kind = type(wrapper)
@@ -249,7 +243,7 @@ class _Substitution:
         return partial(replace(given.func), *args, **keywords)
 
     def _module_maker(self, module: types.ModuleType, name: str = "") -> Maker | None:
-        """A module is replaced where what stands in it may be: no other library's is touched."""
+        # Only a module that may hold a replaced function is replaced.
         root = module.__name__.partition(".")[0]
         if root == OWN and root != self.root:
             return None
@@ -261,7 +255,7 @@ class _Substitution:
         return None
 
     def _container_maker(self, container: Any) -> Maker | None:
-        """A list, tuple or dict of functions is replaced, one of numbers is not."""
+        # A container of functions is replaced, one of numbers is not; long ones hold data.
         values = container.values() if isinstance(container, dict) else container
         if len(container) > 64 or not any(callable(v) and self.maker(v) for v in values):
             return None
@@ -274,9 +268,7 @@ class _Substitution:
 
     # --- the user's classes and objects -----------------------------------------------------------
     def _class_maker(self, kind: type) -> Maker | None:
-        """A class of the user's is replaced where its methods may lead to a library without
-        protocol.
-        """
+        # A class of the user's is replaced if its methods may call a library without a protocol.
         if kind not in self.leading:
             methods = map(method_of, vars(kind).values()) if self._is_users_class(kind) else ()
             self.leading[kind] = any(
@@ -292,7 +284,7 @@ class _Substitution:
         return root == self.root or not is_library_file(file)
 
     def _super(self, *given: Any) -> _Lookup:
-        """The builtin `super`, whose methods are replaced too."""
+        # The builtin `super`, with replaced methods; without arguments it reads the caller's frame.
         if not given:
             frame = sys._getframe(1)
             own = frame.f_locals
@@ -300,12 +292,12 @@ class _Substitution:
         return _Lookup(builtins.super(*map(_held, given)), self._own_function)
 
     def _own_function(self, value: Any) -> Any:
-        """Return a function or a method of the user's replaced, all else as it is."""
+        # Only the user's functions and methods; a library's class keeps its own.
         is_own = isinstance(value, types.MethodType) and self.is_users(value.__func__)
         return self.stand_in(value) if is_own or self.is_users(value) else value
 
     def _may_lead(self, method: types.FunctionType) -> bool:
-        """Return whether a method mentions a function or module, which may be such a library's."""
+        # A function or module that a method mentions may be such a library's.
         return any(
             isinstance(value, types.FunctionType | types.ModuleType)
             or home(value) in self.index.libraries
@@ -314,9 +306,7 @@ class _Substitution:
         )
 
     def _class(self, kind: type) -> type:
-        """Return a subclass whose methods are copies, and whose objects' attributes are replaced
-        when asked for.
-        """
+        # A subclass with copied methods, whose objects' attributes are replaced when they are read.
         known = self.classes.get(kind)
         if known is not None:
             return known
@@ -329,7 +319,7 @@ class _Substitution:
         names[STANDS_FOR] = kind
         try:
             made = type(kind)(kind.__name__, (kind,), names)
-        except TypeError:  # a class that has no subclasses
+        except TypeError:  # a class that cannot be subclassed
             made = kind
         self.classes[kind] = made
         for name, value in vars(kind).items() if made is not kind else ():
@@ -341,27 +331,26 @@ class _Substitution:
         return made
 
     def _object(self, value: Any) -> Any:
-        """Return an object of the replaced class that shares the state of another."""
+        # It shares the original's `__dict__`, so that assignments reach the original and are seen.
         known = self.objects.get(id(value))
         if known is not None:
             return known[1]
         try:
             made = object.__new__(self._class(type(value)))
             object.__setattr__(made, "__dict__", vars(value))
-        except TypeError:  # a class that builds its objects in another way
+        except TypeError:  # a class that creates its objects in another way
             made = value
         self.objects[id(value)] = (value, made)
         return made
 
     # --- the user's functions ---------------------------------------------------------------------
     def copy(self, function: types.FunctionType) -> types.FunctionType:
-        """Return the copy of a Python function."""
         if function in self.done:
             return self.done[function]
         referred = mentioned(function)
         witness, names = self.trace.source.witness, {name for name, _ in referred}
         if any(name.endswith("random") for name in names):
-            import_module("numpy.random")  # NumPy does so where it is asked for, which is too late
+            import_module("numpy.random")  # NumPy does on first access: too late
             self.index = find_index()
             if witness is not None:
                 witness.outside.see_all((), ())
@@ -398,7 +387,7 @@ class _Substitution:
         )
         copy.__kwdefaults__ = function.__kwdefaults__
         copy.__qualname__ = function.__qualname__
-        self.done[function] = copy  # before what it refers to: it may refer to itself
+        self.done[function] = copy  # before the names that it refers to: it may refer to itself
         for name, value in referred:
             make = self.maker(value)
             if make is not None:
@@ -415,11 +404,9 @@ class _Substitution:
         return copy
 
     def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The import statement of a rule: a module that it imports is replaced as a global one
-        is.
-        """
+        # The import statement of a rule: a module that it imports is replaced like a global one.
         found = own_import(*args, **kwargs)
-        self.index = find_index()  # a module may be known from now on
+        self.index = find_index()  # the import may have made a module known
         names = kwargs.get("fromlist", args[3] if len(args) > 3 else None) or ()
         for name in names if isinstance(found, types.ModuleType) else ():
             if isinstance(getattr(found, name, None), type):
@@ -427,7 +414,7 @@ class _Substitution:
         return self.stand_in(found)
 
     def _is_known(self, function: types.FunctionType) -> bool:
-        """Return whether a function of the rule's own library is captured: of a Keras layer."""
+        # A function of the rule's own library, as of a Keras layer, may be captured as one op.
         own = self.index.libraries.get(self.root)
         if own is None or any(function in row for row in (own.aliases, own.refused, own.trees)):
             return own is not None
@@ -442,7 +429,7 @@ class _Substitution:
             return False
         if not is_library_file(file):
             return True
-        # What a library's decorator made of a user's function bears the name of the user's module.
+        # The result of a library's decorator bears the name of the user's module.
         is_own = module.partition(".")[0] == self.root
         return is_own and (file.startswith("<") or in_package(file, self.root))
 
@@ -452,6 +439,5 @@ def _first_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any
 
 
 def _referred(function: types.FunctionType) -> list[Any]:
-    """Return the values that a function's names refer to: globals, closure variables, defaults."""
     named = [value for _, value in mentioned(function)]
     return [*named, *held_around(function), *defaults(function)]

@@ -1,9 +1,9 @@
-"""What a capture must leave as it was: generators and the user's objects; and that no symbol is
-left outside the graph.
+"""The state that a capture must leave unchanged (generators, the user's objects), and the check
+that no symbol stays outside the graph.
 
 A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
-happen once, on a symbol. Neither can be seen in the graph, so it is looked for around the capture,
-in what the rule's functions refer to.
+happen once, on a symbol. The graph shows neither, so both are looked for around the capture, in the
+objects that the rule's functions refer to.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 OWN = __name__.partition(".")[0]
-# In which a module of torch has its tensors: ordered before torch 2.5.
+# The classes in which a torch module holds its tensors: ordered before torch 2.5.
 DICTS = (dict, collections.OrderedDict)
 
 
 class Witness:
-    """What was there before a capture, and how to put it back."""
+    """The state before a capture, and how to restore it."""
 
     def __init__(
         self, trace: Trace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
     ) -> None:
         self.trace = trace
         self.outside = Snapshot()
-        self.may_keep = False  # the functions hand something to what outlives them
+        self.may_keep = False  # the functions may store a value in an object that outlives them
         self.made: list[weakref.ref[Value]] = []  # all symbols
         self._variable = ""
         self._cells: dict[int, tuple[types.CellType, Any]] = {}
@@ -55,16 +55,16 @@ class Witness:
 
     @property
     def is_suspect(self) -> bool:
-        """Whether it drew a number, or set a new attribute, so that another run may differ."""
+        """Whether it drew a number or set a new attribute, so that another run may differ."""
         return self.outside.moved or bool(self.outside.added)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        # The user's own error ends the call: what had happened before it has happened. A class
-        # runs once more as written.
+        # The user's own error ends the call, and its effects remain, as without a capture. A class
+        # runs once more unconverted, so its effects are undone.
         is_call = kind is not None and kind.__module__.partition(".")[0] != OWN
         is_call = is_call and self.trace.kind != "imported function"
         change, read = ("", "") if is_call else (self.changed(), self._state())
-        self._namespaces.clear()  # they lead to copies of functions, which may lead to symbols
+        self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
         self._cells.clear()
         self.outside.clear()
         if kind is not None:
@@ -80,9 +80,9 @@ class Witness:
                 "or a NumPy array, whose values are taken once"
             )
 
-    # --- what is looked at ------------------------------------------------------------------------
+    # --- before -----------------------------------------------------------------------------------
     def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
-        """Remember what a function of the user's refers to, as it is now."""
+        """Remember the state that a function of the user's refers to."""
         self.trace.memory.outside.update((id(value), fact) for value, fact in tensors_of(function))
         self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
         for cell in function.__closure__ or ():
@@ -105,13 +105,13 @@ class Witness:
         self._namespaces.append((namespace, dict(namespace)))
 
     def _refuse_used_up(self) -> NoReturn:
-        """Refuse what no run of the code could be without: an iterator goes on."""
+        # An iterator that a run has advanced cannot be put back.
         problem = f"refers to {self.outside.used_up}, and a graph would not"
         raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
 
     def _state(self) -> str:
-        """Return in words which tensor of an object the rule's functions mention, "" for none."""
-        # Tensors that are among the arguments stand in copies, which are seen later.
+        # The tensor of an object that the rule's functions mention, in words; "" for none.
+        # Tensors that are among the arguments are in copies, which are seen later.
         first = 0 if self.trace.source.looks_into else self._first
         for owner, _ in self.outside.owners[first:]:
             if isinstance(owner, FIXED) or not has_state(owner):
@@ -123,9 +123,9 @@ class Witness:
                     return f"{name!r} of {shown(owner)}, a tensor"
         return self._variable
 
-    # --- what has changed -------------------------------------------------------------------------
+    # --- after ------------------------------------------------------------------------------------
     def changed(self) -> str:
-        """Return in words what has changed outside of the graph, "" for nothing; put it back."""
+        """Return in words what has changed outside the graph, "" for nothing; restore it."""
         found = [self._restore_names(), self._restore_cells()]
         self.outside.restore()
         return next((each for each in (*found, self.outside.change) if each), "")
@@ -149,7 +149,7 @@ class Witness:
         return found
 
     def check_left(self) -> None:
-        """Look for symbols that are kept outside of the graph, when the capture itself holds none.
+        """Look for symbols that are kept outside the graph, when the capture itself holds none.
 
         Raises:
             TraceError: there is one.
@@ -157,11 +157,11 @@ class Witness:
         for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
             if not self._is_left():
                 return
-            time.sleep(seconds)  # a search that is at work in another thread lets ours find nothing
-            gc.collect(generation)  # it may be in a cycle
+            time.sleep(seconds)  # a collection at work in another thread makes ours find nothing
+            gc.collect(generation)  # a symbol in a reference cycle
         if self._is_left():
             raise self.trace.error(
-                "keeps a symbolic tensor outside of it, where the real one is expected"
+                "keeps a symbolic tensor outside it, where the real one is expected"
                 f"{self.trace.words.advise('return what is to be kept')}"
             )
 
@@ -169,6 +169,7 @@ class Witness:
         return self.may_keep and any(ref() is not None for ref in self.made)
 
 
+# Methods by which an object stores a value.
 KEEPING = {
     "add",
     "append",
@@ -193,4 +194,4 @@ def may_keep(code: types.CodeType) -> bool:
     # Without it no proof finds test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one.
     if KEEPING.intersection(code.co_names):
         return True
-    return not STORING.isdisjoint(code.co_code[::2])  # to decode each instruction takes long
+    return not STORING.isdisjoint(code.co_code[::2])  # decoding the instructions is slow

@@ -1,1 +1,1 @@
-"""Types come from the library: how it is asked, and what its answer makes of a node."""
+"""The dtypes of results as the library itself gives them: how it is asked, and its answers."""

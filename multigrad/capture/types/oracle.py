@@ -1,7 +1,7 @@
-"""How a library is asked for types: a call made on stand-ins of one element.
+"""The type oracle: a library is asked for dtypes by a call on stand-ins of one element.
 
-An argument becomes a mark, which says all of it that a dtype may depend on, and is a key. From
-marks the stand-ins are made, for each dtype that `T` may be.
+An argument becomes a mark, which holds all that a dtype may depend on, and is a key. The stand-ins
+are made from marks, for each dtype that `T` may be.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, Symboli
 Tensor = Any
 Tiny = Callable[[str, tuple[int, ...], int, bool], Tensor]
 Mode = Any
-# Of each leaf of a result: its dtype, and whether it is weak.
+# For each leaf of a result: its dtype, and whether it is weak.
 Answer = list[tuple[str, bool]]
 DEPENDS = "depends on the dtype"
 NUMBERS = {"float": 1.0, "int": 1, BOOL: True}
 KINDS: dict[type, str] = {bool: BOOL, int: "int", float: "float"}
-DTYPE_WORDS = (bool, int, float, *DTYPES)  # that calls name besides a library's own objects
+DTYPE_WORDS = (bool, int, float, *DTYPES)  # dtypes that calls name besides a library's objects
 ARRAYS = ("tensor", "array")  # the kinds of marks that have a dtype of their own
 
 
 class Mark(NamedTuple):
-    """What an argument is; a tuple, as it is a part of keys that are looked up at each call.
+    """The kind of an argument; a tuple, since it is part of keys that each call looks up.
 
     Attributes:
         kind: "tensor" (a symbol), "array" (a constant), "number", "dtype", "shape", "device",
-            "items", "pairs", "slice", or "value" (anything else, as it is).
+            "items", "pairs", "slice", or "value" (anything else, unchanged).
         dtype: of a tensor, a number or a dtype.
-        rank: of a tensor, the length of a shape; None where it is not known.
+        rank: of a tensor, or the length of a shape; None: not known.
         is_weak: whether its dtype gives way.
-        value: what a mark holds besides: its items, a class of containers, itself; of a symbol its
-            shape, where a call does not take smaller ones.
+        value: the items, the class of a container, or the value itself; of a symbol its shape, if
+            the call does not take smaller ones.
     """
 
     kind: str
@@ -74,7 +74,7 @@ class StandInCall:
     """A call on stand-ins.
 
     Attributes:
-        function: what is called.
+        function: the function that is called.
         arguments: (tiny) -> args and kwargs, of tensors that `tiny` makes.
     """
 
@@ -82,7 +82,6 @@ class StandInCall:
     arguments: Callable[[Tiny], tuple[Any, Any]]
 
     def run(self, tiny: Tiny) -> Any:
-        """Return the result, in a tuple."""
         args, kwargs = self.arguments(tiny)
         return (self.function(*args, **kwargs),)
 
@@ -91,11 +90,11 @@ def run_each(calls: Sequence[StandInCall], tiny: Tiny) -> list[Any]:
     """Return the results of calls, None for one that raised."""
     results: list[Any] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an answer is kept: it must not hang on today's filters
+        warnings.simplefilter("ignore")  # cached answers must not depend on filters
         for call in calls:
             try:
                 results.append(call.run(tiny))
-            except Exception:  # whatever it raises, it does not take them
+            except Exception:  # whatever it raises, it does not take these arguments
                 results.append(None)
     return results
 
@@ -105,7 +104,7 @@ def as_it_is(dtype: str, mode: Mode) -> str:
 
 
 def never(function: Any) -> bool:
-    """Return that a function computes as it is made of others."""
+    # The default of `is_wide`, `casts_first` and `casts`: a function computes as its parts do.
     return False
 
 
@@ -116,28 +115,28 @@ def wide_floats(mode: Mode) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class TypeOracle:
-    """A library as it is asked.
+    """How a library is asked.
 
     Attributes:
         tiny: (dtype, shape, number, is_weak) -> a small tensor, filled with the number.
-        run: (calls, mode) -> their results, None for one that raised; nothing of what is traced,
-            recorded or drawn around it is touched.
+        run: (calls, mode) -> their results, None for one that raised; it touches nothing that is
+            traced, recorded or drawn around it.
         read: a leaf of a result -> its dtype by name, and whether it is weak; None: no tensor.
-        mode: what the answers depend on besides, as a key; read where a capture begins.
-        floats: (mode) -> what T may stand for.
+        mode: the settings that answers depend on, as a key; read when a capture begins.
+        floats: (mode) -> the dtypes that T may be.
         ranks_count: whether a tensor without axes gives way to one with axes.
-        apart: floats that become others beside numbers.
-        is_wide: (function) -> whether it computes in float32 on tensors of 16 bits, and rounds
-            once, though it is made of several ops here.
-        promotes: whether it computes on two dtypes; where it does not, code that mentions no
-            library is written for others.
+        apart: floats that promote differently with numbers.
+        is_wide: (function) -> whether it computes in float32 on tensors of 16 bits and rounds once,
+            though it is made of several ops here.
+        promotes: whether it computes on two dtypes; if not, code that mentions no library is
+            written for others.
         casts_first: (function) -> whether it casts all operands to the result's dtype before it
             computes, though it is made of several ops here.
-        canonical: (dtype, mode) -> that of an array which a capture has made.
-        casts: (function) -> whether the library may compute it in a dtype of its own choice, where
+        canonical: (dtype, mode) -> the dtype of an array that a capture has made.
+        casts: (function) -> whether the library may compute it in a dtype of its own choice, if
             code around it asks for that.
         states: (function's name, marks, answer) -> whether the answer is the same in every mode;
-            without it none is that is no float of the operands'.
+            without it only answers in the operands' float dtype are.
     """
 
     tiny: Tiny
@@ -160,16 +159,16 @@ class Unaskable(Exception):
 
 
 # --- which calls are asked ------------------------------------------------------------------------
-# Calls that would act, draw or wait, and those that keep their operand's dtype.
+# Calls that would act, draw or wait, and calls that keep their operand's dtype.
 NOT_ASKED = (
     r"rand|bernoulli|dropout|(^|\.)normal_?$|uniform|multinomial|exponential_|poisson|permut|masked_s"
     r"|shuffle|print|save|load|barrier|all_reduce|all_gather|broadcast_object"
     r"|__(get|set)item__|numpy$|item$"
     r"|^(fft_)?i?r?fft[2n]?d?$|fftshift$|^view_as_complex$|^(_)?complex$|^polar$"
 )
-# Keywords by which a library computes in another dtype than its operands': cast first, as it does.
+# Keywords that name the dtype to compute in: operands are cast to it first, as the library does.
 COMPUTES_IN = ("dtype", "preferred_element_type")
-# Calls whose dtype is that of the result alone.
+# Calls whose dtype argument is that of the result alone.
 GIVES_DTYPE = (
     r"_like$|^new_|cast|one_hot|count_nonzero"
     r"|^(to|type|astype|view|asarray|array|convert_.*|argm.*|.*search.*|eye)$"
@@ -187,8 +186,8 @@ is_not_asked = partial(re.search, NOT_ASKED)
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Return the leaves of arguments, or of a result."""
-    if isinstance(tree, Value):  # first: a symbol that is asked for another class looks who asks
+    # First: `isinstance` of a symbol with another class inspects frames.
+    if isinstance(tree, Value):
         return [tree]
     if isinstance(tree, Extremes):
         return [tree.values]
@@ -200,7 +199,7 @@ def leaves_of(tree: Any) -> list[Any]:
 
 
 def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a tree with each leaf changed, in its own containers."""
+    """Return a tree with each leaf changed, in containers of the same kind."""
     if isinstance(tree, Value):
         return change(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -216,7 +215,7 @@ def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark:
-    """Return the mark of nested arguments; those of the leaves are added to `found`."""
+    """Return the mark of nested arguments; the marks of the leaves are appended to `found`."""
     if isinstance(tree, Value):
         leaf = mark(tree)
         found.append(leaf)
@@ -237,10 +236,10 @@ def mark_tree(tree: Any, mark: Callable[[Any], Mark], found: list[Mark]) -> Mark
 
 
 def mark_plain(x: Any) -> Mark:
-    """Return the mark of what is no tensor.
+    """Return the mark of an argument that is not a tensor.
 
     Raises:
-        Unaskable: it is a function of the user's, or no key.
+        Unaskable: it is a function of the user's, or not hashable.
     """
     if isinstance(x, SymbolicDType):
         return Mark("dtype", x.symbol)
@@ -249,7 +248,7 @@ def mark_plain(x: Any) -> Mark:
     if isinstance(x, SymbolicDevice):
         return Mark("device")
     if type(x) in (*KINDS, str, bytes, type(None), type(Ellipsis)):
-        return Mark("value", value=(type(x), repr(x), x))  # 1, 1.0 and True are other keys
+        return Mark("value", value=(type(x), repr(x), x))  # 1, 1.0 and True are different keys
     if isinstance(x, FunctionType | MethodType) or not isinstance(x, Hashable):
         raise Unaskable
     return Mark("value", value=(type(x), id(x), x))
@@ -262,9 +261,9 @@ def without_value(mark: Mark) -> Mark:
 
 
 def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
-    """Return the one float dtype of symbols, Python's numbers beside them at most; "" for others.
+    """Return the only float dtype of symbols, possibly mixed with Python numbers; "" otherwise.
 
-    Most operands are such: no marks are made of them.
+    Most operands are of this kind, for which no marks are needed.
     """
     found = ""
     for x in operands:
@@ -281,8 +280,8 @@ def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
 
 
 def is_dtype(x: Any) -> bool:
-    """Return whether an argument is a dtype: a library's object, or a class of NumPy's scalars."""
-    if isinstance(x, Value) or type(x) in KINDS:  # most are; a symbol would look who asks
+    """Return whether an argument is a dtype: a library's object, or a NumPy scalar class."""
+    if isinstance(x, Value) or type(x) in KINDS:  # most are; a symbol's class inspects frames
         return False
     if isinstance(x, np.dtype | SymbolicDType):
         return True
@@ -300,12 +299,12 @@ def calls_back(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
 
 
 def are_plain(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call takes symbols and Python's numbers alone, as most do."""
+    """Return whether a call takes only symbols and Python numbers, as most do."""
     return not (kwargs or [x for x in args if type(x) not in KINDS and not isinstance(x, Value)])
 
 
 def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Return the name of the dtype that a call says it computes in, "" for none."""
+    """Return the name of the dtype that a call is told to compute in, "" for none."""
     if re.search(GIVES_DTYPE, name):
         return ""
     named = next((kwargs[word] for word in COMPUTES_IN if kwargs.get(word) is not None), None)
@@ -314,7 +313,6 @@ def computed_in(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 
 def names_dtype(mark: Mark) -> bool:
-    """Return whether an argument is a dtype, or its name."""
     if mark.kind != "value":
         return mark.kind == "dtype"
     own = mark.value[2]
@@ -339,14 +337,14 @@ def is_stated(
 
 
 def ranks_decide(arrays: Sequence[Mark], fixed: str) -> bool:
-    """Return whether the dtype of a result depends on ranks, where T is fixed to a dtype."""
+    """Return whether the dtype of a result depends on ranks, if T is fixed to a dtype."""
     dtypes = {fixed if mark.dtype == T else mark.dtype for mark in arrays} - {BOOL}
-    whole = dtypes & {*WHOLE}  # a rank decides among dtypes of one kind
+    whole = dtypes & {*WHOLE}  # a rank decides only among dtypes of one kind
     return max(len(whole), len(dtypes - whole)) > 1
 
 
 def follows_input(mark: Mark) -> bool:
-    """Return whether a stand-in depends on what T is."""
+    """Return whether a stand-in depends on the dtype of T."""
     if mark.kind in ("tensor", "dtype"):
         return mark.dtype == T
     inner = mark.value if mark.kind in ("items", "pairs", "slice") else ()
@@ -361,8 +359,8 @@ class Maker:
 
     Attributes:
         dialect: the library whose objects they are.
-        dtype: what T is.
-        number: of integers; floats are 1.
+        dtype: the dtype of T.
+        number: the value of integers; floats are 1.
         rank: of tensors whose rank is not known.
         length: of each axis.
     """
@@ -377,7 +375,6 @@ class Maker:
         return [self.make(mark, tiny) for mark in key]
 
     def make(self, mark: Mark, tiny: Tiny) -> Any:
-        """Return the stand-in for an argument, made from its mark."""
         value, dtype = mark.value, self.dtype if mark.dtype == T else mark.dtype
         if mark.kind in ARRAYS:
             fill = self.number if dtype in WHOLE or dtype.startswith("uint") else 1
@@ -404,8 +401,7 @@ class Maker:
 
 
 # --- asking ---------------------------------------------------------------------------------------
-# The integers of stand-ins, the rank where it is not known, the length of axes, until the library
-# takes them.
+# (value of integers, unknown rank, length of axes): tried in order until the library accepts one.
 ATTEMPTS = ((1, 1, 1), (0, 1, 1), (1, 2, 1), (0, 2, 1), (1, 4, 1), (1, 1, 6), (0, 2, 6))
 
 
@@ -416,12 +412,12 @@ def ask(
     mode: Mode,
     choices: Sequence[str],
 ) -> list[Answer | None]:
-    """Return a library's answer for each dtype that T may be, None where it refuses.
+    """Return a library's answer for each dtype that T may be, None if it refuses.
 
     Args:
         key: the marks of the call's args and kwargs.
         dialect: the library that is asked.
-        mode: what that is set to.
+        mode: its settings.
     """
     oracle, found = dialect.types, [None] * len(choices)
     for number, rank, length in ATTEMPTS:
@@ -440,8 +436,9 @@ def ask(
 
 
 def combine(found: Sequence[Answer | None], choices: Sequence[str]) -> Any:
-    """Return one answer for all dtypes that T may be, DEPENDS where there is none, None where the
-    library refuses each.
+    """Return one answer for all dtypes that T may be.
+
+    DEPENDS if the answers differ otherwise than by T; None if the library refuses each.
     """
     known = [(each, dtype) for each, dtype in zip(found, choices, strict=True) if each is not None]
     if not known:
@@ -461,11 +458,12 @@ def combine(found: Sequence[Answer | None], choices: Sequence[str]) -> Any:
 
 
 # --- what libraries have answered -----------------------------------------------------------------
-# It is kept for the process: it depends on the dtypes and ranks alone, and on what the library is
-# set to (64 bits in JAX, the default dtype in torch). From that follows, too, in which dtypes of 16
-# bits a capture for the wide floats is the same graph.
+# Answers are cached for the process: they depend on dtypes, ranks and settings (64 bits in JAX, the
+# default dtype in torch) alone. They also tell in which 16-bit dtypes a capture for the wide floats
+# is the same graph.
 
 
+# The settings at the start of a capture; None outside one.
 _modes: ContextVar[dict[str, Any] | None] = ContextVar("multigrad_modes", default=None)
 
 
@@ -486,7 +484,7 @@ def is_capturing() -> bool:
 
 @contextmanager
 def keeping_modes() -> Iterator[None]:
-    """Let captures within see what the libraries are set to now, whatever they set inside."""
+    """Let captures within see the present settings, whatever the code changes meanwhile."""
     reset = _modes.set(modes())
     try:
         yield
@@ -495,7 +493,7 @@ def keeping_modes() -> Iterator[None]:
 
 
 class ModeOf(Telling):
-    """The fact that tells what the library of this name is set to."""
+    """The fact that gives the settings of the library of this name."""
 
     def meaning(self) -> Any:
         """Return the library's settings; in a capture, those at its start."""
@@ -508,17 +506,18 @@ class ModeOf(Telling):
 
 MOST_ANSWERS = 16_384
 UNKNOWN = "not asked yet"
+# By question; cleared as a whole when it holds MOST_ANSWERS.
 _answers: dict[Any, Any] = {}
 
 Function = Callable[..., Any]
-# A library, what it is set to, its function, and the marks of args and kwargs.
+# A library, its settings, its function, and the marks of args and kwargs.
 Asked = tuple[str, Any, Function, tuple[Mark, ...]]
 
 
 def answer_to(asked: Asked, fixed: str | None) -> Any:
-    """Return a library's answer, T in it where it follows T, which may be fixed; see `combine`.
+    """Return a library's answer, with T where it follows T, which may be fixed; see `combine`.
 
-    None: it cannot say, or the question is no key.
+    None: it cannot say, or the question is not hashable.
     """
     whole = (*asked, fixed)
     try:
@@ -539,7 +538,7 @@ def answer_to(asked: Asked, fixed: str | None) -> Any:
 
 
 def in_terms_of(fixed: str | None, answer: Answer) -> Answer:
-    """Return an answer with T where it gives the input's dtype."""
+    """Return an answer with T in place of the input's dtype."""
     if fixed is None:
         return answer
     return [(T if dtype in FLOATS and dtype == fixed else dtype, weak) for dtype, weak in answer]
@@ -547,14 +546,12 @@ def in_terms_of(fixed: str | None, answer: Answer) -> Answer:
 
 @dataclass(slots=True, eq=False)
 class Reach:
-    """What was noted while a function was captured for the wide floats, of which a capture for 16
-    bits may make something else.
+    """Notes of a capture for the wide floats that a capture for 16 bits may contradict.
 
     Attributes:
-        named: dtypes that something looked for.
+        named: dtypes that the code looked for.
         asked: questions to libraries, with their answers.
-        composed: functions that are made of several ops, with what tells whether a library rounds
-            once there.
+        composed: functions made of several ops, each with a predicate: does the library round once?
     """
 
     named: set[str] = field(default_factory=set)

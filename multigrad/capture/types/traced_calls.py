@@ -1,7 +1,6 @@
-"""Calls that a library traces itself, for the shapes and dtypes that they are made with; and what a
-call says of its dtypes: whose they are to be, in code that mentions no framework, and whether it is
-made of several ops here, which in 16 bits the library may round once, where our ops do so at each
-step.
+"""Calls that a library traces itself, for given shapes and dtypes; and two questions about a call's
+dtypes: whose they are in code that mentions no framework, and whether several ops here round at
+each step in 16 bits, while the library may round once.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ JUMPS = (ops.FLOOR_DIVIDE,)
 
 
 def meet_call(trace: Trace, given: Any) -> None:
-    """Note what the arguments of a call say.
+    """Note what the arguments of a call tell about the library of the code.
 
     Raises:
-        NeedsConcrete: the library that the tensors are of has to be known.
+        NeedsConcrete: the library of the tensors has to be known.
     """
-    if trace.reading.owner not in UNDECIDED:  # as most code
+    if trace.reading.owner not in UNDECIDED:  # as in most code
         return
     is_lent = trace.reading.owner != TENSORS or ON_NUMBERS in trace.facts
     if is_lent and any(isinstance(x, np.ndarray) for x in leaves_of(given)):
@@ -46,9 +45,9 @@ def meet_call(trace: Trace, given: Any) -> None:
 
 
 def _depends_on_library(trace: Trace, given: Any) -> bool:
-    """Return whether what libraries give for a call may be of other dtypes."""
+    # Whether libraries may give other dtypes for this call.
     if trace.reading.owner == TENSORS and LIBRARY in trace.facts:
-        return False  # nobody asks any more
+        return False  # the library is known by now
     if trace.facts.has_dtype("bfloat16"):
         return True
     leaves = leaves_of(given)
@@ -72,13 +71,13 @@ def is_one_step(result: Any, operands: Iterable[Any]) -> bool:
 
 
 def is_composed(result: Any, given: Any) -> bool:
-    """Return whether to round a result of these arguments at each step is not to round it once."""
+    """Return whether rounding a result at each step may differ from rounding it once."""
     operands = {x.node for x in leaves_of(given) if isinstance(x, Value)}
     made = [x.node for x in leaves_of(result) if isinstance(x, Value) and own_dtype(x) == T]
     steps = [step for node in made for step in steps_between(node, operands)]
-    # Of a number that 16 bits round, the quotient is another one.
+    # A number that 16 bits round gives another quotient.
     jumps = any(s.op in JUMPS and any(o.op is ops.CONST for o in s.operands) for s in steps)
-    # Where elements are only chosen nothing is rounded but, before, the numbers beside them.
+    # A choice among elements rounds nothing but, before it, the numbers among its operands.
     rounds = any(s.type.dtype != BOOL and s.op is not ops.WHERE for s in steps)
     return jumps or (rounds and len(steps) > len(made))
 
@@ -91,16 +90,16 @@ class TracedCall:
 
     Attributes:
         trace: the capture.
-        given: the tensors, symbols and others.
+        given: the tensors, symbolic or not.
         has_none: whether None is among the arguments.
     """
 
     def __init__(self, function: Callable[..., Any], tensor: type, args: Any, kwargs: Any) -> None:
-        """Take a call; numbers and shapes among the symbols are known from now on.
+        """Take a call; symbolic numbers and shapes among its arguments become facts.
 
         Raises:
             NeedsConcrete: they, or the shapes of the tensors, are not known in this capture.
-            TypeError: there is none.
+            TypeError: no tensor is among them.
         """
         self._function = function
         self._tensors = (Value, tensor)
@@ -129,7 +128,9 @@ class TracedCall:
 
     @contextmanager
     def read_by(self, library: str) -> Iterator[None]:
-        """Record what a library's trace holds, which the code that calls it may not mention."""
+        """Record a library's own trace, whose code may mention other names than
+        the calling code.
+        """
         trace = self.trace
         routes = dict(trace.source.routes)
         with trace.reading_as((library,)):
@@ -138,7 +139,7 @@ class TracedCall:
         self._note_route(trace.reading.dialect)
 
     def _note_route(self, library: str) -> None:
-        """Say of which functions the library's own trace was taken."""
+        # The route lists, for `xg.show`, the functions whose own trace was taken.
         words = f" and by {library}{OWN_TRACE}"
         before, _, names = self.trace.source.routes.get(library, "").partition(words)
         own = getattr(self._function, "__name__", str(self._function))
@@ -147,7 +148,7 @@ class TracedCall:
 
 
 def dtype_in(trace: Trace, name: str) -> str:
-    """Return the name of a dtype, that of the input where it is `T`."""
+    """Return the name of a dtype, with `T` replaced by the input's."""
     if name != T:
         return name
     if "dtype" not in trace.facts:
@@ -157,7 +158,7 @@ def dtype_in(trace: Trace, name: str) -> str:
 
 @contextmanager
 def giving_reasons(library: str) -> Iterator[None]:
-    """Make a TypeError, which refuses a call, of whatever a library's tracer raises."""
+    """Turn any error of a library's tracer into a TypeError, which refuses the call."""
     try:
         yield
     except (NeedsConcrete, TraceError, TypeError):

@@ -86,7 +86,7 @@ class Branch:
     numbers: dict[Counter, int] = field(default_factory=dict)
 
 
-# Set by a backend while it records the branches of a `cond`; None outside any.
+# Set for each replica that TensorFlow runs on a thread of its own; None elsewhere.
 BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
 
 
