@@ -1,10 +1,9 @@
-"""What a graph leaves out of the code that it was captured from, by kind, and the one kind that is
-assumed: what code asserts of a value that no symbol knows, by `assert`, or by a branch that does
-nothing but raise.
+"""The omissions of a graph from its code, by kind, and assertions: an `assert` about a tensor's
+value, or a branch on one that only raises, is assumed to pass.
 
-A capture notes each kind in `Limits.omissions`; where one matters, the code itself runs
-(`functions.calls.decision`). What an exception is caught for decides on more than to raise, and is
-no assertion.
+A capture notes each kind in `Limits.omissions`; if one matters, the code itself runs
+(`functions.calls.decision`). A branch whose exception is caught decides on more than raising, and
+is no assertion.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ ORDERS = "the derivative of its backward"
 SPARSE = "what it does with a sparse gradient"
 TWICE = "the tensor that it returns twice"
 UNDIFFERENTIATED = "what it computes where nobody differentiates it"
-# What code does besides returning, which a graph never does.
+# Effects of the code, which a graph never has.
 NOTES = "the attributes that it sets"
 UPDATES = "the arguments that it updates in place"
-# Why there is no graph.
+# Reasons for which there is no graph.
 MISSING = "another gradient where a cotangent is missing"
 
 
 OWN = __name__.partition(".")[0]
 SKIPPED = ("CACHE", "EXTENDED_ARG", "NOT_TAKEN")
-MOST_INSTRUCTIONS = 400  # of an arm that ends in `raise`
+MOST_INSTRUCTIONS = 400  # of a branch that ends in `raise`
 RAISES = ("RAISE_VARARGS", "RERAISE")
 MATCHES = ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "JUMP_IF_NOT_EXC_MATCH")
-HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # from Python 3.11 on
+HAS_TABLE = hasattr(CodeType, "co_exceptiontable")  # Python 3.11 and later
 RETURNS = ("RETURN_VALUE", "RETURN_CONST", "RETURN_GENERATOR", "YIELD_VALUE", "SEND")
 JUMPS = frozenset(dis.opname[code] for code in (*dis.hasjrel, *dis.hasjabs))
-CALLS = ("CALL", "CALL_FUNCTION")  # before Python 3.11 the second
+CALLS = ("CALL", "CALL_FUNCTION")  # the second before Python 3.11
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_COMMON_CONSTANT")
-# What Python itself catches: where a sequence ends, where an attribute is missing.
+# Exceptions that Python itself catches: at the end of a sequence, for a missing attribute.
 SIGNALS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "AttributeError")
 PROTOCOLS = ("__new__", "__init__", "__post_init__", "__call__", "__enter__", "__torch_function__")
 KINDS = (
@@ -63,7 +62,7 @@ KINDS = (
     "ValueError",
     "ZeroDivisionError",
 )
-# Context managers that let exceptions pass; another one may be there to catch them.
+# Context managers that let exceptions pass; an unknown one may catch them.
 PASSING = (
     "autocast",
     "catch_warnings",
@@ -80,7 +79,7 @@ PASSING = (
 
 
 class Assumption(NamedTuple):
-    """What code asserts of a value: what it must be, where it says so, and what it raises."""
+    """An assertion about a value: its expected truth, its place, and the exception it raises."""
 
     node: Node
     expected: bool
@@ -90,20 +89,22 @@ class Assumption(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Limits:
-    """Where the graph of a capture stops to stand for the code."""
+    """The respects in which a capture's graph does not represent the code."""
 
     assumed: list[Assumption] = field(default_factory=list)
     omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
     way: Any = None  # which branches by values it takes, of all that are recorded
 
 
-# The code in which captures begin: who catches what is raised beyond, catches it in a call, too.
+# The code in which captures begin: frames outside it are not searched for handlers.
 ENTRANCES: set[CodeType] = set()
 
 
 def find_assertion(frame: FrameType) -> tuple[bool, type[Exception]] | None:
-    """Return which outcome the code at which a frame is goes on with, and what it raises with the
-    other one; None where it does more than to raise, or where somebody catches that.
+    """Return the outcome with which the code at a frame goes on, and the exception of the other
+    one.
+
+    None if the other branch does more than raise, or if the exception is caught.
     """
     # Without it: test_an_assertion_of_a_class_inside_is_one_of_the_function_around_it.
     if _is_own(frame):
@@ -129,6 +130,7 @@ def _asserted(
         at += 1
     if at < len(rows) and rows[at].opname == "TO_BOOL":  # Python 3.13
         at += 1
+    # An inverted test exchanges the two branches.
     is_inverted = False
     while at < len(rows) and rows[at].opname == "UNARY_NOT":
         is_inverted = not is_inverted
@@ -150,7 +152,7 @@ def _asserted(
 
 
 def _kind(row: dis.Instruction) -> type[Exception]:
-    """Return the exception that an arm makes first, where it is one of Python's of a message."""
+    # The exception that a branch constructs first, if it is one of Python's that take a message.
     name = row.argval if row.opname in LOADS else ""
     return getattr(builtins, name) if name in KINDS else AssertionError
 
@@ -161,7 +163,7 @@ def _rows(code: CodeType) -> Sequence[dis.Instruction]:
 
 
 def _at(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
-    """Return the instructions of some code, and which of them is at an offset."""
+    # The instructions, and the position of the one at an offset.
     rows = _rows(code)
     at = next((i for i, row in enumerate(rows) if row.offset == offset), len(rows))
     is_before = at < len(rows) and rows[at].opname == "PRECALL"  # Python 3.11
@@ -169,7 +171,7 @@ def _at(code: CodeType, offset: int) -> tuple[Sequence[dis.Instruction], int]:
 
 
 def is_call_of(frame: FrameType, name: str, count: int) -> bool:
-    """Return whether a frame is at a call of a builtin function, with so many arguments."""
+    """Return whether a frame is at a call of a builtin function with so many arguments."""
     # Without it: test_a_density_is_that_of_torch_with_its_gradient is refused.
     return name not in frame.f_globals and _is_call_at(frame.f_code, frame.f_lasti, name, count)
 
@@ -180,15 +182,15 @@ def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
 
 
 def is_searched(frame: FrameType) -> bool:
-    """Return whether a frame is at a call of which the result is made text, in which it looks for
-    a word: `"Tensor" in str(type(x))`.
+    """Return whether the result at a frame becomes text to be searched:
+    `"Tensor" in str(type(x))`.
     """
     # Without it: test_a_word_in_none_or_all_is_known is refused.
     return _is_searched_at(frame.f_code, frame.f_lasti)
 
 
 def _is_searched_at(code: CodeType, at_offset: int) -> bool:
-    # Where it calls Python, it is at the end of the instruction.
+    # In a frame that is calling Python, the offset is at the end of the instruction.
     before = [row for row in _rows(code) if row.offset <= at_offset]
     rows = [*before[-1:], *(row for row in _rows(code) if row.offset > at_offset)]
     calls = [row for row in rows[:6] if row.opname != "PRECALL"][:3]
@@ -197,7 +199,7 @@ def _is_searched_at(code: CodeType, at_offset: int) -> bool:
 
 
 def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> bool:
-    """Return whether an instruction calls a builtin function of a name, with so many arguments."""
+    # Walks back along the stack effects to the load of the called function.
     call = rows[at]
     if call.opname not in CALLS or call.arg != count:
         return False
@@ -215,7 +217,8 @@ def _calls(rows: Sequence[dis.Instruction], at: int, name: str, count: int) -> b
 def _raises(
     code: CodeType, rows: Sequence[dis.Instruction], places: dict[int, int], start: int
 ) -> bool:
-    """Return whether every way from an instruction ends in `raise`, of what nobody waits for."""
+    # Every path from the instruction must end in `raise`; a jump backwards or a `return` refutes
+    # it.
     ways, seen = [start], set[int]()
     while ways:
         at = ways.pop()
@@ -240,7 +243,7 @@ def _raises(
 
 
 def _is_signal(code: CodeType, row: dis.Instruction) -> bool:
-    """Return whether an instruction names an exception that Python itself catches."""
+    # An exception that Python itself catches is a signal, no assertion.
     if row.opname not in LOADS:
         return False
     kind = getattr(builtins, str(row.argval), None)
@@ -250,11 +253,11 @@ def _is_signal(code: CodeType, row: dis.Instruction) -> bool:
     return is_protocol or row.argval in SIGNALS
 
 
-# --- who catches it -------------------------------------------------------------------------------
+# --- handlers -------------------------------------------------------------------------------------
 
 
 def is_caught(frame: FrameType) -> bool:
-    """Return whether code of the capture, from a frame outwards, waits for exceptions."""
+    """Return whether code of the capture, from a frame outwards, catches exceptions."""
     # Without it no proof finds test_a_branch_whose_exception_ends_nothing_is_refused.
     inside: list[FrameType] = []
     count, outer = 0, frame
@@ -267,11 +270,11 @@ def is_caught(frame: FrameType) -> bool:
 
 
 def _catches(code: CodeType, at_offset: int) -> bool:
-    """Return whether code has an `except` around an instruction, or lets exceptions end there."""
+    # An `except` around the instruction, or a context manager that may swallow exceptions.
     rows = _rows(code)
     entries = _protected(code, rows)
     reached, seen = [at_offset], set[int]()
-    while reached:  # a handler that goes on raising does so within those around it
+    while reached:  # a handler that re-raises does so within the handlers around it
         at = reached.pop()
         for start, end, target in entries:
             if start <= at < end and target not in seen:
@@ -283,10 +286,8 @@ def _catches(code: CodeType, at_offset: int) -> bool:
 
 
 def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[int, int, int]]:
-    """Return where what is raised is handled: from one offset to another, and by what.
-
-    Before Python 3.11 blocks say so: what stands before the handler counts as within the block.
-    """
+    # The protected ranges and their handlers. Before Python 3.11 block instructions give them: all
+    # up to the handler counts as within the block.
     if not HAS_TABLE:
         setups = [row for row in rows if row.opname.startswith("SETUP_")]
         return [(row.offset, row.argval, row.argval) for row in setups]
@@ -295,12 +296,12 @@ def _protected(code: CodeType, rows: Sequence[dis.Instruction]) -> list[tuple[in
 
 
 def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) -> bool:
-    """Return whether code that is run after an exception may go on without it."""
+    # Whether code that runs after an exception may go on without it.
     following = iter([row for row in rows if row.offset >= offset])
     if HAS_TABLE:
         first = next(following, None)
         if first is None or first.opname != "PUSH_EXC_INFO":
-            return False  # what ends a handler
+            return False  # the cleanup at the end of a handler
     for row in following:
         if row.opname in (*MATCHES, "POP_EXCEPT", *RETURNS):
             return True
@@ -312,7 +313,7 @@ def _is_handler(code: CodeType, rows: Sequence[dis.Instruction], offset: int) ->
 
 
 def _passes(rows: Sequence[dis.Instruction]) -> bool:
-    """Return whether all context managers of some code are known to let exceptions pass."""
+    # Whether all context managers of the code are known to let exceptions pass.
     named = False
     for row in rows:
         if row.opname in (*LOADS, "LOAD_ATTR", "LOAD_METHOD") and row.argval in PASSING:

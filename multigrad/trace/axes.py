@@ -1,4 +1,4 @@
-"""Axes as rules name them, checked where a capture knows the rank; shapes that it knows."""
+"""Axes of symbolic values, checked against the rank if it is known; shapes that a capture knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Axis = int | tuple[int, ...] | list[int] | None
 
 
 def axes_of(x: Tensor, axis: Axis) -> int | tuple[int, ...] | None:
-    """Return the attribute for an axis, checked where this capture knows the rank."""
+    """Return the attribute for an axis or axes, checked if this capture knows the rank."""
     if axis is None:
         return None
     if isinstance(axis, tuple | list):
@@ -42,14 +42,14 @@ def one_axis(x: Tensor, axis: Any) -> int:
 
 
 def known_shape(x: Any) -> tuple[int, ...] | None:
-    """Return the shape of a symbolic value where this capture has it fixed."""
+    """Return the shape of a symbolic value if this capture has fixed it."""
     if not isinstance(x, Value) or x.node.type.kind != "tensor":
         return None
     return x.trace.shapes.known(x.node)
 
 
 def ask_for(what: str, values: Iterable[Any]) -> None:
-    """Ask at once for all that is not known of "ndim" or "shape"."""
+    """Require "ndim" or "shape" of all values; the unknown ones are asked for together."""
     asked, missing = questions.count(), dict[str, None]()
     for value in values:
         try:

@@ -1,10 +1,10 @@
-"""What operands become before an op takes them: bools are cast, numbers stay weak, one dtype
-remains; and what ops of floats are on integers, and arithmetic on bools. Every coercion is a node
-of its own, so that no framework's promotion rules leak in.
+"""Coercion of operands before an op: bools are cast, numbers stay weak, one dtype remains; and
+float ops on integers, and arithmetic on bools. Every coercion is a node of its own, so that no
+framework's promotion rules leak in.
 
-Constant arrays (`torch.tensor([...])`, whatever a rule closes over) are copied when the rule is
-captured: one that changes later does not change the rule. As numbers, they are weak: their floats
-and integers take the dtype of the tensor that they meet; bools stay bools.
+Constant arrays (`torch.tensor([...])`, closure values) are copied when the rule is captured: one
+that changes later does not change the rule. As numbers, they are weak: their floats and integers
+take the dtype of the tensor that they meet; bools stay bools.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Trace = Any  # of trace.py, which imports this module
 
 
 def lift_array(trace: Trace, operand: Any) -> Node:
-    """Return the node of a constant array or tensor; of its number, where it has no axes.
+    """Return the node of a constant array or tensor; without axes, of its number.
 
     Raises:
         TraceError: it is no array of numbers, it is too large, or it waits for a gradient.
@@ -80,7 +80,6 @@ def array_node(like: Node, value: ArrayValue, dtype: str) -> Node:
 
 
 def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
-    """Return a constant as a NumPy array."""
     kind = type(operand).__name__
     if isinstance(operand, complex):
         raise trace.error(
@@ -106,7 +105,7 @@ def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
         ) from None
     if backend.name != "numpy":
         trace.memory.lifted.append(operand)
-    # Not `is_traced`: a compiler may be reading along while a rule makes a constant all the same.
+    # Without asking `is_traced`: a compiler may be tracing while a rule makes a plain constant.
     try:
         return np.asarray(backend.tensors.to_numpy(operand))
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -116,7 +115,6 @@ def _read(trace: Trace, operand: Any) -> np.ndarray[Any, Any]:
 
 
 def _numbers_only(items: Any) -> bool:
-    """Return whether nested lists hold Python and NumPy numbers alone."""
     return all(
         _numbers_only(item)
         if isinstance(item, list | tuple)
@@ -125,14 +123,14 @@ def _numbers_only(items: Any) -> bool:
     )
 
 
-HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # what holds others' integers
+HOLDING = {"uint16": INT32, "uint32": INT64, "uint64": INT64}  # a dtype that holds the others
 
 
 class NeedsConcrete(Exception):
     """Python needs something concrete; the capture is repeated with these facts fixed.
 
-    `noted`: it is asked of a symbol, which the user's code may hide; not where we ask for it
-    between captures.
+    `noted`: whether a symbol was asked, which the user's code may hide by catching the error; False
+    if we ask between captures.
     """
 
     def __init__(self, *facts: str, noted: bool = True) -> None:
@@ -146,10 +144,10 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
     """Return the operands as the op takes them.
 
     Args:
-        library: the promotion of the library whose call is recorded, where it is known.
+        library: the promotion of the library whose call is recorded, if it is known.
 
     Raises:
-        TypeError: they are of a kind that it does not take.
+        TypeError: the op does not take operands of their kind.
         NeedsConcrete: whether a cast is due depends on the input's dtype.
     """
     eighths = [node.type for node in nodes if node.type.dtype in FLOAT8]
@@ -163,7 +161,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
         at = op.operands.index("indices")
         return [*nodes[:at], _places(nodes[at]), *nodes[at + 1 :]]
     if op.coerce == "bool":
-        if library is not None:  # every library takes what is not 0 for true
+        if library is not None:  # in every library a number other than 0 is true
             return [node if node.type.dtype == BOOL else is_true(node) for node in nodes]
         for node in nodes:
             if node.type.dtype != "bool":
@@ -181,8 +179,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
         if condition.type.dtype != "bool":
             raise TypeError(f"the condition must be bool, not {condition.type}")
         if all(v.type.kind == "scalar" for v in values) and condition.type.kind == "tensor":
-            # where(mask, 1.0, 0.0): the result is a tensor of the input's dtype; of two bools, of
-            # bools
+            # where(mask, 1.0, 0.0): a tensor of the input's dtype; of bools if both values are.
             dtype = BOOL if all(v.type.dtype == BOOL for v in values) else T
             dtype = dtype if library is None else library.filled() or dtype
             filled = make_node(
@@ -197,7 +194,7 @@ def coerce(op: Op, nodes: list[Node], facts: Mapping[str, Any], library: Any = N
 
 
 def is_true(node: Node) -> Node:
-    """Return where a tensor is not 0; of a number, whether it is another."""
+    # Where a tensor is not 0; a constant number is decided now.
     if node.op is ops.CONST:
         return constant(bool(node.attr("value")))
     zero = make_node(ops.CONST, (), {"value": 0}, INT_SCALAR)
@@ -206,7 +203,6 @@ def is_true(node: Node) -> Node:
 
 
 def _places(node: Node) -> Node:
-    """Return integers as the places that they are."""
     is_array = _is_integer_array(node)
     if node.type.kind != "tensor" or not (is_array or node.type.dtype in WHOLE):
         raise TypeError(f"it needs integers as indices, not {node.type}: cast to int64 first")
@@ -216,14 +212,14 @@ def _places(node: Node) -> Node:
 def _unify(
     op: Op, nodes: list[Node], facts: Mapping[str, Any], keep_bools: bool, library: Any
 ) -> list[Node]:
-    """Cast bool and integer tensors to the float dtype of the others: one dtype remains."""
+    # Bool and integer tensors are cast to the float dtype of the others.
     if keep_bools and all(n.type.dtype == "bool" for n in nodes):
         return nodes
     if library is not None and (dtype := library.wide(op)):
         return in_dtype([library.wrapped(node, op) for node in nodes], dtype)
     tensors = [n for n in nodes if n.type.kind == "tensor"]
     if all(n.type.dtype == T and n.op is not ops.ARRAY for n in tensors):
-        return nodes  # as most are
+        return nodes  # as most operands are
     types = [n.type for n in tensors if n.op is not ops.ARRAY]
     floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
     if len(floats) > 1:
@@ -240,7 +236,7 @@ def _unify(
 
 
 def are_floats(nodes: list[Node]) -> bool:
-    """Return whether there are tensors, each of the input's dtype, as most are."""
+    """Return whether there are tensors, all of the input's dtype, as most are."""
     found = False
     for node in nodes:
         if node.type.kind == "tensor":
@@ -268,19 +264,19 @@ def _integers(nodes: list[Node]) -> str | None:
 
 
 def _promoted(nodes: list[Node]) -> str | None:
-    """Return the integer dtype of tensors among integers and bools; None: these are not."""
+    # The integer dtype of tensors among integers and bools; None if there are others.
     kinds = {n.attr("value").dtype if n.op is ops.ARRAY else n.type.dtype for n in nodes}
     if any("float" in kind for kind in kinds):
         return None
     tensors = {n.type.dtype for n in nodes if n.type.dtype in WHOLE}
     if not tensors or not tensors.issubset(SMALL):
         return promote(tensors)
-    # Constants are weak, but what overflows with them does so in few bits only.
+    # Constants are weak, but an overflow with them only matters in small dtypes.
     arrays = {n.attr("value").dtype for n in nodes if n.op is ops.ARRAY and n.type.dtype == T}
     return promote([*tensors, *(str(HOLDING.get(kind, kind)) for kind in arrays - {BOOL})])
 
 
-# Ops of which the last bits of a result follow from the last bits of the operands.
+# Ops whose low bits depend only on the low bits of the operands: they may overflow.
 MODULAR = (
     ops.ADD,
     ops.SUB,
@@ -297,11 +293,10 @@ MODULAR = (
 
 
 def small_dtype(op: Op, nodes: list[Node]) -> str | None:
-    """Return the dtype of few bits that the integers of an op have, which computes in int32; None:
-    they have none.
+    """Return the small integer dtype of an op's operands, computed in int32; None if there is none.
 
     Raises:
-        TypeError: a number beside them does not fit, so that libraries differ.
+        TypeError: a number among them does not fit, so libraries differ.
     """
     if not (op.integer or op.coerce == "int"):
         if op is ops.POW and _promoted(nodes) in SMALL:
@@ -315,7 +310,7 @@ def small_dtype(op: Op, nodes: list[Node]) -> str | None:
 
 
 def check_numbers(op: Op, nodes: list[Node], small: str) -> None:
-    """Check that numbers beside integers of few bits fit into these."""
+    """Check that numbers among integers of a small dtype fit into it."""
     for node in nodes if op not in MODULAR else ():
         if node.type.kind == "scalar" and node.type.dtype == "int":
             number = node.attr("value") if node.op is ops.CONST else None
@@ -331,7 +326,7 @@ def _fits(number: int, dtype: str) -> bool:
 
 
 def _wider(names: list[str]) -> str:
-    """Return the dtype that holds the others (float16 with bfloat16 gives float32)."""
+    # The dtype that holds the others; float16 with bfloat16 gives float32.
     order = {"float16": 0, "bfloat16": 0, "float32": 1, "float64": 2}
     widest = max(names, key=order.__getitem__)
     return "float32" if {"float16", "bfloat16"} <= set(names) and order[widest] == 0 else widest
@@ -362,7 +357,7 @@ def smaller(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
 
 
 def remainder_of_first(apply: Apply, a: Tensor, b: Tensor) -> Tensor:
-    """The remainder with the sign of the dividend; the least integer has no absolute value."""
+    # The sign of the dividend; not by absolute values, since the least integer has none.
     rest = apply(ops.REMAINDER, a, b)
     is_other = apply(ops.NE, apply(ops.LT, rest, 0), apply(ops.LT, a, 0))
     return apply(ops.WHERE, apply(ops.AND, apply(ops.NE, rest, 0), is_other), rest - b, rest)
@@ -377,13 +372,13 @@ ON_INTEGERS: Mapping[Op, Callable[..., Any]] = {
 
 
 def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
-    """Return the op to record for these operands, and whether its result is to be made bools.
+    """Return the op to record for these operands, and whether its result becomes bools.
 
-    Where all are bools, arithmetic stays among them, or is an error. With a number beside them, and
-    in sums, bools are 0 and 1.
+    If all are bools, arithmetic stays among them, or is an error. With a number, and in sums, bools
+    are 0 and 1.
 
     Raises:
-        TypeError: libraries refuse it on bools.
+        TypeError: libraries refuse the op on bools.
     """
     if {node.type.dtype for node in operands} != {BOOL}:
         return op, False
@@ -395,13 +390,13 @@ def on_bools(op: Op, operands: Sequence[Node]) -> tuple[Op, bool]:
 
 
 def chosen_floats(trace: Any, nodes: list[Node], operands: Sequence[Any]) -> list[Node] | None:
-    """Return the operands of a choice by a mask among floats of one dtype; None: of others."""
+    """Return the operands of a choice among floats of one dtype by a mask; None for others."""
     floats = nodes[0].type.dtype == BOOL and trace.types.floats_of(operands[1:])
     return [nodes[0], *in_dtype(nodes[1:], floats)] if floats else None
 
 
 def in_integers(trace: Any, library: Any, node: Node) -> Any:
-    """Return an operand in the integers in which a library computes; a number as it is."""
+    """Return an operand in the integers in which a library computes; a number unchanged."""
     if node.op is ops.CONST:
         return +node.attr("value")  # True is 1
     dtype = library.whole()
@@ -409,29 +404,29 @@ def in_integers(trace: Any, library: Any, node: Node) -> Any:
     return trace.value(cast_node(node, dtype) if is_other else node)
 
 
-# --- promotion as a library has it ---------------------------------------------------------------
+# --- a library's promotion -----------------------------------------------------------------------
 
 
-Mark = Any  # what the library is told of an operand
+Mark = Any  # what a library needs to know about an operand
 
 
 def is_exact(trace: Trace) -> bool:
-    """Return whether dtypes are the library's in what is recorded now."""
+    """Return whether the dtypes recorded now are the library's own."""
     return trace.types is not None and trace.types.is_active()
 
 
 class Promotion:
-    """How a library promotes the operands of one op."""
+    """The promotion of one op's operands in a library."""
 
     __slots__ = ("floats", "marks", "types")
 
     def __init__(self, types: Any, operands: Sequence[Any], floats: str) -> None:
         self.types = types
-        self.floats = floats  # their one dtype; "" where they have several, or others
+        self.floats = floats  # their only dtype; "" if they have several, or others
         self.marks: Sequence[Mark] = () if self.floats else list(map(types.mark, operands))
 
     def small(self, op: Op, nodes: list[Node]) -> str | None:
-        """Return the dtype of few bits of the result, which is computed in int32; None: no such."""
+        """Return the small integer dtype of the result, computed in int32; None if it has none."""
         dtype = self.target(op) if op.integer or op.coerce == "int" else None
         if dtype is None or dtype not in SMALL:
             return None
@@ -439,13 +434,15 @@ class Promotion:
         return dtype
 
     def wrapped(self, node: Node, op: Op) -> Node:
-        """Return an operand as a dtype of few bits has it, where the library computes in one."""
+        """Return an operand wrapped to the small dtype in which the library
+        computes, if it does.
+        """
         dtype = self.target(op)
         is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
         return cast_node(node, dtype) if dtype in SMALL and is_other else node
 
     def wide(self, op: Op) -> str | None:
-        """Return the dtype that tensors are cast to; None: nobody tells.
+        """Return the dtype that tensors are cast to; None if it is not known.
 
         Raises:
             TypeError: graphs do not compute in it.
@@ -456,7 +453,7 @@ class Promotion:
         return INT32 if dtype in SMALL else dtype
 
     def whole(self) -> str:
-        """Return the dtype of integers in which the library computes, "" for none."""
+        """Return the integer dtype in which the library computes, "" if it computes in others."""
         if self.floats:
             return ""
         expected = self.types.expected
@@ -466,11 +463,11 @@ class Promotion:
         return common if common in WHOLE else ""
 
     def is_whole(self) -> bool:
-        """Return whether the library computes in integers, and gives such."""
+        """Return whether the library computes in integers and returns them."""
         return bool(self.whole()) and self.types.expected not in (T, *FLOATS)
 
     def filled(self) -> str:
-        """Return the dtype of a tensor that is made of numbers."""
+        """Return the dtype of a tensor that is made from numbers."""
         return str(self.types.expected)
 
     def target(self, op: Op) -> str | None:
@@ -478,7 +475,7 @@ class Promotion:
             return self.floats
         marks = self.marks[1:] if op.coerce == "where" else self.marks
         if not any(mark.is_tensor for mark in marks):
-            # Of numbers that are compared the result's dtype says nothing.
+            # The dtype of a comparison of numbers tells nothing about the operands.
             holds = self.types.expected != BOOL or all(mark.dtype == BOOL for mark in marks)
             return (self.types.expected or None) if holds else None
         common = self.types.common(marks)
@@ -489,6 +486,6 @@ class Promotion:
             if common == BOOL and op.coerce != "where":
                 return expected if expected in WHOLE else INT32
             return common
-        if op.integer:  # wide, whatever is given back
+        if op.integer:  # computed wide, whatever dtype the result has
             return str(op.integer)
         return self.types.float_of(marks) or None

@@ -20,7 +20,7 @@ from .assertions import ASSERTIONS, SPARSE, Assumption, find_assertion, is_caugh
 from .coercion import NeedsConcrete
 
 STANDARD = os.path.dirname(os.__file__)
-# What stands in for builtins asks on behalf of the user's code.
+# Files of ours that ask on behalf of the user's code, as the stand-ins for builtins do.
 PASSING = (
     __file__,
     os.path.join(os.path.dirname(os.path.dirname(__file__)), "capture", "symbols", "classes.py"),
@@ -30,7 +30,7 @@ BRANCHES = "branches on a tensor value", "Use xp.where(...)"
 
 @cache
 def site() -> tuple[str, ...]:
-    """Return the folders of what is installed, one of which may lie in that of Python's library."""
+    """Return the folders of installed packages, which may be inside that of Python's library."""
     return tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
@@ -228,7 +228,7 @@ class Answers:
         raise self.trace.error("calls copy.copy() on a tensor. Use copy.deepcopy(x) or x + 0")
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """The same value under a new name: an update of one does not reach the other."""
+        # The same value under a new name: an update of one does not reach the other.
         return self.trace.value(self.node)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -238,7 +238,6 @@ class Answers:
         """Refuse to say whether it has an attribute; the values of captured code override this."""
 
     def _concrete(self, problem: str, advice: str) -> Any:
-        """Return the Python number, or ask for the facts that make it one."""
         if self.node.op is ops.CONST:
             return self.node.attr("value")
         if self.node.type.kind == "scalar":
@@ -271,7 +270,7 @@ def is_whole(node: Node) -> bool:
 
 
 def _fact(node: Node) -> str | None:
-    """Return the fact that would make a scalar node concrete."""
+    # The fact that would make a scalar node concrete.
     if node.op is ops.INPUT and node.type.kind == "scalar":
         return f"param:{node.attr('name')}"
     if node.op not in (ops.DIM, ops.SIZE):

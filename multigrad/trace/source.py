@@ -1,9 +1,9 @@
-"""The user's code of a capture: what it refers to, how it is read, and whose dtypes its operators
-have: six states, and a table of what leads from one to another.
+"""The user's code of a capture: its references, its reading, and whose dtypes its operators have
+(six states, with a table of transitions).
 
-`x + 1` gives another dtype in another library, so a capture has to know whose operators its code
-means. All tensors accept NumPy's numbers: code that mentions NumPy and no framework may be NumPy's,
-or the code of whatever tensors it is given. It is recorded as NumPy's until one of them is certain.
+`x + 1` has another dtype in another library, so a capture must know whose operators the code means.
+All tensors accept NumPy's numbers: code that mentions NumPy and no framework may be NumPy's, or
+that of the tensors it is given. It is recorded as NumPy's until one of them is certain.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def meet_numpy(trace: Trace) -> None:
     """Note that a function of NumPy's, or an array, meets a tensor: the code is NumPy's.
 
     Raises:
-        NeedsConcrete: a value already has the dtype that its tensors' library gives.
+        NeedsConcrete: a value was already recorded with the dtype of its tensors' library.
     """
     _happen(trace, MEETS)
 
@@ -90,7 +90,7 @@ def is_lent(trace: Trace) -> bool:
 
 
 def lend(trace: Trace) -> None:
-    """End a capture, or what failed of it: code that leans is captured again, as the tensors'.
+    """End a capture, or a failed part of it: code that leans is captured again as the tensors'.
 
     Raises:
         NeedsConcrete: the capture has to know the library of the tensors.
@@ -103,7 +103,7 @@ def lend(trace: Trace) -> None:
 # --- what runs, and how it is read ----------------------------------------------------------------
 @dataclass(slots=True, eq=False)
 class Reading:
-    """How the code that runs now is read."""
+    """The reading of the code that runs now."""
 
     libraries: tuple[str, ...] = ()  # that it may be written in, the likeliest first
     owner: str = CODE  # whose dtypes its operators have
@@ -115,7 +115,7 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class Source:
-    """The user's code that is captured, and what it refers to."""
+    """The user's code that is captured, and its references."""
 
     defined: Location | None = None  # where the user's function begins
     codes: set[CodeType] = field(default_factory=set)  # of the user's functions that ran
@@ -127,12 +127,12 @@ class Source:
     witness: Any = None  # looks for what the code does besides the graph
     compares_identity: bool = False  # the code compares dtypes by `is`
     looks_into: bool = True  # objects that the code calls are examined at each call
-    # Memories of `location`: the codes by id, made anew when `codes` grows, and lines by place.
+    # Caches of `location`: the codes by id, rebuilt when `codes` grows, and lines by place.
     _own: set[int] = field(default_factory=set)
     _lines: dict[tuple[str, int], Location] = field(default_factory=dict)
 
     def note_read(self, reading: Reading) -> None:
-        """Note how a function was read that has run: its backward is read in the same way."""
+        """Note the reading of a function that has run: its backward is read in the same way."""
         self.was_leaning |= self.latest.owner == LEANING
         self.latest = reading
 
@@ -141,7 +141,7 @@ class Source:
         if not self.codes:
             return None
         frame, own = sys._getframe(1), self._own
-        # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
+        # By id: a code object that Dynamo makes to resume after a graph break cannot be hashed.
         if len(own) != len(self.codes):
             own = self._own = set(map(id, self.codes))
         while frame is not None:

@@ -1,1 +1,1 @@
-"""The user's code: which library it is written in, what its names mean, what it may touch."""
+"""The user's code: its library, the meaning of its names, its options, and its state."""

@@ -1,10 +1,9 @@
-"""A meaning of ours, called as a library's function is: by its names, in its order, with its
-defaults.
+"""Binding: our functions called with a library's parameter names, order and defaults.
 
-What calls it is compiled once, at the first call, so that a call costs what it would cost by hand,
-and a wrong one is Python's own TypeError, in the library's words. Where a name of a library stands
-for an op and takes what the op's function in `xg.xp` takes, a table of names says so: "op; op:
-name; op: name name".
+An adapter is compiled at the first call, so that a call costs what it would by hand, and a wrong
+one raises Python's own TypeError in the library's words. If a library's name means an op and takes
+the parameters of the op's `xg.xp` function, a table of names suffices: "op; op: alias; op: alias
+alias".
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ...trace.xp import all as xp
 Handler = Callable[..., Any]
 Parameters = Mapping[str, inspect.Parameter]
 
-# What one library and another call the same parameter.
+# Names for the same parameter in different libraries; the first word of a row is the common one.
 SYNONYMS = {
     word: words.split()[0]
     for words in (
@@ -45,8 +44,8 @@ SYNONYMS = {
     )
     for word in words.split()
 }
-# What labels or checks a result, or says where it lies or by which method it is found, has no
-# meaning in a graph of real numbers.
+# Parameters without a meaning in a graph of real numbers: labels, checks, devices, algorithms. They
+# are dropped.
 LABELS = """
     accuracy algorithm check_finite compute_mode conjugate conjugate_a debug device driver
     implementation is_stable lapack_driver layout lwork memory_format name non_blocking overwrite_a
@@ -59,14 +58,14 @@ PLAIN = (bool, int, float, str, tuple, list)
 
 @dataclass(frozen=True)
 class Library:
-    """A library whose functions are called as it has them.
+    """A library and the way in which its functions are called.
 
     Attributes:
         home: its module.
-        rooms: where names are looked up that begin with one of these words and a dot.
-        signature_of: how it is asked what a function takes.
-        values: what makes a value of ours of what the library takes, by its parameter's name.
-        also: what else it lets a parameter be called by, beside its signature.
+        rooms: modules for names that begin with one of these words and a dot.
+        signature_of: returns the signature of a function.
+        values: by parameter name, what converts the library's value to ours.
+        also: other names for parameters, besides those in a signature.
     """
 
     home: Any
@@ -91,7 +90,7 @@ class Library:
         }
 
     def taking_the_same(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
-        """Return the same where ours take what the library's do, without an adapter between."""
+        """Map the library's functions to ours with the same parameters, without adapters."""
         return {
             function: meaning
             for meaning, name, _ in entries(rows)
@@ -99,7 +98,7 @@ class Library:
         }
 
     def find(self, name: str) -> Any:
-        """Return the function of a name, None where the installed version has none."""
+        """Return the function of a name; None if the installed version has none."""
         room, _, rest = name.partition(".")
         found, path = (self.rooms[room], rest) if room in self.rooms else (self.home, name)
         for part in path.split("."):
@@ -109,20 +108,20 @@ class Library:
     def bound(
         self, function: Any, meaning: Handler, words: Mapping[str, str] | None = None
     ) -> Handler:
-        """Return a meaning called as a function of the library is.
+        """Return a meaning that is called like a function of the library.
 
-        A parameter is the one of ours that has its name, or a synonym's; of the others, those that
-        have to be given are paired in order. What ours does not know may be given as its default
-        alone, and labels are dropped.
+        A parameter is paired with ours of the same name or a synonym; the remaining required ones
+        are paired in order. A parameter unknown to ours is accepted only with its default; labels
+        are dropped.
 
         Args:
-            words: which of ours a parameter is, where no rule here finds it, "" for one that is
-                dropped as labels are; None: ours takes all of the library's but labels, in the
-                same order.
+            words: our parameter by the library's, where the names do not tell; "" drops one. None:
+                ours takes all of the library's parameters but labels, in the same order.
         """
 
         @functools.cache
         def adapter() -> Handler:
+            # The signature is read at the first call: importing a dialect must stay cheap.
             return bind(self, function, meaning, words)
 
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -139,7 +138,9 @@ class Library:
 
 
 def entries(rows: Mapping[Any, str]) -> Iterator[tuple[Handler, str, dict[str, str]]]:
-    """Yield ours, a name and which of ours a parameter is, for rows as `Library.called` has."""
+    """Yield our function, a library's name and the pairs of parameters, for rows of
+    `Library.called`.
+    """
     for room, text in rows.items():
         home = sys.modules[room] if isinstance(room, str) else room
         for entry in text.split(";"):
@@ -156,8 +157,9 @@ WORDS = re.compile(r"(\w+)=(\w*)")
 def bind(
     library: Library, function: Any, meaning: Handler, words: Mapping[str, str] | None
 ) -> Handler:
-    """Compile what calls a meaning by a function's signature; where the library tells of none, it
-    is called by its own.
+    """Compile the adapter of a meaning to a function's signature.
+
+    If the library does not tell the signature, the meaning is called by its own.
 
     Raises:
         TypeError: the two do not fit.
@@ -165,7 +167,7 @@ def bind(
     ours = inspect.signature(meaning).parameters
     try:
         signature = library.signature_of(function)
-    except ValueError:  # the library does not tell
+    except ValueError:  # the library does not tell its signature
         return meaning
     theirs = signature.parameters
     pairs = in_order(theirs, ours) if words is None else paired(theirs, ours, words)
@@ -193,7 +195,7 @@ def bind(
     lines.append(f"return _meaning({', '.join(arguments(theirs, ours, pairs))})")
     heading = inspect.Signature(parameters)
     source = "\n    ".join((f"def {name}{heading}:", *lines))
-    # As code of this file, for all that asks whose code it is.
+    # Compiled with this file's name: checks of whose code runs must count it as ours.
     exec(compile(source, __file__, "exec"), known)  # noqa: S102
     adapter: Handler = known[name]
     adapter.source = source  # type: ignore[attr-defined]
@@ -204,7 +206,7 @@ NOT_GIVEN = getattr(np, "_NoValue", UNSET)
 
 
 class _Written(str):
-    """Words whose `repr` is the words."""
+    """A string whose `repr` is its text, as a default in generated source."""
 
     __slots__ = ()
     __repr__ = str.__str__
@@ -213,7 +215,7 @@ class _Written(str):
 def arguments(
     theirs: Parameters, ours: Parameters, pairs: Mapping[str, tuple[str, ...]]
 ) -> list[str]:
-    """Return the arguments with which a meaning is called, as source text."""
+    """Return the arguments of the call of a meaning, as source text."""
     written, in_place = [], True
     for own, each in ours.items():
         given = pairs.get(own)
@@ -234,7 +236,7 @@ def arguments(
 def paired(
     theirs: Parameters, ours: Parameters, words: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return which parameter of a library's is each of ours."""
+    """Return the library's parameter for each of ours."""
     pairs = {own: their for their, own in words.items() if own}
     dropped = [their for their, own in words.items() if not own]
 
@@ -262,7 +264,7 @@ def paired(
 
 
 def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]:
-    """Return the same where ours takes what the library does in the same order."""
+    """Return the same if ours takes the library's parameters in the same order."""
     rest = [word for word in theirs if word not in (*LABELLING, "out")]
     pairs: dict[str, tuple[str, ...]] = {}
     for own, each in ours.items():
@@ -274,9 +276,7 @@ def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]
 
 
 def refuse(name: str, word: str, given: Any, default: Any) -> None:
-    """Raise TypeError for a parameter of a library's that no meaning takes, unless it is given as
-    its default.
-    """
+    """Raise TypeError for a parameter that no meaning takes, unless it has its default value."""
     is_plain = default is None or type(default) in PLAIN or default == {}
     if not (is_plain and type(given) is type(default) and given == default):
         raise TypeError(f"{name} with {word}={given!r:.40}")
@@ -310,14 +310,15 @@ def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[.
 
 
 def handlers(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Map the library names in `rows` to our handlers. The rows are keyed by the module that
-    defines the handlers: "div: div divide; add".
+    """Map the library names in rows such as "div: div divide; add" to our handlers.
+
+    The rows are keyed by the module that defines the handlers.
     """
     return {name: meaning for meaning, name, _ in entries(rows)}
 
 
 def written(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Map method names to handlers where no library is imported that could give their signatures.
+    """Map method names to handlers if no imported library could give their signatures.
 
     Args:
         rows: like those of `binding.Library`, with each method's signature: "unsqueeze(x, dim):
@@ -348,14 +349,14 @@ def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[An
 
 
 class AliasesAndMore(Mapping[Any, Callable[..., Any]]):
-    """A library's aliases, and those of another one that may be imported later."""
+    """A library's aliases, and those of another library that may be imported later."""
 
     def __init__(
         self,
         aliases: Mapping[Any, Callable[..., Any]],
         more: Callable[[Any], Callable[..., Any]],
     ) -> None:
-        """Take what finds one of the other library's, or raises KeyError."""
+        """Take a function that returns the other library's handler or raises KeyError."""
         self.aliases, self.more = aliases, more
 
     def __getitem__(self, function: Any) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
-"""What a library takes for the derivative at a kink, release by release: data that handlers read,
-and that `xg.show` tells where a capture rests on it. The library that runs is asked, too: where it
-is not as its release is known, that is said, and what it does is what counts.
+"""The derivative that a library uses at a kink, by release: data for handlers and for `xg.show`.
+
+The installed library is asked too. If it differs from what is known of its release, a warning says
+so and its own answer counts.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from ...trace.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """One choice at a kink.
+    """One choice of the derivative at a kink.
 
     Attributes:
-        since: the first release that makes it; "" where nobody remembers another.
+        since: the first release that makes it; "" if no other is known.
         passes: whether the gradient passes at the kink.
-        words: what it is, as a sentence goes on after the library's name and release.
+        words: continues a sentence after the library's name and release.
     """
 
     since: str
@@ -34,12 +35,12 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one function.
+    """The conventions of one function.
 
     Attributes:
-        rows: its conventions, of all releases in order.
-        version: the release that is installed.
-        passes: () -> whether the gradient passes there now, of the library itself.
+        rows: those of all releases, in order.
+        version: the installed release.
+        passes: () -> whether the gradient passes, asked of the library itself.
     """
 
     rows: Sequence[Convention]
@@ -47,8 +48,8 @@ class Known:
     passes: Callable[[], bool]
 
     def find(self) -> tuple[Convention, bool]:
-        """Return the convention of the library that runs, and whether its release is known for
-        it.
+        """Return the convention of the installed library, and whether its
+        release is known for it.
         """
         own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
         found = self.passes()
@@ -59,8 +60,9 @@ class Known:
 
 AT_KINK = "at the kink of"
 UNORDERED = "equal elements in any order:"
-# By library and function.
+# By library and function; filled when a backend registers its dialect.
 KNOWN: dict[tuple[str, str], Known] = {}
+# What each capture has relied on; weak, so that an entry goes with its trace.
 _read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
 
 
@@ -69,16 +71,17 @@ def register_conventions(
     version: str,
     table: Mapping[str, tuple[Callable[[], bool], Sequence[Convention]]],
 ) -> None:
-    """Add a library's conventions by function: how it is asked whether the gradient passes, and
-    the releases in order.
+    """Add a library's conventions by function: a probe of the library, and the
+    releases in order.
     """
     for name, (passes, rows) in table.items():
         KNOWN[library, name] = Known(rows, version, functools.cache(passes))
 
 
 def passes_at(trace: Trace, name: str) -> bool:
-    """Return whether a gradient passes at the kink of a function in the library that the code is
-    written in, as it is installed; what has no row passes it.
+    """Return whether a gradient passes at a function's kink in the installed library of the code.
+
+    It passes in a function without a row.
     """
     known = KNOWN.get((trace.reading.dialect, name))
     if known is None:
@@ -103,7 +106,7 @@ def conventions_read(trace: Trace) -> tuple[str, ...]:
 
 
 def told_conventions(graph: Graph, kind: str = AT_KINK) -> tuple[str, ...]:
-    """Return the same of a graph that was captured, from what it says of its origin."""
+    """Return the conventions that a captured graph relies on, from its origin."""
     return tuple(each for each in graph.origin.split("; ") if each.startswith(kind))
 
 

@@ -1,5 +1,5 @@
-"""Readings: which library a function is written in, by what its code and its module mention; the
-Python function that a callable runs, and the package that it comes from.
+"""Detection of the library that a function is written in, from what its code and module mention;
+the Python function that a callable runs, and its package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .table import held_around, mentioned, nested_codes, registered_dialects
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
-    """Return the Python function that a callable runs, or None where it has none."""
+    """Return the Python function that a callable runs, or None if it runs none."""
     while isinstance(function, partial):
         function = function.func
     if not isinstance(function, types.FunctionType | types.MethodType):
@@ -39,7 +39,7 @@ def plain_function(function: Any) -> types.FunctionType | None:
 
 
 def wrapped_function(wrapper: Any) -> types.FunctionType | None:
-    """Return the Python function in an object that computes just what it does (`jax.jit(f)`)."""
+    """Return the Python function in an object that computes the same (`jax.jit(f)`)."""
     for dialect in registered_dialects().values():
         name = dialect.wrappers.get(type(wrapper))
         if name is not None:
@@ -52,8 +52,8 @@ def wrapped_function(wrapper: Any) -> types.FunctionType | None:
 
 
 def own_root(function: Any) -> str:
-    """Return the top-level package in which a callable is defined, "" for a library's whose calls
-    reach us by themselves.
+    """Return the top-level package of a callable; "" for a library whose calls
+    reach our protocols.
     """
     plain = plain_function(function)
     root = ((plain.__module__ if plain else None) or "").partition(".")[0]
@@ -68,7 +68,7 @@ def home(value: Any) -> str:
 
 
 def method_of(value: Any) -> types.FunctionType | None:
-    """Return the function that stands in a class, bare or wrapped."""
+    """Return the function in a class attribute, bare or wrapped."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, property):
@@ -77,29 +77,26 @@ def method_of(value: Any) -> types.FunctionType | None:
 
 
 OWN = __name__.partition(".")[0]
-DIALECTS = registered_dialects()  # those registered later, too
+DIALECTS = registered_dialects()  # a live view: those registered later, too
 
 
 def dialect_of(function: types.FunctionType) -> str:
-    """Return the import name of the array library that a function is written in, or ""; the
-    likeliest of several.
-    """
+    """Return the import name of the likeliest array library of a function, or ""."""
     return next(iter(readings_of(function)), "")
 
 
 def names_library(function: types.FunctionType) -> bool:
-    """Return whether code mentions an array library, and not `xg.xp`, which is for all."""
+    """Return whether code mentions an array library, and not `xg.xp`, which serves all."""
     roots = set(_roots(function, set()))
     return bool(roots) and OWN not in roots
 
 
 def readings_of(function: types.FunctionType) -> tuple[str, ...]:
-    """Return the libraries that a function may be written in, the likeliest first; one where the
-    code tells.
+    """Return the libraries that a function may be written in, the likeliest first.
 
-    What the function mentions decides, then what its module imports. NumPy's constants are used
-    beside all of them, so that it decides only where no framework is about; `xg.xp` decides where
-    it is mentioned without one.
+    The function's own names decide, then its module's imports. NumPy's constants are used in all
+    libraries' code, so NumPy decides only if no framework is mentioned; `xg.xp` decides if it is
+    mentioned without one.
     """
     roots = tuple(dict.fromkeys(_roots(function, set())))
     known = tuple([root for root in roots if root in DIALECTS and root != "numpy"])
@@ -120,9 +117,10 @@ def readings_of(function: types.FunctionType) -> tuple[str, ...]:
 def whose_types(
     function: types.FunctionType | None, readings: tuple[str, ...], facts: Container[str] = ()
 ) -> str:
-    """Return whose dtypes a function's operators have: those of its "code" where that mentions a
-    framework, of its "tensors" where NumPy is imported beside it alone, "nobody's" where it is
-    written with `xg.xp` for all; "open" where it mentions NumPy.
+    """Return whose dtypes a function's operators have, a state of `trace/source.py`.
+
+    Code that mentions a framework has its own; code that mentions no library has its tensors';
+    NumPy leaves it open, and `xg.xp` means nobody's.
     """
     if readings[:1] not in ((), ("numpy",)):
         return CODE
@@ -137,9 +135,7 @@ def whose_types(
 
 
 def _reads_constants_only(function: types.FunctionType) -> bool:
-    """Return whether all that a function takes from NumPy are numbers and classes: `np.pi`,
-    `np.float32`.
-    """
+    # Whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`.
     # Without it: test_numbers_of_numpys_beside_methods_are_no_decision_for_numpy is refused.
     taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
     for code in nested_codes(function.__code__):
@@ -154,8 +150,7 @@ def _reads_constants_only(function: types.FunctionType) -> bool:
 
 
 def library_for(trace: Trace, method: str) -> str:
-    """Return the library whose methods a tensor has, where they mean another thing in another
-    library.
+    """Return the library whose methods a tensor has, for a method that differs between libraries.
 
     Raises:
         RuleValueError: the code may be written in several.
@@ -173,9 +168,7 @@ def library_for(trace: Trace, method: str) -> str:
 
 
 def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Iterator[str]:
-    """Yield the packages that a function, its closure and its annotations mention, then those of
-    its helpers.
-    """
+    # The packages that a function, its closure and its annotations mention, then its helpers' ones.
     seen.add(function)
     names = [name for name, _ in mentioned(function)]
     for note in function.__annotations__.values():
@@ -192,7 +185,7 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
     is_own = str(function.__module__).partition(".")[0] == OWN
     for value in (*held, *values):
         if isinstance(value, types.FunctionType) and value not in seen:
-            if str(value.__module__).partition(".")[0] == OWN:  # a helper of ours is for all
+            if str(value.__module__).partition(".")[0] == OWN:  # a helper of ours serves all
                 yield from (OWN,) if is_own else ()
             elif not is_library_file(value.__code__.co_filename):
                 yield from _roots(value, seen)
@@ -201,7 +194,7 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
 
 
 def _packages(values: Iterable[Any]) -> Iterator[str]:
-    """Yield the libraries of modules, and of what is imported from a dialect's."""
+    # Of modules, and of values imported from a dialect's library.
     for value in list(values):
         is_module = isinstance(value, types.ModuleType)
         root = _root_of(value)
@@ -210,16 +203,14 @@ def _packages(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _root_of(value: Any) -> str:
-    """Return the top-level package that a module is of, or that a value comes from."""
     is_module = isinstance(value, types.ModuleType)
     home = value.__name__ if is_module else getattr(value, "__module__", None)
     return home.partition(".")[0] if isinstance(home, str) else ""
 
 
 def _owner(module: types.ModuleType) -> str:
-    """Return whose a module is: a "library"'s, ours among them, the "user"'s own, or "Python"'s,
-    into which others put functions of theirs, as torch.distributed does into `sys`.
-    """
+    # "Python" is apart: libraries put functions of theirs there, as torch.distributed does in
+    # `sys`.
     root = module.__name__.partition(".")[0]
     if root in sys.stdlib_module_names:
         return "Python"
@@ -229,7 +220,7 @@ def _owner(module: types.ModuleType) -> str:
 
 @contextmanager
 def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
-    """Let methods mean what they mean in a library, or in one of several."""
+    """Let methods have the meaning of a library, or of one of several."""
     is_latest = libraries == trace.source.latest.libraries
     owner = trace.source.latest.owner if is_latest else CODE
     with trace.reading_as(libraries, owner):
@@ -238,7 +229,7 @@ def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
         except NeedsConcrete:
             raise
         except Exception:
-            lend(trace)  # as the tensors' code it may do
+            lend(trace)  # code that leans may succeed when read as the tensors' library's
             raise
         finally:
             if is_latest:

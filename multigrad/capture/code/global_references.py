@@ -1,6 +1,7 @@
-"""What code refers to outside itself: functions that a graph cannot hold, as they give another
-thing each time or act on the world, and tensors by a name of the module, of the function around, or
-as a default: small ones are constants of a graph, whose values are looked at anew at each call.
+"""References of code to the world outside it: functions that a graph cannot hold, because they act
+or give another value at each call, and tensors of the module, the enclosing function or a default.
+
+Small tensors become constants of the graph, whose values are compared anew at each call.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ UNSEEDED = "which gives another generator at each call: give it a seed"
 LOGS = "which says so once, when the rule is captured, and not at each call"
 SWITCHES = "which changes the state of a library"
 
-# Modules that hold these functions, by the name that people import.
+# Modules with such functions, by the name that people import.
 ROOTS = ("logging", "math", "os", "random", "secrets", "time", "uuid")
 CHANGING = {
     time: """
@@ -44,7 +45,7 @@ CHANGING = {
     uuid: "uuid1 uuid4 getnode",
     secrets: "choice randbelow randbits token_bytes token_hex token_urlsafe",
 }
-# What writes into a log, with the level that it has.
+# Functions that write into a log, with their level; `log` takes it as an argument.
 LEVELS = {
     "critical": logging.CRITICAL,
     "debug": logging.DEBUG,
@@ -62,14 +63,14 @@ FUNCTIONS: dict[Any, str] = {
     np.geterr: CHANGES,
     random.Random: UNSEEDED,
 }
-# Those that are as they should be with a seed; NumPy imports its own when they are first asked for.
+# Refused only without a seed. NumPy imports these on first access, so they are looked up then.
 SEEDED = "default_rng", "RandomState", "SeedSequence"
 GENERATORS = "numpy.random"
 BUILTIN = ("breakpoint", "input", "open", "print")
 
 
 def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
-    """Return functions refused with no symbol among their arguments too, by `id`, and why."""
+    """Return functions that are refused even without symbols, and why, by `id`."""
     rows: dict[Any, str] = dict(FUNCTIONS)
     if (module := whole(GENERATORS)) is not None:
         rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
@@ -100,14 +101,14 @@ def refused_builtins(trace: Trace) -> dict[str, Any]:
 
 
 def is_heard(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
-    """Return whether a function that writes into a log does so at the levels that are set."""
+    """Return whether a logging function writes at the levels that are set."""
     level = LEVELS[function.__name__]
     logger = getattr(function, "__self__", logging.root)
     return logger.isEnabledFor(args[0] if level is None else level)
 
 
 class Log:
-    """Stands in for a logger."""
+    """A stand-in for a logger."""
 
     def __init__(self, logger: Any, trace: Trace) -> None:
         self._logger = logger
@@ -125,23 +126,23 @@ MOST_ITEMS = 64
 
 
 class OutsideTensor(Telling):
-    """The fact that tells a tensor's values: it is where it was, and holds what it held."""
+    """The fact that gives the values of a tensor outside the code, found by the path to it."""
 
     read: Callable[[], Any]
     path: tuple[int, ...]
 
     @classmethod
     def found(cls, anchor: Any, name: str, read: Callable[[], Any], path: Any = ()) -> Any:
-        """Return the fact about what `read` gives, or about what lies in the tuples there.
+        """Return the fact about the result of `read`, or about an item in its nested tuples.
 
-        `anchor` is kept alive by `read`, so that its id is no other object's.
+        `read` must keep `anchor` alive, so that no other object gets its id.
         """
         fact = cls(f"tensor {id(anchor)} {name} {path}")
         fact.read, fact.path = read, path
         return fact
 
     def meaning(self) -> Any:
-        """Return its values as a key, None where there are none to be read."""
+        """Return the values as a key; None if they cannot be read."""
         found = self.read()
         for place in self.path:
             if not isinstance(found, tuple) or place >= len(found):
@@ -163,7 +164,7 @@ def values_of(value: Any) -> Any:
 
 
 def tensors_of(function: FunctionType) -> Iterator[tuple[Any, OutsideTensor]]:
-    """Yield the tensors that a function refers to, and the facts about them."""
+    """Yield the tensors that a function refers to, with the facts about them."""
     namespace = function.__globals__
     for name, value in mentioned(function):
         yield from _inside(value, namespace, name, partial(namespace.get, name))
@@ -174,7 +175,7 @@ def tensors_of(function: FunctionType) -> Iterator[tuple[Any, OutsideTensor]]:
 
 
 def note_constants(trace: Trace, module: ModuleType, name: str) -> None:
-    """Note what stands in a module under a name: a number such as pi, tensors."""
+    """Note a module's value: a number such as pi, or the tensors in it."""
     value = getattr(module, name)
     if type(value) is float:
         trace.source.numbers.add(value)
@@ -192,6 +193,7 @@ def _inside(
     if isinstance(value, tuple) and len(value) <= MOST_ITEMS:
         for i, each in enumerate(value):
             yield from _inside(each, anchor, name, read, (*path, i))
+    # A class that the code names may hold tensors as attributes or defaults.
     elif isinstance(value, type) and not path:
         if held := defaults_of(value):
             yield from _inside(held, value, "", partial(defaults_of, value))
@@ -211,9 +213,7 @@ def defaults_of(kind: type) -> tuple[Any, ...]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether a value is a framework's tensor; the values of NumPy's arrays are taken
-    once.
-    """
+    # A framework's tensor; the values of NumPy's arrays are fixed at the capture.
     try:
         return backend_of(value).name != "numpy"
     except BackendNotFound:

@@ -1,9 +1,9 @@
-"""Interception: methods of a library's class that come to us while something is captured.
+"""Interception: a library's methods replaced while something is captured.
 
-A custom gradient runs its forward on whatever it is given; on symbolic values its own backward
-would be lost, wherever it is called from. So it would be on another framework's tensors, where what
-is not captured runs as it is. A method is replaced for as long as a capture or such a run lasts,
-in any thread, and put back after the last one.
+A custom gradient runs its forward on any arguments, so on symbolic values its own backward would be
+lost, wherever it is called from; so it would on another framework's tensors, where uncaptured code
+runs unchanged. A method stays replaced while any capture or such run lasts, in any thread, and is
+restored after the last one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _ABSENT = object()
 
 
 def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> bool:
-    """Return whether a call of a library's custom gradient is ours: it has symbolic values, or
-    tensors of other frameworks than those it takes, whose autodiff would not see its backward.
+    """Return whether a call of a library's custom gradient is ours to record.
+
+    It is with symbolic values, or with tensors of frameworks other than the given ones, whose
+    autodiff would not see its backward.
     """
     given: set[str] = set()
     for each in optree.tree_leaves((args, kwargs), none_is_leaf=True):
@@ -43,8 +45,8 @@ def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> b
 def call_by_own_gradient(
     own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function with a gradient of its own; where that is not captured, no derivative may be
-    taken.
+    """Call a function with its own gradient; if that is not captured, no
+    derivative may be taken.
     """
     asked = questions.count()
     try:
@@ -60,8 +62,10 @@ def call_by_own_gradient(
 
 
 class Interception:
-    """A method of a class or a function of a module, and `others` by name, replaced while captures
-    run; a context manager, entered any number of times.
+    """A method of a class or a function of a module, and `others` by name, replaced during
+    captures.
+
+    A context manager that can be entered any number of times, in several threads.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Interception:
         in_child(self._forget_others)
 
     def __enter__(self) -> None:
+        # The first entry stores the originals, the last exit restores them.
         with self._lock:
             if not self._entered:
                 own = vars(self.owner)
@@ -96,7 +101,7 @@ class Interception:
                     setattr(self.owner, name, original)
 
     def _forget_others(self, own: int) -> None:
-        """In a forked child: captures on threads that it lacks never end."""
+        # In a forked child: captures on the parent's other threads never end here.
         if self._entered:
             mine = self._entered[own]
             self._entered = Counter({own: mine or 1})

@@ -1,7 +1,7 @@
-"""Which source files are a library's, and which are the user's own.
+"""Which source files belong to a library, and which to the user.
 
-Substitution copies the user's helpers and leaves libraries alone. A library lies where an installer
-put it, or it is an array library that we know, with what it was installed with, wherever that is.
+Substitution copies the user's helpers and leaves libraries alone. A library is what an installer
+put into its folder, or a known array library with its dependencies, wherever they are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from importlib import metadata
 
 from ...backend.finding.installed import required_by
 
-INSTALLED = frozenset(("site-packages", "dist-packages"))  # what installers call their folders
+INSTALLED = frozenset(("site-packages", "dist-packages"))  # installers' folders
 STANDARD = os.path.dirname(os.__file__)
-_known = [frozenset[str]()]  # the packages that are libraries; one object, whose hash is kept
+# The packages that count as libraries. One frozenset, replaced as a whole: it is a key of the
+# caches below, so that a new library makes new entries.
+_known = [frozenset[str]()]
 
 
 def add_library(name: str) -> None:
-    """Count a package as a library, wherever it lies."""
+    """Count a package as a library, wherever it is."""
     _known[0] |= {name}
 
 
@@ -39,34 +41,31 @@ def _is_installed(file: str, known: frozenset[str]) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def find_folders(names: frozenset[str]) -> tuple[str, ...]:
-    """Return the folders of these packages and of what they depend on, each ending in a
-    separator.
-    """
+    """Return the folders of packages and of their dependencies, each ending in a separator."""
     packages = {*names, *(needed for name in names for needed in _requirements(name))}
     folders = {folder for name in packages for folder in package_folders(name)}
-    # A folder that pip filled (`--target`, PYTHONPATH) holds the records of what lies in it.
+    # pip's `--target` folder holds metadata of the packages in it, so all in it is installed.
     targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}
     folders |= {t for t in targets if any(n.endswith(".dist-info") for n in _listed(t))}
     return tuple(f"{folder}{os.sep}" for folder in sorted(folders))
 
 
 def package_folders(name: str) -> Iterator[str]:
-    """Yield where an imported package lies."""
+    """Yield the folders of an imported package."""
     module = sys.modules.get(name)
     for path in getattr(module, "__path__", None) or ():
         yield os.path.abspath(path)
 
 
 def in_package(file: str, name: str) -> bool:
-    """Return whether a source file is a part of an imported package."""
+    """Return whether a source file is part of an imported package."""
     own = getattr(sys.modules.get(name), "__file__", None)
     return file == own or any(file.startswith(f"{f}{os.sep}") for f in package_folders(name))
 
 
 def _requirements(name: str) -> Iterator[str]:
-    """Yield the import names of what a package's distribution depends on, as far as they are told
-    by its name.
-    """
+    # The import names of a distribution's dependencies, as far as they equal the distributions'
+    # names.
     try:
         rows = required_by(name)
     except metadata.PackageNotFoundError:

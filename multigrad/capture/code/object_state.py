@@ -1,9 +1,9 @@
-"""The state of an object whose method is captured: its tensors, which become inputs of the graph,
-and all else that it holds, by which one capture is told from another.
+"""The state of an object whose method is captured: tensors, which become inputs of the graph, and
+everything else that it holds, by which captures are told apart.
 
-An object may change between calls: an optimizer steps, `load_state_dict` puts other tensors in
-place, `.eval()` sets a flag. So its state is read at each call. While it is captured, a copy of it
-runs, with symbols in place of the tensors; the object itself is not touched.
+An object may change between calls: an optimizer steps, `load_state_dict` replaces tensors,
+`.eval()` sets a flag. So its state is read at each call. The capture runs a copy with symbols for
+the tensors; the object itself is not touched.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from .snapshot import assign
 from .table import held_around, load_dialects, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
-MOST = 20_000  # things that are looked at; the rest is known by identity
-MOST_BYTES = 4096  # of an array that is known by its values
+MOST = 20_000  # values that are read; the rest is compared by identity
+MOST_BYTES = 4096  # of an array that is compared by its values
 CONTAINERS = (list, tuple, dict, OrderedDict)
 FIXED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-# Where modules hold what people know as attributes: torch's, and variables of flax nnx.
+# Attributes that hold what users know as attributes: of torch modules and flax nnx variables.
 UNNAMED = ("_parameters", "_buffers", "_modules", "_raw_value")
 
 
 @dataclass(slots=True)
 class State:
-    """What an object holds now.
+    """The present state of an object.
 
     Attributes:
-        tensors: by name, as people reach them from the object: each once.
-        holders: the object that holds each, by the same names.
-        key: equal where one capture serves.
-        leading: the ids of all that a tensor is reached through.
+        tensors: each once, by the path from the object.
+        holders: the object that holds each, by the same paths.
+        key: equal if one capture serves.
+        leading: the ids of all values on a path to a tensor.
     """
 
     tensors: dict[str, Any] = field(default_factory=dict)
@@ -54,16 +54,16 @@ class State:
 
     @property
     def home(self) -> str:
-        """The framework of its tensors, "" where it has none."""
+        """The framework of its tensors, "" if it has none."""
         held = map(held_by, self.tensors.values())
         return next((backend_of(tensor).name for tensor in held), "")
 
 
 def read_state(owner: Any) -> State:
-    """Return the state of an object, or of all objects in a tuple. The state of a function is that
-    of the objects that it refers to.
+    """Return the state of an object, or of all objects in a tuple; a function's
+    is its references'.
     """
-    load_dialects()  # they know variables
+    load_dialects()  # they recognize variables
     items = owner if type(owner) is tuple else ()
     reading = _Reading({id(owner), *map(id, items)})
     reading.visit(owner, ())
@@ -75,17 +75,18 @@ class _Reading:
     """One walk through an object."""
 
     def __init__(self, roots: set[int]) -> None:
-        self.roots = roots  # by id: what may be a function
+        self.roots = roots  # by id: the only values in which a function is opened
         self.state = State()
         self.parts: list[Any] = []
         self.tensors: dict[int, int] = {}
         self.seen: dict[int, int] = {}
 
     def visit(self, value: Any, path: tuple[str, ...], holder: Any = None) -> bool:
-        """Look at a value; return whether it is, or leads to, a tensor."""
+        """Read a value and return whether it is, or leads to, a tensor."""
         if is_plain(value):
             self.parts.append(value_key(value))
             return False
+        # Shared and cyclic references are part of the key, by the number of the first visit.
         if id(value) in self.seen:
             self.parts.append(("again", self.seen[id(value)]))
             return id(value) in self.state.leading
@@ -120,7 +121,7 @@ class _Reading:
 
 
 def _is_tensor(value: Any) -> bool:
-    """Return whether a value is a framework's tensor of a dtype that is captured."""
+    # A framework's tensor of a dtype that is captured.
     if isinstance(value, Value):  # of a capture that fills the object
         return value.node.type.kind == "tensor"
     if not hasattr(type(value), "shape"):
@@ -134,34 +135,37 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_variable(value: Any) -> bool:
-    """Return whether a value is a variable of a library above the frameworks, which holds one."""
+    # A variable of a library above the frameworks, which holds a tensor.
     known = (dialect.variables for dialect in registered_dialects().values())
     return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
 
 
 def describe(value: Any) -> tuple[str, bool] | None:
-    """Return the library's name for a variable or tensor holder ("": use the path to it) and
-    whether it is trained, or None if no library knows it.
+    """Return a library's name for a variable or holder and whether it is trained; None if unknown.
+
+    The name "" means the path to it.
     """
     known = (dialect.describe for dialect in registered_dialects().values())
     return next(filter(None, (each(value) for each in known if each is not None)), None)
 
 
 def held_by(value: Any) -> Any:
-    """Return the tensor that such a variable holds now, or the tensor itself."""
+    """Return the tensor that a variable holds now, or the tensor itself."""
     return value.value if _is_variable(value) else value
 
 
 def _array_key(array: np.ndarray[Any, Any]) -> Any:
-    """Return an array as a key: it is taken by its values."""
+    # By its values, since they become constants; a large one by identity.
     if array.nbytes > MOST_BYTES or array.dtype.hasobject:
         return Same(array)
     return (array.shape, array.dtype.str, array.tobytes())
 
 
 def is_open(value: Any) -> bool:
-    """Return whether what a value holds is looked at: a container, a bound method, an object with
-    attributes; no class, module or function, nor what is ours, but for layers with weights.
+    """Return whether a value's contents are read.
+
+    True of containers, bound methods and objects with attributes; not of classes, modules and
+    functions, nor of our objects, except layers with weights.
     """
     kind = type(value)
     if kind in CONTAINERS or kind is types.MethodType:
@@ -172,22 +176,22 @@ def is_open(value: Any) -> bool:
         return False
     if isinstance(value, tuple):
         return hasattr(kind, "_make")
-    if isinstance(value, list | dict):  # of a kind that keeps record of what is put in
+    if isinstance(value, list | dict):  # a subclass, such as one that tracks its items
         return True
     if isinstance(value, set | frozenset):
         return False
     if any(kind in dialect.wrappers for dialect in registered_dialects().values()):
-        return False  # what a decorator made of a function
+        return False  # the result of a decorator
     return hasattr(value, "__dict__") and _is_plain_class(kind)
 
 
 def _is_plain_class(kind: type) -> bool:
-    """Return whether an object of a class can be made and filled without its constructor."""
-    if hasattr(kind, "__del__"):  # which wants what the constructor makes
+    # An object of the class can be made and filled without its constructor.
+    if hasattr(kind, "__del__"):  # it would need what the constructor makes
         return False
     try:
         return type(object.__new__(kind)) is kind
-    except TypeError:  # built in another way
+    except TypeError:  # created in another way
         return False
 
 
@@ -207,19 +211,21 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
 
 
 def _referred(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function's names stand for: those of the function around it, and globals."""
+    # The values of a function's names: closure variables, then globals.
     yield from zip(function.__code__.co_freevars, held_around(function), strict=True)
     yield from mentioned(function)
 
 
 def is_object(value: Any) -> bool:
-    """Return whether a value is an open object that may hold tensors, itself none."""
+    """Return whether a value is an open object that may hold tensors but is none."""
     is_tensor = hasattr(type(value), "shape")
     return is_open(value) and not is_tensor and not isinstance(value, list | tuple | dict)
 
 
 def copied(called: Any) -> Any:
-    """Return a copy of a callable that holds tensors, as it is now. The tensors may be shared."""
+    """Return a copy of a callable that holds tensors, in its present state;
+    tensors may be shared.
+    """
     owner = called.__self__ if isinstance(called, types.MethodType) else called
     if type(owner).__reduce__ is object.__reduce__:
         try:
@@ -229,17 +235,17 @@ def copied(called: Any) -> Any:
                 f"a {type(owner).__name__} cannot be copied: {error}. Delete first what it has "
                 "computed and keeps, as a functools.cached_property is kept"
             ) from error
-    # It would be made anew of a description, which need not tell all: a Keras layer.
+    # deepcopy would recreate it from a description, which may be incomplete, as of a Keras layer.
     reading = _Reading({id(called)})
     reading.visit(called, ())
     return Filled(called, replace(reading.state, leading=set(reading.seen)), {}).copy
 
 
 class Filled:
-    """A copy of an object with other tensors in place of its own.
+    """A copy of an object with other tensors.
 
     Attributes:
-        copy: what stands for the object, and shares with it all that leads to no tensor.
+        copy: replaces the object, and shares with it all values that lead to no tensor.
     """
 
     def __init__(self, owner: Any, state: State, given: Mapping[str, Any]) -> None:
@@ -250,7 +256,6 @@ class Filled:
         self._before = [(each, rows_of(each)) for each in self._copies.values()]
 
     def _put(self, value: Any) -> Any:
-        """Return the tensor given for a value, its copy, or itself if it leads to no tensor."""
         if id(value) in self._given:
             return self._given[id(value)]
         if id(value) not in self._leading:
@@ -278,7 +283,6 @@ class Filled:
         return made
 
     def _put_function(self, function: types.FunctionType) -> types.FunctionType:
-        """Return a function whose names stand for what stands for their objects."""
         named = {name: self._put(held) for name, held in mentioned(function) if is_object(held)}
         cells = [
             cell if self._put(held) is held else types.CellType(self._put(held))
@@ -295,13 +299,12 @@ class Filled:
         return self._copies.setdefault(id(function), made)
 
     def objects(self) -> Iterator[Any]:
-        """Yield the copies that have attributes."""
         yield from (
             each for each in self._copies.values() if not isinstance(each, list | tuple | dict)
         )
 
     def mention(self, trace: Trace) -> None:
-        """Let the lines of the user's classes be named in messages."""
+        """Let messages name lines of the user's classes."""
         for kind in {type(each) for each in self.objects()}:
             for method in vars(kind).values():
                 code = getattr(method, "__code__", None)
@@ -309,9 +312,10 @@ class Filled:
                     trace.source.codes.update(nested_codes(code))
 
     def changed(self) -> str:
-        """Return in words what was assigned to the copy, which the object would keep; "": nothing.
+        """Return in words what was assigned to the copy, which the object would keep; "" for
+        nothing.
 
-        What is new and holds no symbol may be a cache.
+        A new attribute that holds no symbol may be a cache.
         """
         for each, rows in self._before:
             before = dict(rows)
@@ -323,7 +327,7 @@ class Filled:
 
 
 def _empty(value: Any) -> Any:
-    """Return an object of the same class without what it holds; what is aside, it shares."""
+    # Attributes that are not read (a library's bookkeeping) are shared with the original.
     if isinstance(value, list):
         return []
     if isinstance(value, dict):
@@ -335,6 +339,5 @@ def _empty(value: Any) -> Any:
 
 
 def _shown(holder: Any) -> str:
-    """Return in words what holds an attribute or an item."""
     is_container = isinstance(holder, list | tuple | dict)
     return "what it holds" if is_container else f"a {type(holder).__name__}"

@@ -1,4 +1,4 @@
-"""How code becomes a graph: what its author says of it."""
+"""The options of a capture, `xg.Capture`, with which an author says how code becomes a graph."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Signatures of rules: which parameters, which of them are run-time scalars, which values are
-legal.
-"""
+"""Signatures of rules: the parameters, which of them are run-time scalars, and legal values."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from ...trace.scope.schedule_values import Moving
 
 REQUIRED = inspect.Parameter.empty
 STATIC_TYPES = (bool, int, str, type(None), tuple)
-# The names of the graph's own inputs.
+# The names of the graph's own inputs, which no param can have.
 TAKEN = ("ctx", "grad_out", "key", "tin")
 
 
@@ -27,9 +25,9 @@ class Param:
     """One parameter of a rule.
 
     Attributes:
-        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the given
-            value decides.
-        optional: a float param that takes None, a bool, str or tuple too, as it is.
+        kind: float: known when the rule runs; int, bool, str: fixed in a capture; None: the value
+            decides.
+        optional: a float param that also takes None, a bool, str or tuple, unchanged.
     """
 
     name: str
@@ -40,17 +38,17 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a rule takes after `(ctx, grad_out, tin)`."""
+    """The parameters of a rule after `(ctx, grad_out, tin)`."""
 
     params: Mapping[str, Param]
     takes_any: bool  # has **params, so receives everything
 
     def takes(self, name: str) -> bool:
-        """Return whether a parameter of that name is accepted; `**params` gets no draw's key."""
+        """Return whether a parameter of that name is accepted; `**params` gets no key of a draw."""
         return name in self.params or (self.takes_any and name not in TAKEN)
 
     def param(self, name: str) -> Param:
-        """Return the parameter of that name; one that `**params` receives may be anything."""
+        """Return the parameter of that name; one for `**params` may be anything."""
         return self.params.get(name) or Param(name)
 
     def select(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,8 +56,7 @@ class Signature:
 
 
 def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
-    """Read and check `fn(ctx, grad_out, tin, **params)`; a default that no param can have is left
-    to the function.
+    """Read and check `fn(ctx, grad_out, tin, **params)`; other defaults are left to the function.
 
     Raises:
         RuleTypeError: the function does not take three leading positional arguments.
@@ -95,15 +92,14 @@ def read_signature(name: str, function: Callable[..., Any] | None) -> Signature:
 
 
 def name_of(function: Any) -> str:
-    """Return a callable's name, for messages."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__name__", None) or type(function).__name__
 
 
 def called_method(function: Any) -> Any:
-    """Return the method in which an object does its work, where its call takes anything: a module's
-    `forward`.
+    """Return an object's `forward` if its call takes anything, as a module's
+    does; else the object.
     """
     method = getattr(function, "forward", None)
     if isinstance(function, type) or not inspect.ismethod(method):
@@ -117,14 +113,12 @@ def called_method(function: Any) -> Any:
 
 
 def _is_settable(p: inspect.Parameter) -> bool:
-    """Return whether a parameter can be one of the rule's; another has its default, such as a list,
-    for ever.
-    """
+    # A default of another type, such as a list, is not a param: the function keeps it.
     return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
 
 
 def _read_param(p: inspect.Parameter) -> Param:
-    """Return a parameter with its kind, by its annotation, else by its default."""
+    # The annotation decides the kind, else the default.
     words = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
     words = words or set(re.findall(r"\w+", str(p.annotation)))
     if p.annotation is not REQUIRED:
@@ -137,7 +131,7 @@ def _read_param(p: inspect.Parameter) -> Param:
 
 
 def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
-    """Return (is run-time, value) after coercion."""
+    """Return (whether it is known at run time only, the coerced value)."""
     if isinstance(value, np.generic | np.ndarray) and value.shape == ():
         value = value.item()
     kind = param.kind
@@ -155,7 +149,7 @@ def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
 
 
 def _run_time_value(rule: str, param: Param, value: Any) -> Any:
-    """Return a float, or a scalar tensor or a number that moves as it is."""
+    # A float; a scalar tensor or a moving number is unchanged.
     if isinstance(value, Moving):
         value.take(f"param {param.name!r} of rule {rule!r}")
         return value
@@ -175,7 +169,7 @@ def _run_time_value(rule: str, param: Param, value: Any) -> Any:
         raise RuleTypeError(
             f"rule {rule!r}: param {param.name!r} is one number, got shape {tuple(shape)}"
         )
-    if getattr(value, "requires_grad", False) is True:  # it would get none, silently
+    if getattr(value, "requires_grad", False) is True:  # it would silently get no gradient
         raise RuleTypeError(
             f"rule {rule!r}: param {param.name!r} waits for a gradient, which a rule does not give "
             f"to its params; pass {param.name}.detach()"

@@ -1,8 +1,8 @@
-"""What objects hold before user code runs for us alone, on symbols or on made-up numbers, and how
-to put it back.
+"""Snapshots of objects before user code runs for us alone, on symbols or made-up numbers, and their
+restoration.
 
-An effect of such a run would come on top of those of the user's calls. What has been put back is
-told in words, as a graph would not do it at all.
+An effect of such a run would come on top of the effects of the user's calls. Restored changes are
+reported in words, since a graph would not make them at all.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from .libraries import is_library_file
 from .table import contents, defaults, mentioned, nested_codes, registered_dialects
 
 OWN = __name__.partition(".")[0]
-INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # what holds nothing to change
-# What threads wait for, and a logger's memory of its levels, are no effects.
+INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents
+# Locks and a logger's cache of its levels are no effects.
 SHARED = ("threading",)
-MOST_ITEMS = 4096  # of one container; what is longer is known by its length
-MOST_INSIDE = 64  # of the items of one that are looked into
+MOST_ITEMS = 4096  # of one container; of a longer one only the length is compared
+MOST_INSIDE = 64  # items of a container that are read themselves
 MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
 MOST_OBJECTS = 2048
 DEPTH = 8  # from a module to the statistics of a layer in a block of it
-FIXED = (type, types.ModuleType, threading.local)  # whose attributes lie elsewhere
+FIXED = (type, types.ModuleType, threading.local)  # whose attributes need setattr
 Access = tuple[Callable[[Any], Any], Callable[[Any, Any], None]]
 
 
 class Snapshot:
-    """What objects hold now.
+    """The present contents of objects.
 
     Attributes:
-        names: those by which code may reach what objects hold.
-        owners: the objects that were seen, with how deep they lie.
-        moved: whether a generator of random numbers had drawn, when it was put back.
-        added: the attributes that were new then, and may be a cache.
-        used_up: in words, what cannot be put back once it is used; "" for nothing.
-        change: in words, what had changed when all was put back; "" for nothing.
+        names: by which code may reach the contents of objects.
+        owners: the objects that were seen, with their depth.
+        moved: whether a random generator had drawn, once it was restored.
+        added: attributes that were new then, and may be a cache.
+        used_up: what cannot be restored after use, in words; "" for nothing.
+        change: what had changed when all was restored, in words; "" for nothing.
     """
 
     def __init__(self) -> None:
@@ -65,14 +65,12 @@ class Snapshot:
         self.added: list[tuple[Any, str]] = []
         self.used_up = self.change = ""
         self.owners: list[tuple[Any, int]] = []
-        self._seen: set[int] = set()  # ids of what those here keep alive
+        self._seen: set[int] = set()  # ids of objects that the entries keep alive
         self._restores: list[Callable[[], str]] = []
         self._room = MOST_ELEMENTS
 
     def see_all(self, functions: Iterable[Any], values: Iterable[Any]) -> None:
-        """Remember what functions and their helpers refer to, these values, and the states of the
-        generators that are drawn from without a name.
-        """
+        """Remember the references of functions and helpers, values, and the global generators."""
         for generator in global_generators():
             self._see_generator(generator)
         for function in functions_of(*functions):
@@ -81,7 +79,8 @@ class Snapshot:
             self.see(value)
 
     def see_function(self, function: types.FunctionType, names: Iterable[str]) -> None:
-        """Remember what a function of the user's refers to."""
+        """Remember the state that a function of the user's refers to."""
+        # A new name may reach attributes of objects that were seen before it was known.
         new = set(names) - self.names
         self.names |= new
         for owner, depth in list(self.owners) if new else ():
@@ -92,9 +91,7 @@ class Snapshot:
                 self.see(value)
 
     def see(self, value: Any, depth: int = 0) -> None:
-        """Remember a value that can change, and what can be reached from it by the names that are
-        mentioned.
-        """
+        """Remember a mutable value, and all that the mentioned names reach from it."""
         if isinstance(value, types.BuiltinFunctionType | types.MethodType):
             value = value.__self__
         elif isinstance(value, partial):
@@ -122,7 +119,7 @@ class Snapshot:
             self._see_owner(value, depth)
 
     def _see_array(self, value: np.ndarray[Any, Any]) -> None:
-        """Remember an array's values; a large one is not to be written to meanwhile."""
+        # A large array is made read-only instead of copied, so that a write raises.
         if not value.flags.writeable:
             return
         self._room -= value.size
@@ -140,7 +137,7 @@ class Snapshot:
         read, write = access
         try:
             before = read(value)
-        except (LookupError, ValueError):  # a variable without a value, a closed file
+        except (LookupError, ValueError):  # a variable without a value, or a closed file
             return
         self._remember(value, partial(put_back, value, before, read, write))
         if isinstance(value, dict | list | set | deque) and len(value) <= MOST_INSIDE:
@@ -185,7 +182,7 @@ class Snapshot:
         found = ""
         now = _attributes(owner)
         for name in {*now, *before}:
-            # A cache, perhaps, unless it holds a symbol or hides the class's own.
+            # A new attribute may be a cache, unless it holds a symbol or hides one of the class.
             is_new = name not in before
             hides = hasattr(getattr(type(owner), name, None), "__get__") is False
             hides = hides and hasattr(type(owner), name)
@@ -207,7 +204,7 @@ class Snapshot:
 
     @contextmanager
     def dropping_added(self) -> Iterator[None]:
-        """Take away attributes that were new where another run finds them to be no cache."""
+        """Remove new attributes if another run within fails: then they are no cache."""
         try:
             yield
         except BaseException:
@@ -215,13 +212,13 @@ class Snapshot:
             raise
 
     def drop_added(self) -> None:
-        """Take away attributes that were new, and turned out to be no cache."""
+        """Remove attributes that were new and are no cache."""
         for owner, name in self.added:
             if name in _attributes(owner):
                 _remove(owner, name)
 
     def clear(self) -> None:
-        """Hold nothing more: what was seen may lead to symbols."""
+        """Release everything: what was seen may refer to symbols."""
         self.owners.clear()
         self._seen.clear()
         self._restores.clear()
@@ -256,12 +253,12 @@ def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
 def put_back(
     value: Any, before: Any, read: Callable[[Any], Any], write: Callable[[Any, Any], None]
 ) -> str:
-    """Put back what a value held; return in words that it had changed, "" where it had not."""
+    """Restore a value's contents; return the change in words, "" for none."""
     now = read(value)
     if _same_items(now, before):
         return ""
     write(value, before)
-    return f"changes a {type(value).__name__} from outside of it"
+    return f"changes a {type(value).__name__} from outside it"
 
 
 def _same_items(a: Any, b: Any) -> bool:
@@ -333,7 +330,7 @@ def _write_memory(value: Any, items: bytes) -> None:
 
 
 def _write_array(value: np.ndarray[Any, Any], items: np.ndarray[Any, Any]) -> None:
-    value[...] = items  # that had changed, so that it can be written to
+    value[...] = items  # writable: only a writable array can have changed
 
 
 def _unlock(value: np.ndarray[Any, Any]) -> str:
@@ -349,7 +346,7 @@ def _write_variable(value: contextvars.ContextVar[Any], items: list[Any]) -> Non
     value.set(items[0])
 
 
-# Methods of the classes themselves: those of a subclass may do more. A subclass comes first.
+# The classes' own methods, since a subclass's may do more. A subclass comes before its base.
 KINDS: dict[type, Access] = {
     OrderedDict: (_dict_of(OrderedDict), partial(_write_dict, OrderedDict)),
     dict: (_dict_of(dict), partial(_write_dict, dict)),
@@ -369,14 +366,14 @@ def access_of(value: Any) -> Access | None:
     kind = next((kind for kind in KINDS if isinstance(value, kind)), None)
     if kind is not None:
         return KINDS[kind]
-    try:  # a number that processes share
+    try:  # a buffer, such as a number shared between processes
         return None if memoryview(value).readonly else (_read_memory, _write_memory)
     except (BufferError, TypeError):
         return None
 
 
 def global_generators() -> list[Any]:
-    """Return the generators drawn from without a name, of Python and of the libraries in use."""
+    """Return the global random generators, of Python and of the libraries in use."""
     found: list[Any] = [random]
     numpy: Any = whole("numpy.random")
     if numpy is not None:
@@ -388,8 +385,8 @@ def global_generators() -> list[Any]:
 
 
 def is_generator(value: Any) -> bool:
-    """Return whether a value draws random numbers and tells its state."""
-    kind = type(value)  # of a class or a module: it is none
+    """Return whether a value draws random numbers and exposes its state."""
+    kind = type(value)  # a class or module that only defines generators is none
     return (
         isinstance(value, random.Random)
         or hasattr(kind, "bit_generator")
@@ -398,7 +395,6 @@ def is_generator(value: Any) -> bool:
 
 
 def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return functions that read and write a random generator's state."""
     if hasattr(generator, "getstate"):
         return generator.getstate, generator.setstate
     if hasattr(generator, "get_state"):
@@ -409,7 +405,7 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
 
 def _same_state(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and type(a[-1]) in (int, float, type(None)) and isinstance(a[1], tuple):
-        return a == b  # Python's own, of 625 numbers
+        return a == b  # the state of Python's generator, a tuple of 625 numbers
     if isinstance(a, dict):
         return a.keys() == b.keys() and _same_state([*a.values()], [b[key] for key in a])
     if isinstance(a, tuple | list):
@@ -420,8 +416,8 @@ def _same_state(a: Any, b: Any) -> bool:
 
 
 def is_state(value: Any) -> bool:
-    """Return whether a value is a library's tensor or variable; NumPy's arrays are taken."""
-    if issubclass(type(value), Value):  # in place of a tensor that is an input
+    """Return whether a value is a library's tensor or variable, NumPy's arrays excepted."""
+    if issubclass(type(value), Value):  # it replaces a tensor that is an input
         return False
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         return False
@@ -448,8 +444,10 @@ def has_state(value: Any) -> bool:
 
 
 def is_owner(value: Any) -> bool:
-    """Return whether a value has attributes that users set: their own, or one of Python's or of a
-    library that does not fill them in itself, if it is neither class nor module.
+    """Return whether a value has attributes that users set.
+
+    These are their own objects, and those of Python or a library that does not fill them in itself;
+    classes and modules only if they are the user's.
     """
     if isinstance(value, type | types.ModuleType | types.FunctionType | Value):
         return has_state(value)
@@ -469,7 +467,7 @@ def _leads_on(value: Any) -> bool:
 
 
 def is_used_up(value: Any) -> bool:
-    """Return whether each use of a value changes it, beyond what can be put back."""
+    """Return whether each use of a value changes it irreversibly, as of an iterator."""
     is_other = isinstance(value, queue.SimpleQueue) or hasattr(type(value), "__next__")
     return is_other and access_of(value) is None
 
@@ -479,14 +477,13 @@ def _attributes(owner: Any) -> dict[Any, Any]:
 
 
 def _method_names(kind: type) -> set[str]:
-    """Return the names that a user's methods mention."""
     methods = [method_of(each) for base in kind.__mro__ for each in vars(base).values()]
     users = [m for m in methods if m is not None and not is_library_file(m.__code__.co_filename)]
     return {name for m in users for code in nested_codes(m.__code__) for name in code.co_names}
 
 
 def assign(owner: Any, name: str, value: Any) -> None:
-    """Set an attribute, of an object without running code of its class."""
+    """Set an attribute; on an object, without running code of its class."""
     own = getattr(owner, "__dict__", None)
     if isinstance(owner, FIXED):
         setattr(owner, name, value)
@@ -504,7 +501,6 @@ def _remove(owner: Any, name: str) -> None:
 
 
 def shown(owner: Any) -> str:
-    """Return an object in words."""
     if isinstance(owner, type | types.ModuleType):
         return owner.__name__
     return f"a {type(owner).__name__}"
