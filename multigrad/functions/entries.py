@@ -379,7 +379,7 @@ class Entries:
     def _refusing(
         self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]
     ) -> Entry:
-        # A framework would take these derivatives for zero.
+        # Without this, a framework would take these derivatives for zero.
         refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
         once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
 

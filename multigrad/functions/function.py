@@ -364,7 +364,7 @@ class Function(InNotebooks, Generic[P, R]):
         return self._apply_any(args, kwargs, None)
 
     def _apply_any(self, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:
-        # Backends of frameworks that were imported since the last call.
+        # Loads the backends of frameworks that were imported since the last call.
         load_awaited()
         leaves, tree = flatten(args, kwargs)
         numbers = as_numbers(leaves)

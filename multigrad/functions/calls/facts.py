@@ -98,7 +98,7 @@ def gather_facts(
 
 
 def _has(leaf: Leaf, what: str) -> bool:
-    # A number has its value alone.
+    # A number has no fact but its value (and its library).
     return leaf.kind == "tensor" or (leaf.kind == "number" and what in ("param", LIBRARY))
 
 

@@ -147,7 +147,7 @@ def _ejecting(backend: Backend, ejection: Ejection, graphs: FunctionGraph) -> Ba
 
 
 def _rounding(fast: FastKernels, graphs: FunctionGraph) -> FastKernels:
-    # Those that change bits of these graphs; none if none does.
+    # Only the fast rows that change bits of these graphs are kept: others need no place in a file.
     rows = tuple(row for row in fast.patterns if row.rounds)
     only = FastKernels(patterns=rows, kernels=fast.kernels)
     for graph in (graphs.forward, graphs.backward):
@@ -206,7 +206,7 @@ def _version() -> str:
 
 
 def _imports(imports: set[str]) -> str:
-    # In two blocks, Python's own modules first; one statement for each module.
+    # Two blocks, Python's own modules first, with one statement for each module.
     names: dict[str, list[str]] = {}
     for line in sorted(imports):
         head, _, name = line.partition(" import ")
@@ -226,7 +226,7 @@ def write_parts(shaker: Shaker, public: str = "") -> str:
 
 
 def _joined(parts: list[str]) -> str:
-    # Blank lines as formatters leave them.
+    # The blank lines between definitions are those that formatters leave.
     text, before = "", ""
     for part in parts:
         small = "def " not in part.split("(")[0] and not part.startswith(("@", "class "))
@@ -276,7 +276,7 @@ def break_lines(text: str) -> str:
 
 
 def _double_quoted(text: str) -> str:
-    # Unless they contain a quote or a backslash.
+    # A string gets double quotes unless it contains a quote or a backslash.
     lines, within = text.splitlines(keepends=True), 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         kind, inner = tokenize.tok_name[token.type], token.string[1:-1]
@@ -291,7 +291,7 @@ def _double_quoted(text: str) -> str:
 
 
 def _joined_signature(found: re.Match[str]) -> str:
-    # Without annotations it may fit.
+    # Without its annotations, a parameter list may fit on one line.
     head, inside, tail = found.groups()
     words = " ".join(inside.split()).rstrip(",")
     line = f"{head}{words}{tail}"
@@ -299,7 +299,7 @@ def _joined_signature(found: re.Match[str]) -> str:
 
 
 def _broken(line: str, inner: bool = False) -> list[str]:
-    # `inner`: it is between the brackets of other lines.
+    # `inner`: the line is between the brackets of other lines, so it may be broken at operators.
     if len(line) <= WIDEST or line.lstrip().startswith(("#", '"""')):
         return [line]
     tokens = _tokens(line.strip())
@@ -316,7 +316,7 @@ def _broken(line: str, inner: bool = False) -> list[str]:
 
 
 def _tokens(line: str) -> list[_Token] | None:
-    # None: a bracket is not closed within the line, or there is a comment.
+    # None means that a bracket is not closed within the line, or that it has a comment.
     found: list[_Token] = []
     depth = 0
     try:
@@ -336,7 +336,7 @@ def _tokens(line: str) -> list[_Token] | None:
 
 
 def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
-    # At its last bracket that holds something.
+    # The line is broken at its last bracket that holds something.
     found = HEAD.match(line)
     value = line[found.end() :] if found else ""
     if found and not _fits_before_brackets(value):
@@ -357,7 +357,7 @@ def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
 
 
 def _fits_before_brackets(value: str) -> bool:
-    # Else it gets parentheses: a tuple, a choice, a sum of several terms.
+    # A tuple, a conditional or a sum of several terms gets parentheses instead.
     tokens = _tokens(value.removesuffix(":"))
     if tokens is None:
         return True
@@ -367,7 +367,7 @@ def _fits_before_brackets(value: str) -> bool:
 
 
 def _inside(text: str, indent: str, head: str) -> list[str]:
-    # On one line, or one line for each of its parts.
+    # The text stays on one line if it fits; else each of its parts gets a line.
     text = text.strip()
     is_listed = text.endswith(",")
     if len(indent) + len(text) <= WIDEST and not is_listed:
@@ -383,7 +383,7 @@ def _inside(text: str, indent: str, head: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    # At the commas outside all brackets.
+    # Only commas outside all brackets divide the text.
     tokens = _tokens(text)
     if tokens is None:
         return [text]
@@ -394,7 +394,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _divided(text: str) -> list[str]:
-    # At its weakest operators; [] if it has none.
+    # The weakest operators divide the expression; without any, the list is empty.
     tokens = _tokens(text) or []
     for words in OPERATORS:
         places = [

@@ -260,7 +260,7 @@ def _path(node: ast.AST, ours: Callable[[str], bool]) -> tuple[tuple[str, ...], 
 
 
 def _bound(node: ast.AST) -> frozenset[str]:
-    # Names that a function, or the top level, binds itself.
+    # The names that a function, or the top level, binds itself; inner functions bind their own.
     names: set[str] = set()
     args = getattr(node, "args", None)
     if isinstance(args, ast.arguments):
@@ -288,7 +288,7 @@ def _bound(node: ast.AST) -> frozenset[str]:
 def _free(
     node: ast.AST, bound: frozenset[str], dropped: set[int]
 ) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    # Each with the attributes taken of it, and what is bound there.
+    # Each free name comes with the attributes taken of it, and with the names bound around it.
     if id(node) in dropped:
         return
     if isinstance(node, ast.Nonlocal | ast.Global):

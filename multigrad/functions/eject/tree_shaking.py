@@ -378,7 +378,7 @@ def _word(name: str) -> str:
 
 
 def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
-    # By `id`; a public object's own name is preferred.
+    # Keyed by `id`, as not all objects have a hash; an object's own name is preferred.
     found: dict[int, tuple[Any, str]] = {}
     for alias, module in modules.items():
         for name, value in vars(module).items():

@@ -147,7 +147,7 @@ def solve_gmres(
         p, q = p * factor, q * factor
         length = dot(q, r)
         w, r = w + length * p, r - length * q
-        # Else the residual's image is the next direction.
+        # A residual that this step hardly shrank is a bad direction: its image comes next.
         leads = xp.greater(length * length, rest * 0.01)
         ps, qs = pushed(ps, p), pushed(qs, q)
         return w, r, xp.where(leads, r, q), ps, qs, dot(r, r), is_stuck

@@ -190,7 +190,7 @@ def _prove(attempt: Attempt) -> str:
 
 
 def _ends(attempt: Attempt, sample: Sample) -> bool:
-    # By the graphs: an original that is compiled could not be stopped.
+    # The graphs run here, not the original: one that is compiled could not be stopped.
     rounding = _rounding(attempt, sample)
     try:
         run_in_own_dtype(rounding)
@@ -200,12 +200,12 @@ def _ends(attempt: Attempt, sample: Sample) -> bool:
 
 
 def _own_values(attempt: Attempt) -> Sample | None:
-    # None: they are unknown, too many, or must not be tried.
+    # None if the values are unknown or too many, or if the original must run only once.
     return None if attempt.acts else samples.own_values(attempt.slots, attempt.numbers)
 
 
 def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
-    # Where the original does not take them, a call itself says so.
+    # If the original does not take these values, the call itself says so.
     try:
         (outcome,) = attempt.run([own := attempt.complete(own)])
     except Exception as error:
@@ -214,7 +214,7 @@ def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
 
 
 def _others(attempt: Attempt) -> Iterator[Sample]:
-    # The call's own values under other numbers, edges, numbers far out.
+    # In this order: the call's own values under other numbers, edges, numbers far out.
     free = {name: value for name, value in attempt.numbers.items() if name not in attempt.fixed}
     numbers = {**attempt.numbers, **samples.vary(free)}
     own = samples.own_values(attempt.slots, numbers)
@@ -243,7 +243,7 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
 def _compare(
     attempt: Attempt, sample: Sample, outcome: Outcome, *, is_call: bool = False
 ) -> str | None:
-    # None: the graph raises on a matrix without an inverse, or a loop does not end.
+    # None if the graph meets a matrix without an inverse, or a loop that does not end.
     try:
         difference = _differ(attempt, sample, outcome, is_call)
         if difference is not None and has_signs(attempt.graphs):
@@ -297,13 +297,13 @@ def _left_its_range(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _is_on_an_edge(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
-    # Right next to the sample they agree in all, on it in all but derivatives.
+    # True if the sides agree next to the sample, and on it in all but derivatives.
     values = replace(attempt, shown=_without_gradients(attempt.shown))
     return _differ(values, sample, outcome, True) is None and _agree_beside(attempt, sample)
 
 
 def _agree_beside(attempt: Attempt, sample: Sample) -> bool:
-    # Next to it no two elements are equal.
+    # Next to the sample no two elements are equal, so there are no ties.
     beside = attempt.complete(sample.moved())
     try:
         (outcome,) = attempt.run([beside])
@@ -349,7 +349,7 @@ def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 
 def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str) -> bool:
-    # By one choice of signs for all results.
+    # One choice of signs has to explain all results.
     signs = Signs(home, attempt.dtype)
 
     def cost() -> float:
@@ -457,7 +457,7 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 def _agrees(
     found: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
-    # True also where that cannot be told.
+    # True also if the two cannot be compared.
     if not isinstance(node, Node) or not isinstance(found, np.ndarray):
         return True
     try:

@@ -178,7 +178,7 @@ def meaning(node: Node, operands: Sequence[Any], dtype: Any, change: Change | No
 
 
 def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
-    # Comparisons depend on it: x >= 0.7 is true of float32's 0.7, and float64's 0.7 is below that.
+    # The width decides comparisons: float32's 0.7 is below float64's, so x >= 0.7 differs.
     dtypes = {o.type.dtype for o in node.operands if o.type.kind == "tensor"} & {T, *FLOATS}
     if len(dtypes) != 1:
         return np.float64(number)
@@ -206,7 +206,7 @@ def _compute(region: Region, dtype: Any, change: Change) -> Callable[..., tuple[
 
 
 def _largest(node: Node, value: Any, before: Sequence[Any]) -> Any:
-    # What is behind the operands counts, element by element where the op works so.
+    # The magnitudes behind the operands count, element by element if the op works that way.
     if node.type.kind == "key":
         return 0.0
     largest = magnitude(value)

@@ -139,7 +139,7 @@ def _rehearse(
     sample: Sample,
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any] | None:
-    # Traced once for all samples; None where a trace needs values.
+    # The side is traced once for all samples; None if the trace needs values.
     by_lines = sample.label == samples.BY_LINES
     if backend.autodiff.rehearse is None or given.graphs.is_random or by_lines:
         return None
@@ -199,7 +199,7 @@ def _traced(
     run: Callable[..., Any],
     arrays: Sequence[Array],
 ) -> Callable[..., Any] | None:
-    # Shapes, dtypes, numbers and missing cotangents make a trace of its own.
+    # Each combination of shapes, dtypes, numbers and missing cotangents has its own trace.
     likes = tuple((array.shape, array.dtype) for array in arrays)
     key = (what, likes, tuple(sample.numbers.items()), sample.absent)
     if key not in given.rehearsed:
@@ -254,7 +254,7 @@ def _run(
 def _are_written(
     given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
-    # Such a cotangent has strides of 0: one number stands for all of its elements.
+    # Only an expanded cotangent matters: its strides are 0, so one write changes all elements.
     rows = zip(given.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
@@ -271,7 +271,7 @@ def _second(
     gradients: Mapping[str, Any],
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any]:
-    # Of weighted gradients, so that none cancel; {} if they have none.
+    # Gradients are weighted so that none cancel; the result is empty if they have no derivative.
     vjp = backend.autodiff.vjp
     if given.apply is None or vjp is None or not _may_lose(given, backend):
         return {}
@@ -303,7 +303,7 @@ def _second(
 
 
 def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
-    # It may where backward reads something else than the inputs, or cuts some of it off.
+    # A second derivative may get lost if backward reads more than the inputs, or stops gradients.
     graphs = given.graphs
     if graphs.is_once or graphs.first_order:
         return False
@@ -314,7 +314,7 @@ def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
 
 
 def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
-    # Shared with the call, which finds them built.
+    # The lowered graphs are shared with the call, which finds them built.
     build = partial(lower_graphs, given.graphs, backend)
     with uncounted():  # an original, whose steps are counted, may ask first
         return build_once(given.variant.lowered, backend.name, build)
@@ -365,7 +365,7 @@ def _by_autodiff(
     leaves: Sequence[Any],
     run: Callable[[Sequence[Any]], list[Any]],
 ) -> Outputs:
-    # By the framework's own autodiff.
+    # The framework's own autodiff differentiates what `run` computes.
     layout, indices = given.layout, given.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None
@@ -430,7 +430,7 @@ def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
 
 
 def _computed(given: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
-    # The others are fixed: they are no tensors.
+    # The graphs lack the fixed outputs, which are no tensors.
     return [each for i, each in enumerate(flat) if i not in given.variant.fixed]
 
 

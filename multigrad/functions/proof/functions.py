@@ -143,7 +143,7 @@ def _shown(given: FunctionUnderProof) -> dict[str, str]:
 
 
 def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
-    # Which library such code is for is a guess.
+    # Code that names no library may be for any: the one it runs on is a guess.
     plain = [p for p in map(plain_function, functions) if p is not None]
     return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
@@ -159,7 +159,7 @@ def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
 
 
 def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
-    # Small ones where the shapes are free; None: they are too large.
+    # Tensors are small if their shapes are free; None if fixed ones are too large.
     facts = given.variant.facts
     shapes = _shapes(given)
     if shapes is None:
@@ -180,7 +180,7 @@ def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
 
 
 def _whole(given: FunctionUnderProof, slots: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
-    # None: they are the same, or too large.
+    # The call's own shapes; None if these are tried already, or too large.
     shapes = _shapes(given) or []
     known = all(isinstance(n, int) for shape in shapes for n in shape)
     if not known or [slot.shape for slot in slots] == shapes:
@@ -205,7 +205,7 @@ def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple
 
 
 def _is_strided(tensor: Any) -> bool:
-    # Only if the tensor says so.
+    # False if the tensor cannot say: it then counts as contiguous.
     try:
         tensors = backend_of(tensor).tensors
         ask = tensors.is_contiguous
@@ -318,7 +318,7 @@ def prove_rule(
 
 
 def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
-    # Those that have a function; compositions have parts.
+    # Compositions have no function of their own: only their parts are yielded.
     if rule.function is not None:
         yield rule
     for part in rule._resolved_parts():
@@ -326,8 +326,8 @@ def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
 
 
 def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
-    # Of the call's rank, if there is a call. `is_narrow`: of float64, the library computes some in
-    # float32, where the rule keeps it.
+    # The shape has the call's rank, if there is a call. `is_narrow`: the library computes some of
+    # float64 in float32, while the rule keeps float64.
     call = samples.CALL.get()
     x = None if call is None else call[0]
     shape: Any = given.facts.get("shape")
@@ -350,7 +350,7 @@ def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
 
 
 def _numbers_of_rule(given: RuleUnderProof) -> dict[str, float]:
-    # Those of the capture, of the call, or their defaults.
+    # Values of the capture come first, then those of the call, then the defaults.
     call = samples.CALL.get()
     own = {} if call is None else call[1]
     params = given.rule.signature.params
@@ -398,7 +398,7 @@ def _runs_of_rule(
 def _run(
     given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
 ) -> Array:
-    # On one framework, or (`backend` is None) each part on its own.
+    # The whole rule runs on `backend`; if that is None, each part runs on its own framework.
     rule, params = given.open({**given.static, **sample.numbers})
     draws = keys() if given.graph.input("key") is not None else None
 

@@ -203,7 +203,7 @@ def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | No
 
 
 def _squares_overflow(array: Array) -> bool:
-    # A square of one of its numbers leaves the dtype's range.
+    # True if the square of a number leaves the dtype's range.
     if not is_float(array):
         return False
     with np.errstate(over="ignore"):

@@ -449,8 +449,8 @@ def _encode(function: Function) -> dict[str, Data]:
 
 
 def _for_all(function: Function, variant: Variant) -> Variant | None:
-    # It serves wherever tensors are, and whether they ask for a gradient or not. None: more would
-    # have to be known of the arguments.
+    # The general form serves on any device, and whether or not tensors ask for a gradient. None if
+    # that would need more facts about the arguments.
     facts = {
         fact: value if (own := _general(fact)) is None else own
         for fact, value in variant.facts.items()
@@ -485,7 +485,7 @@ def _related(function: Function, variant: Variant) -> Variant:
 
 
 def _general(fact: str) -> Any:
-    # None: it tells arguments apart.
+    # None for a fact that tells arguments apart.
     if fact == "device_type":
         return "cpu"
     return True if fact in GIVEN or fact.startswith(GENERAL) else None
@@ -578,7 +578,7 @@ def _encode_tree(function: str, tree: Any) -> Data:
 
 
 def _encode_nesting(function: str, nesting: Any) -> Data:
-    # A leaf is its index.
+    # A leaf is written as its index.
     if type(nesting) is int:
         return nesting
     if type(nesting) in (tuple, list):

@@ -402,7 +402,7 @@ def _either_graph(trace: Trace, guard: Node, a: FunctionGraph, b: FunctionGraph)
 
 
 def _choose(trace: Trace, taken: Value, a: Node | None, b: Node | None) -> Node | None:
-    # `NeedsConcrete`: whether the two are alike is not known. `TypeError`: they are not.
+    # Raises `NeedsConcrete` if it is not known whether the two are alike, `TypeError` if not.
     if a is b:
         return a
     if a is None or b is None:

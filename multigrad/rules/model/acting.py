@@ -270,7 +270,7 @@ def _rule(rule: Any) -> str:
 
 
 def _signature_of(rule: str | Rule | Callable[..., Any] | None) -> Signature | None:
-    # A name without a rule: its look-up says so.
+    # A name that has no rule is reported by its own look-up, not here.
     try:
         return None if rule is None else resolve(rule).signature
     except RuleError:

@@ -400,7 +400,7 @@ class Rule(InNotebooks):
         return make_bound_rule(self, params)
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        # Of schedules, their values now.
+        # Schedules among the values are read now.
         values = {name: now(value) for name, value in {**params, **self.bound}.items()}
         if self.function is not None:
             if self.native is True:

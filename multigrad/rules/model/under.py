@@ -143,7 +143,7 @@ class RuleUnder(Recipe):
         return ""
 
     def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:
-        # The proof takes values like those of the call.
+        # A proof runs on values like those of this call.
         if self.specialization is None or not leaves or isinstance(leaves[0], Value):
             return nullcontext()
         return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
