@@ -183,7 +183,7 @@ class ChainRecipe(CodeRecipe):
                     f"(arguments: {', '.join(known) or 'none besides the first'})"
                 )
             for i in takers:
-                # What an address gave wins, in any order.
+                # A value given by address wins over one given by plain name, in any order.
                 shares[i].setdefault(name, value)
         for part, share in zip(self.parts, shares, strict=True) if is_all else ():
             missing = [name for name in part.required() if name not in share]

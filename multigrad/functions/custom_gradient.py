@@ -225,7 +225,7 @@ def custom_gradient(
     """
     options = settled(capture, native, dialect, prove)
     if function is None:
-        # A decorator with options.
+        # Used as a decorator with options.
         return lambda inner: custom_gradient(inner, capture=options, fused=fused)
     refuse_class(function)
     refuse_rule(function)
@@ -461,7 +461,7 @@ class Accumulating(Function[P, R]):
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.parameters is not None  # `accumulate` names them
         given = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
-        # Before the call: a refused one computes nothing.
+        # Asked before the call, so that a refused one computes nothing.
         refuse_second_call(self.name, given)
         outputs = super()._apply(args, kwargs)
         note_uses(given, outputs)

@@ -140,7 +140,7 @@ class use:
         # Resolved on entry: a name that changes later means the same rule here.
         active = act_alone(self.rule, self.params, self.key)
         before = CURRENT.get()
-        # Else the rule is in force for all.
+        # With the default scope, and no `use` for params around it, the rule is in force for all.
         if self._given_scope is not ALL or before.hooks_params:
             active = self._put_over(before, active.activations)
         outer, leaves = _ENTRIES.get(), enter_rules(active.token)

@@ -352,7 +352,7 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _signature_of_ufunc(function: np.ufunc) -> inspect.Signature:
-    # As NumPy itself reports it from 2.4 on.
+    # NumPy reports this signature itself from 2.4 on.
     count = function.nin
     names = ["x"] if count == 1 else [f"x{i + 1}" for i in range(count)]
     options = {"where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True}

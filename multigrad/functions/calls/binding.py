@@ -74,7 +74,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     """Return the entry that passes the leaves of a call to the framework's own function."""
     layout, call = variant.layout, lowered.call
     tensors, numbers = layout.indices("tensor"), layout.indices("number")
-    # The inputs of graphs: tensors first.
+    # The order of the graphs' inputs: tensors come first.
     order = (*tensors, *numbers)
     simple = len(layout.leaves) == len(order) and order == tuple(range(len(order)))
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
@@ -98,7 +98,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
         recipe.check(backend, leaves)
         return call(*[leaves[i] for i in order], draws.next_key(backend))
 
-    # The cheapest that suffices: a frame costs each call.
+    # The cheapest that suffices: each frame costs time at every call.
     inner = run_random if is_random else run if simple else run_chosen
     if is_rule and not is_random and numbers:
         inner = run_checked

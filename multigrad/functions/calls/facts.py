@@ -167,7 +167,7 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         return place_of(trace)
     if what == LIBRARY:
         return library_of(trace)
-    # A constant, or a value without its gradient.
+    # A constant, or a value whose gradient is stopped, asks for none.
     is_cut = not isinstance(value, Value) or value.node.op is ops.STOP_GRADIENT
     if what == "gradient" and is_cut:
         return False
@@ -251,7 +251,7 @@ def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], A
     def look_at_number(leaves: Sequence[Any]) -> Any:
         return number_key(leaves[order[0]])
 
-    # It runs at each call: the cheapest that suffices.
+    # The function runs at each call, so the cheapest that suffices is returned.
     if reads:
         return look_around
     return look_at_number if len(order) == 1 and not others else look

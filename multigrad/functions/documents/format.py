@@ -52,7 +52,7 @@ def seal(kind: str, fields: dict[str, Data], read: Callable[[dict[str, Data]], A
     """
     document = {"format": FORMAT, "version": VERSION, "kind": kind, **fields}
     check_plain(document)
-    # What is written can be read.
+    # A document that could not be read again is never returned.
     read(fields)
     return document
 

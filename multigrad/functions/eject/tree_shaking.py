@@ -30,7 +30,7 @@ from . import sources
 from .sources import rewrite
 
 STANDARD = sys.stdlib_module_names
-# For an error of ours that is none of Python's own.
+# What a file raises for an error of ours that derives from none of Python's own.
 PLAIN_ERROR = "RuntimeError"
 
 
@@ -285,7 +285,7 @@ class Shaker:
         scope = vars(sys.modules[module])
         if not isinstance(statement, sources.CODE) and not sources.defines_one(statement):
             return self.express(scope[name], name)  # one of several: by its value
-        # Named first: it may refer to itself.
+        # The name comes before the text, which may refer to itself.
         known = self.known[module, name] = self.fresh(name)
         text = sources.segment(module, statement)
         if not isinstance(statement, sources.CODE) and known != name:

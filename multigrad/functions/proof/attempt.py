@@ -170,7 +170,7 @@ def _prove(attempt: Attempt) -> str:
             raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
         outcomes = attempt.run(given)
     except Exception as error:
-        # It may take no shapes but the call's.
+        # The original may accept no shapes but the call's own.
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
         own = _own_values(attempt)  # where it takes no others

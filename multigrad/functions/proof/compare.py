@@ -316,7 +316,7 @@ class Subject:
         return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
-# What is said of a difference.
+# What messages say about a difference.
 OURS = "This is a fault of multigrad: please report it"
 OURS_BUT_FOR_SIGNS = (
     "Unless its result depends on the signs of vectors, which each library chooses for itself, "

@@ -55,7 +55,7 @@ class FunctionUnderProof:
     acts: bool = False
     rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
-    # Cached, as each side of each sample asks.
+    # Cached, as both sides ask for it with each sample.
     @cached_property
     def outputs(self) -> tuple[str, ...]:
         return self.graphs.outputs

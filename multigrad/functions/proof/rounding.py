@@ -118,7 +118,7 @@ class Rounding:
         with np.errstate(all="ignore"):
             apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
         off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
-        # From the finest to the coarsest.
+        # The dtypes from the finest to the coarsest.
         caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
             if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
@@ -312,7 +312,7 @@ def differ_from_meaning(
     own: dict[str, Bounded] = {}
 
     def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
-        # Run only if float64 differs, and once.
+        # The graphs run in their own dtype only if float64 differs, and once.
         if not own:
             own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
         if name in own and np.shape(own[name].value) == found.shape:

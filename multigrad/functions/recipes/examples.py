@@ -52,7 +52,7 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
 def _find_variant(function: Function) -> Variant:
     variants = renewed_variants(function, SHOWN)
     if variants:
-        # In the order of their captures.
+        # Variants are in the order of their captures, so the last is the latest.
         return variants[-1]
     if function.examples is not None:
         return capture_example(function, *function.examples)

@@ -120,7 +120,7 @@ def are_same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def is_same(a: Any, b: Any) -> bool:
     if isinstance(a, Value) and isinstance(b, Value):
         return a.trace is b.trace and a.node is b.node
-    # Plain values may be made anew, so their texts decide.
+    # Plain values may be made anew for each call, so their texts decide.
     return a is b or (type(a) is type(b) and repr(a) == repr(b))
 
 

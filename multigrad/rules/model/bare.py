@@ -44,7 +44,7 @@ EmittedRule = tuple[Callable[..., Any], bool, Mapping[str, str]]
 def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     """Apply a rule in force to a gradient, outside autodiff; the result is like tin or grad_out."""
     backend = backend_among((grad_out, tin))
-    # Of one class, they are of one framework.
+    # Tensors of one class belong to one framework.
     if type(grad_out) is not type(tin):
         grad_out, tin = in_one_framework((grad_out, tin))
     if in_force.moves:

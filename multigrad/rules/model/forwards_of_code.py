@@ -263,7 +263,7 @@ def _function_of(forward: Any, name: str) -> Function:
     refuse_tensors(forward, name)
     if isinstance(forward, types.FunctionType) or not holds_state(forward):
         return make_function(forward)
-    # Of the object as it is now: later changes do not act.
+    # A copy of the object, so that its later changes do not act.
     fixed = copy.deepcopy(forward)
     return Function(HeldRecipe(fixed, name), called_method(fixed))
 

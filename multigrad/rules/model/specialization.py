@@ -145,7 +145,7 @@ def _forget(identity: int, _: Any) -> None:
         del _owned[identity]
         for key in known[1]:
             code = _codes.pop(key, None)
-            # Its other owners need no longer drop it.
+            # The code's other owners forget its key.
             for other in code.owners if code is not None else ():
                 if other in _owned:
                     _owned[other][1].discard(key)

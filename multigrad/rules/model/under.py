@@ -187,7 +187,7 @@ def lower_code(forward: ForwardOfCode, backend: Backend) -> Callable[[Tensor], T
         return forward.function
 
 
-# Activations without a rule, by name.
+# The Functions of activations without a rule, by the activation's name.
 _derived: dict[str, Function] = {}
 
 
