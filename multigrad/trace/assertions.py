@@ -144,6 +144,7 @@ def _asserted(
     target = places.get(jump.argval)
     if target is None:
         return None
+    # Of the two branches exactly one must end in `raise`.
     fails = _raises(code, rows, places, target), _raises(code, rows, places, at + 1)
     if fails[0] == fails[1]:
         return None
@@ -182,9 +183,7 @@ def _is_call_at(code: CodeType, at_offset: int, name: str, count: int) -> bool:
 
 
 def is_searched(frame: FrameType) -> bool:
-    """Return whether the result at a frame becomes text to be searched:
-    `"Tensor" in str(type(x))`.
-    """
+    """Return whether a frame searches a result as text: `"Tensor" in str(type(x))`."""
     # Without it: test_a_word_in_none_or_all_is_known is refused.
     return _is_searched_at(frame.f_code, frame.f_lasti)
 
@@ -233,6 +232,7 @@ def _raises(
                 break
             if row.opname in JUMPS:
                 target = places.get(row.argval)
+                # A jump backwards is a loop, which may do more than raise.
                 if target is None or target <= at:
                     return False
                 ways.append(target)

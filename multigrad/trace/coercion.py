@@ -68,6 +68,7 @@ def lift_array(trace: Trace, operand: Any) -> Node:
         return constant(array.item())
     dtype = BOOL if array.dtype.kind == "b" else T
     node = array_node(trace.like(), freeze(array), dtype)
+    # Whether a reshape of it is a view is decided by `capture/symbols/memory.py`.
     if not array.flags.c_contiguous:
         trace.memory.scattered.add(node)
     return node
@@ -222,6 +223,7 @@ def _unify(
         return nodes  # as most operands are
     types = [n.type for n in tensors if n.op is not ops.ARRAY]
     floats = list(dict.fromkeys([type_.dtype for type_ in types if is_float(type_)]))
+    # Several float dtypes: the widest, for which the input's must be known.
     if len(floats) > 1:
         if "dtype" not in facts and T in floats:
             raise NeedsConcrete("dtype")
@@ -434,9 +436,7 @@ class Promotion:
         return dtype
 
     def wrapped(self, node: Node, op: Op) -> Node:
-        """Return an operand wrapped to the small dtype in which the library
-        computes, if it does.
-        """
+        """Return an operand wrapped to the small dtype in which the library computes, if any."""
         dtype = self.target(op)
         is_other = node.type.kind == "tensor" and node.type.dtype not in (BOOL, dtype)
         return cast_node(node, dtype) if dtype in SMALL and is_other else node

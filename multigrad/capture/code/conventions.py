@@ -48,9 +48,7 @@ class Known:
     passes: Callable[[], bool]
 
     def find(self) -> tuple[Convention, bool]:
-        """Return the convention of the installed library, and whether its
-        release is known for it.
-        """
+        """Return the installed library's convention, and whether its release is known for it."""
         own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
         found = self.passes()
         if found == own.passes:
@@ -71,9 +69,7 @@ def register_conventions(
     version: str,
     table: Mapping[str, tuple[Callable[[], bool], Sequence[Convention]]],
 ) -> None:
-    """Add a library's conventions by function: a probe of the library, and the
-    releases in order.
-    """
+    """Add a library's conventions by function: a probe of it, and the releases in order."""
     for name, (passes, rows) in table.items():
         KNOWN[library, name] = Known(rows, version, functools.cache(passes))
 

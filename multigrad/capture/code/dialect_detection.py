@@ -52,9 +52,7 @@ def wrapped_function(wrapper: Any) -> types.FunctionType | None:
 
 
 def own_root(function: Any) -> str:
-    """Return the top-level package of a callable; "" for a library whose calls
-    reach our protocols.
-    """
+    """Return the top-level package of a callable; "" if its calls reach our protocols."""
     plain = plain_function(function)
     root = ((plain.__module__ if plain else None) or "").partition(".")[0]
     dialect = registered_dialects().get(root)

@@ -45,9 +45,7 @@ def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> b
 def call_by_own_gradient(
     own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function with its own gradient; if that is not captured, no
-    derivative may be taken.
-    """
+    """Call a function by its own gradient; if that is not captured, it has no derivative."""
     asked = questions.count()
     try:
         return own(*args, **kwargs)
@@ -105,5 +103,6 @@ class Interception:
         if self._entered:
             mine = self._entered[own]
             self._entered = Counter({own: mine or 1})
+            # No capture of this process will exit, so the originals are restored now.
             if not mine:
                 self.__exit__()

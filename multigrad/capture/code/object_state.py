@@ -60,9 +60,7 @@ class State:
 
 
 def read_state(owner: Any) -> State:
-    """Return the state of an object, or of all objects in a tuple; a function's
-    is its references'.
-    """
+    """Return the state of an object, of a tuple's objects, or of a function's references."""
     load_dialects()  # they recognize variables
     items = owner if type(owner) is tuple else ()
     reading = _Reading({id(owner), *map(id, items)})
@@ -115,6 +113,7 @@ class _Reading:
         self.parts.append(("tensor", serial))
         if serial == len(self.state.tensors):
             name = ".".join(path)
+            # Paths may coincide, since the names in UNNAMED are left out.
             while name in self.state.tensors:
                 name += "'"
             self.state.tensors[name], self.state.holders[name] = tensor, holder
@@ -223,9 +222,7 @@ def is_object(value: Any) -> bool:
 
 
 def copied(called: Any) -> Any:
-    """Return a copy of a callable that holds tensors, in its present state;
-    tensors may be shared.
-    """
+    """Return a copy of a callable in its present state; its tensors may be shared."""
     owner = called.__self__ if isinstance(called, types.MethodType) else called
     if type(owner).__reduce__ is object.__reduce__:
         try:

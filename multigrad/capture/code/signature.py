@@ -98,9 +98,7 @@ def name_of(function: Any) -> str:
 
 
 def called_method(function: Any) -> Any:
-    """Return an object's `forward` if its call takes anything, as a module's
-    does; else the object.
-    """
+    """Return an object's `forward` if its call takes any arguments; else the object."""
     method = getattr(function, "forward", None)
     if isinstance(function, type) or not inspect.ismethod(method):
         return function

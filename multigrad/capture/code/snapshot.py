@@ -173,6 +173,7 @@ class Snapshot:
         self._remember(value, partial(self._restore_attributes, value, rows))
         names = self.names | _method_names(type(value))
         for name, each in rows.items():
+            # A logger remembers the levels that it was asked about.
             if name == "_cache" and type(value).__module__ == "logging":
                 continue
             if name in names or not (is_used_up(each) or _leads_on(each)):

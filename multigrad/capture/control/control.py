@@ -157,15 +157,11 @@ def carry(
 
 
 class Other(Exception):
-    """A carried number has another dtype after a turn than was guessed: its
-    place, and the dtype.
-    """
+    """A carried number has another dtype after a turn than was guessed: (place, dtype)."""
 
 
 class Numbers:
-    """The carry of a loop, whose numbers become tensors of the dtype that they
-    have after a turn.
-    """
+    """The carry of a loop; its numbers become tensors of the dtype they have after a turn."""
 
     def __init__(self, trace: Trace, leaves: Sequence[Any]) -> None:
         self.trace, self.leaves = trace, leaves
@@ -354,6 +350,7 @@ def turns(
     while most is None or size.turns < most:
         condition = goes_on(*values)
         if isinstance(condition, Value) and condition.node.type.kind == "tensor":
+            # The turns so far are unrolled; from here on values decide, so the rest is one loop.
             left = None if most is None else most - size.turns
             return carry(condition.trace, values, goes_on, step, left)
         if not condition:
@@ -438,6 +435,7 @@ def branch(guards: Sequence[Value], ways: Sequence[Callable[[], Any]]) -> Any:
     """
     trace = guards[0].trace
     found = [_record(trace, guard, way) for guard, way in zip(guards, ways, strict=True)]
+    # From the last alternative backwards, each guard chooses between its result and the rest.
     results, tree = found[-1]
     for guard, (leaves, other) in zip(guards[-2::-1], found[-2::-1], strict=True):
         if other != tree:

@@ -114,6 +114,7 @@ class Index:
                 rows.update(functions() if name in self.companions else {})
         # Last, so that SciPy's rows win over a dialect's.
         rows.update(scipy.stand_ins(has_symbols))
+        # By id: a library's function may define `==` or refuse to be hashed.
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}
         self.refused = refused_functions(dialects)

@@ -122,9 +122,7 @@ class _Substitution:
         self.names: set[str] = set()  # mentioned by the functions, attributes included
 
     def replace(self, function: Any) -> Any:
-        """Return the copy of the rule itself, any callable; a known library function records its
-        op.
-        """
+        """Return the copy of the rule itself; a known library function records its op."""
         for library, dialect in self.index.dialects.items():
             if not isinstance(function, Hashable):
                 break

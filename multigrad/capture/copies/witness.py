@@ -154,6 +154,7 @@ class Witness:
         Raises:
             TraceError: there is one.
         """
+        # Cheap collections first; the pauses are for a collector at work in another thread.
         for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
             if not self._is_left():
                 return

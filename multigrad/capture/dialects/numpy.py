@@ -25,6 +25,7 @@ from . import scipy
 
 Tensor = Any
 NUMPY, LINALG = Library(np), Library(np.linalg)
+# The default of parameters for which None has a meaning of its own.
 NOTHING = getattr(np, "_NoValue", None)
 
 
@@ -116,6 +117,7 @@ def divmod_(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
 
 def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     whole = xp.trunc(x)
+    # inf - inf would be NaN; NumPy gives 0.
     return xp.where(xp.isinf(x), 0.0, xp.subtract(x, whole)), whole
 
 
@@ -213,6 +215,7 @@ def ndim(x: Tensor) -> int:
 def round_(x: Tensor, decimals: int = 0) -> Tensor:
     if not decimals or (composites.is_whole(x) and decimals > 0):
         return xp.round(x)
+    # As in NumPy, never by a reciprocal power of ten, which floats round.
     scale = 10.0 ** abs(decimals)
     if decimals > 0:
         return xp.divide(xp.round(xp.multiply(x, scale)), scale)

@@ -171,6 +171,7 @@ def mean_pool(
     if not any(map(any, beyond)) and (counted or not any(map(any, border))):
         return xp.mean(seen, over)
     whole = xp.ones_like(cut(cut(x, 0, 0, 1), 1, 0, 1))
+    # Windows over ones count the elements that take part in each mean.
     marks = bordered(bordered(whole, border, float(counted)), beyond)
     return xp.sum(seen, over) / xp.sum(xp.windows(marks, sizes, strides, ones), over)
 
@@ -315,6 +316,7 @@ def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int,
         where = where * size + xp.where(is_in, xp.stop_gradient(place), 0.0)
         weight = share if weight is None or share is None else weight * share
     batch, channels, *outer = shape
+    # One gather over flattened places, the same for every channel.
     index = xp.reshape(cast(where, INT64), (batch, 1, math.prod(outer)))
     index = xp.broadcast_to(index, (batch, channels, math.prod(outer)))
     seen = xp.reshape(xp.take_along(flat, index, axis=-1), shape)

@@ -32,9 +32,7 @@ Tensor = Any
 
 
 def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
-    """Return the stand-ins for the creation functions of the libraries' top
-    modules, by function.
-    """
+    """Return the stand-ins for creation functions of the libraries' top modules."""
     found: dict[Any, Callable[..., Any]] = {}
     for library in libraries:
         for name in (*CONVERTERS, *CREATORS):
@@ -68,9 +66,7 @@ class Converter:
     trace: Trace | None = None
 
     def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a symbolic tensor itself, a list of them stacked; else call the library's
-        function.
-        """
+        """Return a symbolic tensor, or a stacked list of them; else call the library."""
         dtype = kwargs.get("dtype", args[0] if args else None)
         items = list(obj) if isinstance(obj, list | tuple) else []
         if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
@@ -164,9 +160,7 @@ def is_plain(obj: Any) -> bool:
 
 
 def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
-    """Return numbers as a constant of the input's dtype, stored in float64 so that no digit is
-    lost.
-    """
+    """Return numbers as a constant of the input's dtype, stored exactly, in float64."""
     array = np.asarray(obj)
     if not array.ndim:
         return trace.value(constant(array.item()))
@@ -174,9 +168,7 @@ def in_dtype_of_input(trace: Trace, obj: Any) -> Any:
 
 
 def as_buffer(trace: Trace | None, made: Any) -> Any:
-    """Return a created tensor as a symbol of its dtype if the captured code writes into such
-    tensors.
-    """
+    """Return a created tensor as a symbol of its dtype if the code writes into such ones."""
     if trace is None or BUFFERS not in trace.facts or not hasattr(made, "ndim"):
         return made
     if "complex" in str(made.dtype):

@@ -138,6 +138,7 @@ def binary_cross_entropy(p: Tensor, target: Any) -> Tensor:
 
     The gradient is (p - t) / max(p (1 - p), 1e-12), as in torch: finite where p is 0 or 1.
     """
+    # Where p (1 - p) is tiny, the value is a constant and the gradient comes from a term that is 0.
     inside = xp.greater(p * (1.0 - p), LEAST_VARIANCE)
     safe = xp.where(inside, p, 0.5)
     rest = xp.subtract(1.0, target)

@@ -37,6 +37,7 @@ def cholesky_solve(b: Tensor, factor: Tensor, upper: bool = False) -> Tensor:
 
 
 def cholesky_inverse(factor: Tensor, upper: bool = False) -> Tensor:
+    # The right side is an identity in the factor's dtype.
     diagonal = np.eye(length(factor, -1), dtype=bool)
     return cholesky_solve(xp.where(diagonal, 1.0, xp.zeros_like(factor)), factor, upper)
 
@@ -155,6 +156,7 @@ def lu_solve(packed: Tensor, places: Tensor, b: Tensor, transposed: bool = False
         rows = in_rows(b, places, packed)
         half = xp.solve_triangular(packed, rows, lower=True, unit_diagonal=True)
         return xp.solve_triangular(packed, half)
+    # The transpose: the factors in reverse order, then the inverse permutation.
     half = xp.solve_triangular(packed, b, transposed=True)
     rows = xp.solve_triangular(packed, half, lower=True, transposed=True, unit_diagonal=True)
     return in_rows(rows, xp.argsort(places, -1), packed)
@@ -259,6 +261,7 @@ def matrix_norm(
     if ord in BY_VALUES:
         axes = tuple(axis % rank(x) for axis in axes)
         result = BY_VALUES[ord](svdvals(xp.moveaxis(x, axes, (-2, -1))), -1)
+        # In ascending order, so that each insertion keeps the later places valid.
         for axis in sorted(axes) if keepdims else ():
             result = xp.expand_dims(result, axis)
         return result

@@ -140,6 +140,7 @@ def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
         like = np.broadcast_shapes(*shapes)  # type: ignore[arg-type]
         whole = xp.broadcast_to(symbols[0], like)
     types = symbols[0].trace.types
+    # The dtypes that the library gives its results, if it was asked.
     given = () if types is None else types.given
     dtypes = given if len(given) == len(tensors) else (None,) * len(tensors)
     return tuple(
@@ -261,6 +262,7 @@ def bordered(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor
     if before:
         parts.insert(0, _left_border(x, axis, before, mode))
     if after:
+        # The right border is the left one of the mirrored tensor.
         mirrored = _left_border(xp.flip(x, axis), axis, after, mode)
         parts.append(xp.flip(mirrored, axis))
     return xp.concatenate(parts, axis) if len(parts) > 1 else x

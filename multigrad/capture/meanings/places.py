@@ -130,6 +130,7 @@ def first_of(op: Reduction, loses: Reduction, x: Any, y: Any, *, missing: Any) -
     """
     if not is_differentiated(x, y):
         return op(x, y)
+    # NaN is the only value that differs from itself.
     is_nan = xp.not_equal(missing, missing)
     return xp.where(xp.logical_or(loses(x, y), is_nan), y, x)
 

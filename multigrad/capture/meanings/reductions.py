@@ -28,9 +28,7 @@ def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
 
 
 def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> Reduction:
-    """Return a handler for a sum or product with the neutral element `nothing`;
-    bools are counted.
-    """
+    """Return a handler for a sum or product with neutral element `nothing`; bools count."""
 
     def record(
         x: Tensor,
@@ -95,9 +93,7 @@ def _number(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
 
 
 def deviation(name: str, reduce: Reduction) -> Reduction:
-    """Return a handler for a measure of spread; `correction` overrides `ddof`,
-    `ddof` `unbiased`.
-    """
+    """Return a handler for a spread; `correction` overrides `ddof`, `ddof` `unbiased`."""
 
     def record(
         x: Tensor,
@@ -175,6 +171,7 @@ def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False, correction: floa
 
 
 def nanmax(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    # A slice of NaN only gives NaN, not the neutral infinity.
     largest = xp.max(without_nan(x, -math.inf), axis, keepdims)
     return xp.where(xp.equal(count(x, axis, keepdims), 0), math.nan, largest)
 

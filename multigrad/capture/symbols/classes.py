@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 SCALAR_CLASSES = {"float": float, "int": int, "bool": bool}
 ATTRIBUTES = (SymbolicShape, SymbolicDType, SymbolicDevice)
 OWN = __name__.partition(".")[0]
+# The code object that all singledispatch functions share.
 _DISPATCHING = functools.singledispatch(repr).__code__  # type: ignore[attr-defined]
+# Instructions that read an attribute; LOAD_METHOD is gone from Python 3.12 on.
 _ASKING = tuple(dis.opmap[name] for name in ("LOAD_ATTR", "LOAD_METHOD") if name in dis.opmap)
 
 

@@ -108,9 +108,7 @@ def in_dtype(x: Any, dtype: Any) -> Any:
 
 
 def as_held(x: Value, value: Any) -> Any:
-    """Return a value in the dtype in which x would hold it: a tensor is cast if
-    x holds integers.
-    """
+    """Return a value in the dtype in which x holds it: a tensor is cast if x has integers."""
     held, given = x.node.type, value.node.type if isinstance(value, Value) else None
     if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
         return value

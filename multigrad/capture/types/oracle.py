@@ -424,6 +424,7 @@ def ask(
         makers = [Maker(dialect, dtype, number, rank, length) for dtype in choices]
         calls = [StandInCall(function, partial(maker.make_each, key)) for maker in makers]
         found = oracle.run(calls, mode)
+        # The first attempt that the library takes for any dtype decides for all.
         if any(each is not None for each in found):
             break
     return [
@@ -448,6 +449,7 @@ def combine(found: Sequence[Answer | None], choices: Sequence[str]) -> Any:
     rows: Answer = []
     for column in zip(*(each for each, _ in known), strict=True):
         follows = all(name == dtype for (name, _), (_, dtype) in zip(column, known, strict=True))
+        # With a single choice a result that follows T looks like one of a fixed dtype.
         if follows and len(choices) > 1:
             rows.append((T, column[0][1]))
         elif len(set(column)) == 1:

@@ -128,9 +128,7 @@ class TracedCall:
 
     @contextmanager
     def read_by(self, library: str) -> Iterator[None]:
-        """Record a library's own trace, whose code may mention other names than
-        the calling code.
-        """
+        """Record a library's own trace; the calling code may not mention that library."""
         trace = self.trace
         routes = dict(trace.source.routes)
         with trace.reading_as((library,)):

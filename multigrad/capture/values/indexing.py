@@ -509,9 +509,7 @@ for _name in ("add", "sub", "mul", "truediv"):
 
 
 def is_per_element(node: Node, sources: Sequence[Node]) -> bool:
-    """Return whether each element depends on the same element of the sources
-    and on numbers only.
-    """
+    """Return whether each element depends only on numbers and that element of the sources."""
     if node in sources:
         return True
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:

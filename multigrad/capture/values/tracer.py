@@ -109,6 +109,7 @@ class V(Value):
         shape = node.type.shape
         if shape == SCALAR_SHAPE:
             return 0
+        # One fact answers for all values of the input's rank.
         keeps = shape == INPUT_SHAPE or keeps_rank(shape)
         fact = "ndim" if keeps else shape_fact(node, "ndim")
         if fact is not None and fact in facts:
@@ -344,6 +345,7 @@ class V(Value):
         mutable = library in ("", own.partition(".")[0])
         mutable = mutable if dialect is None else updates(dialect, name)
         readings = map(find_dialect, self.trace.reading.libraries)
+        # The libraries that the code may be written in differ: it has to say which one it means.
         if any(each is not None and updates(each, name) is not mutable for each in readings):
             library_for(self.trace, f"{name}, in place or not")
         if self.node.type.kind == "scalar" or not mutable:

@@ -124,6 +124,7 @@ def passing_to(trace: Trace, before: Node, after: Node) -> Value:
 def drop_calls(graph: Graph) -> Graph:
     """Return the graph without its `call` nodes, those in regions included."""
     graph = _drop_in_regions(graph)
+    # A call may be the value of another call, so one pass is not enough.
     while calls := [node for node in graph.nodes if node.op is ops.CALL]:
         graph = substitute(graph, {node: node.operands[0] for node in calls})
     return graph
@@ -167,9 +168,7 @@ def move_calls(before: Graph, after: Graph, given: Mapping[Node, Node]) -> Graph
 
 
 class Calls:
-    """The calls of one graph while its derivative is taken; a call pulls all
-    its outputs at once.
-    """
+    """The calls of one graph being differentiated; a call pulls all its outputs at once."""
 
     def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
         self.trace = trace

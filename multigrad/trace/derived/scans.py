@@ -28,9 +28,7 @@ Accumulate = Callable[[Trace, Sequence[tuple[Node, Value]], Sequence[Node]], lis
 
 
 class Scans:
-    """The scans of one graph while its derivative is taken; a scan pulls all
-    its outputs at once.
-    """
+    """The scans of one graph being differentiated; a scan pulls all its outputs at once."""
 
     def __init__(self, trace: Trace, order: Sequence[Node], accumulate: Accumulate) -> None:
         self.trace = trace

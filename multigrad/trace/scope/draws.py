@@ -50,6 +50,7 @@ class Counter:
         """Return the number of calls so far, as a branch sees it."""
         if branch is None or branch is self.home:
             return self.number
+        # A branch begins to count from where its outer branch stands.
         began = branch.began.get(self)
         if began is None:
             began = branch.began[self] = self.number_in(branch.outer)

@@ -90,6 +90,7 @@ def _key(value: Any, seen: list[Any]) -> Any:
         return (kind, str(value.dtype), value.tobytes())
     if kind in (range, slice):
         return (kind, _keys((value.start, value.stop, value.step), seen))
+    # Named tuples too, unless they define an equality of their own.
     if isinstance(value, tuple) and kind.__eq__ is tuple.__eq__:
         return (kind, _keys(value, seen))
     if kind is types.MethodType:
@@ -121,6 +122,7 @@ def _contents(value: Any, seen: list[Any]) -> Any:
         rows = attributes_of(value)
     if len(seen) + len(rows) > MOST_HELD:
         return ()
+    # The objects themselves, so that no id is reused during the walk.
     seen.append(value)
     return tuple((_key(name, seen), _key(held, seen)) for name, held in rows)
 

@@ -194,9 +194,7 @@ class Revealed:
         self.held: list[Moving] = []
 
     def reveal(self, moving: Moving) -> Any:
-        """Return the trace's argument; without one, the number, which is right
-        for this call only.
-        """
+        """Return the trace's argument; without one, the number, right for this call only."""
         if moving in self.arguments:
             return self.arguments[moving]
         self.met.append(moving)
@@ -297,6 +295,7 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
         return known
     check_present(in_force, values)
     moved = [v for v, given in zip(values, in_force.values, strict=True) if v is not given]
+    # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
     fixed = all(type(value) is float for value in moved)
     word = ",".join(map(repr, moved)) if fixed else f"<traced {next(SERIALS)}>"
     applied = in_force.with_values(values, f"{in_force.bound_rule.token}[{word}]")
@@ -361,15 +360,14 @@ def check_ranges(in_force: RuleInForce, values: Iterable[Any]) -> None:
 
 
 def check_move(moving: Moving, number: float) -> None:
-    """Check the number to which one is about to move against the ranges of all
-    rules that use it.
-    """
+    """Check the next value of a moving number against the ranges of all rules that use it."""
     for in_force in moving.all_holding():
         # The others are not checked at their current values: they may be moved next.
         check_ranges(in_force, [number if v is moving else v for v in in_force.values])
 
 
 def _is_same(a: Any, b: Any) -> bool:
+    # 0.0 equals -0.0 but is not the same number, so zeros are never taken as unchanged.
     return a is b or (type(a) is type(b) is float and a == b != 0.0)
 
 
@@ -396,5 +394,5 @@ def refuse_step(moving: Moving) -> None:
     if is_tracing() or _REVEALED.get() is not None or is_collecting():
         raise TraceError(
             f"{moving.where()} is stepped while code is traced, where it would step once, for the "
-            "trace, and not at each call. Call step() outside of the compiled function, after it"
+            "trace, and not at each call. Call step() outside the compiled function, after it"
         )

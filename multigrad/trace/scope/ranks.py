@@ -207,6 +207,7 @@ def name_rank(error: BaseException, doing: str = "") -> None:
         return
     error.__dict__["of_ranks"] = True
     text = f"[rank {group.rank}] of {group.size}{doing and f': {doing}'}"
+    # A rank that fails tells the others, which would else wait until the timeout.
     if CHECKED and group.waits:
         text += "; " + settle(group, step_of(group, ends=True)[0], error, 0.0)
     if sys.version_info >= (3, 11):

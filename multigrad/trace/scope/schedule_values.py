@@ -157,9 +157,7 @@ def standing(moving: Moving) -> float:
 
 
 def meant(name: str, known: tuple[Any, int | None]) -> tuple[Any, int | None]:
-    """Return a name's rule and the number of its registration: `known`, or that
-    of the first run.
-    """
+    """Return a name's rule and registration number: `known`, or those of the first run."""
     then = THEN.get()
     return known if then is None else then.names.get(name, known)
 

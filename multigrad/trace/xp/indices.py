@@ -141,6 +141,7 @@ def take_at(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 def put_at(x: Tensor, indices: Tensor, values: Any, axis: int, outside: str = "refused") -> Tensor:
     """Return x with slices, or one number, put at places along an axis, counted from the front."""
     axis = axis % x.ndim
+    # All slices share the indices, so the last value of each place is found along one line.
     line = getitem(x, tuple(slice(None) if i == axis else 0 for i in range(x.ndim)))
     last = find_last(reshape(indices, -1), line, 0, outside)
     put = reshape(greater_equal(last, 0), (-1, *(1,) * (x.ndim - axis - 1)))

@@ -82,9 +82,7 @@ def define(namespace: dict[str, Any], rows: Iterable[Op]) -> None:
 
 
 def make(row: Op, namespace: dict[str, Any], example: str) -> FunctionType:
-    """Return the function that records an op; one for VJPs takes attributes as
-    the graph has them.
-    """
+    """Return the function that records an op; one for VJPs takes the graph's attributes."""
     name, operands, attrs = row.in_xp, row.operands, row.attrs
     rules = [AS_GIVEN] * len(attrs) if row.in_vjps else attrs.values()
     kind = len(operands), " ".join([READ_OF[rule.taken] for rule in rules])
