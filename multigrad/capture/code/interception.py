@@ -45,7 +45,7 @@ def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> b
 def call_by_own_gradient(
     own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """Call a function by its own gradient; if that is not captured, it has no derivative."""
+    """Call a function with its own gradient; if that is not captured, refuse derivatives."""
     asked = questions.count()
     try:
         return own(*args, **kwargs)

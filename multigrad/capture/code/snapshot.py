@@ -468,7 +468,7 @@ def _leads_on(value: Any) -> bool:
 
 
 def is_used_up(value: Any) -> bool:
-    """Return whether each use of a value changes it irreversibly, as of an iterator."""
+    """Return whether each use of a value changes it irreversibly, as for an iterator."""
     is_other = isinstance(value, queue.SimpleQueue) or hasattr(type(value), "__next__")
     return is_other and access_of(value) is None
 

@@ -90,8 +90,8 @@ class Index:
     """The stand-ins for the dialects registered now.
 
     Attributes:
-        functions: each function (kept alive, so that its id stays its own) and its stand-in, by
-        `id`.
+        functions: by `id`, each function (kept alive, so that its id stays its own) and its
+            stand-in.
         names: the names of these functions, by which a module that holds one is recognized.
         libraries: the dialects without a protocol, by import name.
         roots: the packages with known functions.
