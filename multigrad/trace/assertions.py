@@ -101,8 +101,7 @@ ENTRANCES: set[CodeType] = set()
 
 
 def find_assertion(frame: FrameType) -> tuple[bool, type[Exception]] | None:
-    """Return the outcome with which the code at a frame goes on, and the exception of the other
-    one.
+    """Return the outcome with which code at a frame goes on, and the exception of the other.
 
     None if the other branch does more than raise, or if the exception is caught.
     """

@@ -60,8 +60,7 @@ def call_by_own_gradient(
 
 
 class Interception:
-    """A method of a class or a function of a module, and `others` by name, replaced during
-    captures.
+    """A method of a class or a function of a module (and `others`), replaced during captures.
 
     A context manager that can be entered any number of times, in several threads.
     """

@@ -309,8 +309,7 @@ class Filled:
                     trace.source.codes.update(nested_codes(code))
 
     def changed(self) -> str:
-        """Return in words what was assigned to the copy, which the object would keep; "" for
-        nothing.
+        """Return in words an assignment to the copy, which the object would keep; "" for none.
 
         A new attribute that holds no symbol may be a cache.
         """

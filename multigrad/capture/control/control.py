@@ -251,8 +251,7 @@ def check_kept(types: Sequence[Type], after: Tensors) -> None:
 def symbols_of(
     trace: Trace, initial: Tensors, types: Sequence[Type], rows: int = 0
 ) -> Iterator[list[Value]]:
-    """Yield symbols for the carry while a turn is recorded; the last `rows` are rows of their
-    values.
+    """Yield symbols for the carry during a turn; the last `rows` are rows of their values.
 
     A question about a symbol's shape becomes one about the value that the loop begins with.
     """

@@ -1,7 +1,6 @@
 """Whole-array functions under other libraries' names: tensor methods and NumPy's functions.
 
-Where one name has two meanings (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect of the code
-decides.
+If a name has two meanings (`x.transpose(0, 1)`, `x.repeat(2)`), the dialect of the code decides.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def ravel(x: Tensor, order: str = "C") -> Tensor:
 
 
 def flatten(x: Tensor, order: str = "C") -> Tensor:
-    # A copy in NumPy; in torch it shares memory, so a later in-place update reaches both.
+    # A copy in NumPy; in torch it may share memory, so an in-place update may reach both.
     flat = copy_of(ravel(x, order))
     if x.trace.reading.dialect != "numpy":
         mark_view(flat, x, False)

@@ -242,9 +242,8 @@ def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any])
     Args:
         axis: counted from the end.
         resize: the library's own resizing, along the last axis of float64. Its result on an
-    identity
-            gives the weights; the elements that read one are those that a NaN in its place makes
-    NaN.
+            identity gives the weights; the elements that read one are those that a NaN in its place
+            makes NaN.
     """
     unit = np.eye(length)
     weights = np.asarray(resize(unit), np.float64)
@@ -272,8 +271,7 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
         places[:, i] = [*found, *[found[-1]] * (most - len(found))]
         shares[: len(found), i] = weights[found, i]
         # An element that reads fewer places reads its last one in parts: a weight of 0 would turn
-        # an
-        # infinity into NaN, as torch's own resizing does in places.
+        # an infinity into NaN, as torch's own resizing does in places.
         for k in range(len(found), most):
             shares[k - 1, i] /= 2
             shares[k, i] = shares[k - 1, i]

@@ -1,9 +1,8 @@
 """Array creation from a symbolic shape, as in `torch.ones(x.shape)`.
 
 No symbolic value is among the arguments, so no protocol (`__torch_function__`) sees the call:
-captured
-code gets stand-ins for the libraries' functions. With any other shape the library's own function
-makes an array, which becomes a constant when it meets a symbolic value.
+captured code gets stand-ins for the libraries' functions. With any other shape the library's own
+function makes an array, which becomes a constant when it meets a symbolic value.
 """
 
 from __future__ import annotations
@@ -115,8 +114,7 @@ class Creator:
             tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
         ]
         # Lengths are all known here. In a function, draws must still follow the key, and a tensor
-        # that
-        # code writes symbols into must be one itself, so both become nodes of the graph.
+        # that code writes symbols into must be one itself, so both become nodes of the graph.
         is_weak = False
         if self.trace is not None and is_exact(self.trace):
             options["dtype"], is_weak = self.type_of(self.trace, args, options)

@@ -1,9 +1,7 @@
-"""Layers as functions of their inputs (linear maps, normalizations, distances) and elementwise
-losses.
+"""Layers as functions of their inputs (linear maps, normalizations, distances), and losses.
 
 A loss has the gradient that the libraries give, also at the edges: where a formula is longer than
-the
-textbook's, the short one would give an infinity or a NaN.
+the textbook's, the short one would give an infinity or a NaN.
 """
 
 from __future__ import annotations

@@ -251,8 +251,7 @@ def bordered(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor
 
     Args:
         mode: "edge" repeats the outermost; "reflect" mirrors without it, "symmetric" with it;
-    "wrap"
-            continues at the other end.
+            "wrap" continues at the other end.
     """
     n = length(x, axis)
     most = {"edge": None, "reflect": n - 1, "symmetric": n, "wrap": n}[mode]

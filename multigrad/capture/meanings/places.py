@@ -1,9 +1,8 @@
-"""Functions that return or take integer places (argmax, gather, scatter) under torch's and NumPy's
-names.
+"""Functions of integer places (argmax, gather, scatter) under torch's and NumPy's names.
 
 torch's indices count from the front and may be shorter than the tensor in the other axes; NumPy's
-may
-count from the end and are broadcast. Each function says where the gradient of equal elements goes.
+may count from the end and are broadcast. Each function says where the gradient of equal elements
+goes.
 """
 
 from __future__ import annotations

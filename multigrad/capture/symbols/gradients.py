@@ -2,8 +2,7 @@
 
 A library takes a gradient with respect to one tensor object. Equal tensors are distinct objects
 there but one node here, so code that takes gradients is captured once more with a distinct node for
-each
-tensor: the fact "identity".
+each tensor: the fact "identity".
 """
 
 from __future__ import annotations

@@ -184,8 +184,7 @@ class NumberNow(Telling):
 class Revealed:
     """The moving numbers in a trace of `xg.jit`.
 
-    `arguments` of the trace, others that it has `met`, and those that a graph within has `held`
-    fixed.
+    Its `arguments`, others that it has `met`, and those that a graph within has `held` fixed.
     """
 
     def __init__(self, arguments: Mapping[Moving, Any]) -> None:

@@ -124,8 +124,7 @@ def compare(what: str) -> None:
 
 
 def settle(group: Group, number: int, said: Any, seconds: float) -> str:
-    """Publish this rank's lines, or the error that ended it, and return what is wrong among all
-    ranks.
+    """Publish this rank's lines, or the error that ended it, and return what is wrong.
 
     Waits at most so many seconds for the others; "" if nothing is wrong.
     """

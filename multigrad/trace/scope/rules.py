@@ -59,8 +59,7 @@ class RuleInForce:
         return RuleInForce(self.specialization.bind(values, token), self.draws)
 
     def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
-        """Return this rule with other floats, which have been checked; it is in force without a
-        key.
+        """Return this rule, in force without a key, with other floats, which have been checked.
 
         Each new number of `use` comes here, so `__init__` is bypassed.
         """

@@ -1,9 +1,8 @@
 """The functions of `xg.xp` that record one op each, made at import from the rows of the op table.
 
 A template is the code of all functions with as many operands and attributes. Each function gets
-that
-code with its own names, as if it were written out: a call costs the same, and Python's messages
-about wrong arguments name the function and its parameters.
+that code with its own names, as if it were written out: a call costs the same, and Python's
+messages about wrong arguments name the function and its parameters.
 """
 
 from __future__ import annotations
