@@ -156,7 +156,7 @@ class HeldRecipe(CodeRecipe):
 
 def is_intercepted(called: Any) -> bool:
     """Return whether a library passes a call of this object with symbols on to multigrad."""
-    keepers = (dialect.keeps for dialect in registered_dialects().values())
+    keepers = (dialect.calls.keeps for dialect in registered_dialects().values())
     return any(keeps is not None and keeps(called) for keeps in keepers)
 
 

@@ -471,7 +471,7 @@ def run(library: str, share: float = 1.0, seed: int = 0) -> Outcome:
     """Compare the expressions of a library, or a share of the cases."""
     outcome, names, chooser = Outcome(), namespace(library), random.Random(seed)
     dialect = find_dialect(library)
-    runs_on = None if dialect is None else dialect.runs_on
+    runs_on = None if dialect is None else dialect.state.runs_on
     tensors = load_backend(library if runs_on is None else runs_on()).tensors
     skipped = FAULTS_OF_LIBRARIES.get(library, ())
     for expression in EXPRESSIONS[library].strip().splitlines():

@@ -157,7 +157,7 @@ def names_of(dialect: str) -> dict[str, Any]:
     table = find_dialect(dialect)
     assert table is not None
     found: dict[str, Any] = {}
-    for function in table.aliases:
+    for function in table.names.aliases:
         own = getattr(function, "__name__", "")
         whole = getattr(function, "__qualname__", own)
         if own and not own.startswith("__i") and not any(word in own for word in LEFT_OUT):

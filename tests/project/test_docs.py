@@ -85,8 +85,12 @@ def test_every_captured_function_has_a_row_under_all_its_names(library: str) -> 
         place, _, name = names[0].rpartition(".")
         shown.add(id(getattr(captured.find_place(captured.PLACES[library][place]), name)))
     table = captured.load(library)
-    operators = [getattr(table.tensor, n) for n in dir(table.tensor) if n.startswith("__")]
-    hidden = [f for f in table.aliases if id(f) not in shown and not any(f is o for o in operators)]
+    operators = [
+        getattr(table.tensors.tensor, n) for n in dir(table.tensors.tensor) if n.startswith("__")
+    ]
+    hidden = [
+        f for f in table.names.aliases if id(f) not in shown and not any(f is o for o in operators)
+    ]
     assert not hidden, "no place in pages.captured.PLACES shows these"
 
 

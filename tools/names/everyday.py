@@ -17,7 +17,7 @@ DTYPES = ("float32", "int32", "bool")
 
 def main(library: str) -> None:
     names, dialect = everyday.namespace(library), captured.load(library)
-    runs_on = library if dialect.runs_on is None else dialect.runs_on()
+    runs_on = library if dialect.state.runs_on is None else dialect.state.runs_on()
     tensors = load_backend(runs_on).tensors
     for expression in everyday.EXPRESSIONS[library].strip().splitlines():
         function = everyday.function_of(expression, names)

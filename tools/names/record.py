@@ -153,10 +153,10 @@ def in_table(module: Any) -> None:
             return handler
         if handler is None:
             note(dialect, "missing", function)
-        elif known.aliases.get(function) is not None:
+        elif known.names.aliases.get(function) is not None:
             note(dialect, "function", function)
         else:
-            for key, value in known.aliases.items():
+            for key, value in known.names.aliases.items():
                 if value is handler:
                     note(dialect, "function", key)
                     break
@@ -190,7 +190,7 @@ def in_tracer(module: Any) -> None:
 
         library = value.trace.reading.dialect
         dialect = None if len(value.trace.reading.libraries) > 1 else module.find_dialect(library)
-        own = {} if dialect is None else dialect.methods
+        own = {} if dialect is None else dialect.names.methods
         plain = name.removesuffix("_")
         rows = ((library, own, name), ("shared", methods.METHODS, name))
         rows += (("shared", methods.IN_PLACE, name), (library, own, plain))
@@ -234,9 +234,13 @@ def in_substitution(module: Any) -> None:
 def owners(index: Any, kind: str, function: Any) -> Iterable[str]:
     """Yield the dialects whose stand-in or refused function it is; the room where it is shared."""
     if kind == "refused":
-        known = [n for n, d in index.dialects.items() if dict.get(d.refused, function) is not None]
+        known = [
+            n for n, d in index.dialects.items() if dict.get(d.names.refused, function) is not None
+        ]
     else:
-        known = [name for name, dialect in index.dialects.items() if function in dialect.hidden]
+        known = [
+            name for name, dialect in index.dialects.items() if function in dialect.names.hidden
+        ]
     room = (getattr(function, "__module__", None) or "").partition(".")[0]
     yield from known or [room if room in index.dialects else "shared"]
 

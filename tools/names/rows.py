@@ -29,10 +29,10 @@ def rows_of(library: str) -> Rows:
     if library == SHARED:
         return shared_rows()
     table = captured.load(library)
-    hidden = {**captured.creators([library]), **table.hidden}
-    for make in table.companions.values():
+    hidden = {**captured.creators([library]), **table.names.hidden}
+    for make in table.names.companions.values():
         hidden.update(made(make))
-    functions = dict(table.aliases)
+    functions = dict(table.names.aliases)
     if library == "numpy":
         functions.update(scipy_rows())
     private = {}
@@ -42,12 +42,12 @@ def rows_of(library: str) -> Rows:
         private = torch_table.PRIVATE
     names = shown_names(library)
     tables = {"function": functions, "hidden": hidden, "private": private}
-    tables |= {"refused": table.refused, "tree": dict.fromkeys(table.trees)}
+    tables |= {"refused": table.names.refused, "tree": dict.fromkeys(table.names.trees)}
     found = {
         kind: {name_in(names, key): value for key, value in rows.items()}
         for kind, rows in tables.items()
     }
-    return {**found, "method": dict(table.methods), "attribute": dict(table.attributes)}
+    return {**found, "method": dict(table.names.methods), "attribute": dict(table.names.attributes)}
 
 
 def made(make: Any) -> Mapping[Any, Any]:

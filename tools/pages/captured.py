@@ -81,7 +81,7 @@ def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
     """Return a library's captured functions: all public names of each, and its handler."""
     table = load(dialect)
     made = creators([dialect])
-    rows: Mapping[Any, Any] = {**made, **table.hidden, **dict(table.aliases)}
+    rows: Mapping[Any, Any] = {**made, **table.names.hidden, **dict(table.names.aliases)}
     found: dict[int, tuple[list[str], Any]] = {}
     for shown, place in PLACES[dialect].items():
         holder = find_place(place)
@@ -89,7 +89,7 @@ def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
             value = None if name.startswith("_") else getattr(holder, name, None)
             if value is None or not isinstance(value, Hashable):
                 continue
-            handler = rows.get(value) or _looked_up(table.aliases, value)
+            handler = rows.get(value) or _looked_up(table.names.aliases, value)
             if handler is not None:
                 found.setdefault(id(value), ([], handler))[0].append(f"{shown}.{name}")
     return list(found.values())

@@ -22,7 +22,17 @@ import numpy as np
 from jax.scipy import special
 
 from multigrad.capture.code.binding import handlers
-from multigrad.capture.code.table import Dialect, Habits, register_dialect
+from multigrad.capture.code.table import (
+    Calls,
+    Classes,
+    Dialect,
+    Gradients,
+    Habits,
+    Names,
+    State,
+    Tensors,
+    register_dialect,
+)
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
@@ -432,34 +442,46 @@ TYPES = TypeOracle(
 register_dialect(
     "jax",
     Dialect(
-        ALIASES,
-        jax.Array,
-        jnp.dtype,
-        "cpu",
-        methods=METHODS,
-        attributes={"at": At, "imag": xp.zeros_like},
+        names=Names(
+            aliases=ALIASES,
+            methods=METHODS,
+            attributes={"at": At, "imag": xp.zeros_like},
+            hidden=HIDDEN,
+            companions={"equinox": custom_gradients.predicates},
+            refused=REFUSED,
+            shown="jax.numpy",
+            trees=frozenset(TREES),
+        ),
+        tensors=Tensors(
+            tensor=jax.Array,
+            dtype=jnp.dtype,
+            device="cpu",
+            mutable=False,
+        ),
+        classes=Classes(
+            refusals=refusals(UNANSWERED),
+        ),
+        calls=Calls(
+            protocol=False,
+            at_once=computing,
+            import_function=import_function,
+            import_route="import of its jaxpr",
+            own_trace=own_trace,
+        ),
+        gradients=Gradients(
+            wrappers={
+                type(jax.jit(at_once)): "__wrapped__",
+                **PRIMALS,
+            },
+            own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
+            interceptions=custom_gradients.INTERCEPTIONS,
+        ),
+        state=State(
+            describe=describe,
+        ),
         habits=Habits(
             inexact={"expm": 1e-8, "log_ndtr": LOG_OF_NEARLY_1}, outside=("nearest", "inside")
         ),
-        hidden=HIDDEN,
-        companions={"equinox": custom_gradients.predicates},
-        mutable=False,
-        protocol=False,
-        refused=REFUSED,
-        at_once=computing,
-        import_function=import_function,
-        import_route="import of its jaxpr",
-        own_trace=own_trace,
-        shown="jax.numpy",
-        wrappers={
-            type(jax.jit(at_once)): "__wrapped__",
-            **PRIMALS,
-        },
-        refusals=refusals(UNANSWERED),
-        own_gradients=dict.fromkeys(PRIMALS, custom_gradients.with_own_gradient),
-        interceptions=custom_gradients.INTERCEPTIONS,
-        describe=describe,
-        trees=frozenset(TREES),
         types=TYPES,
     ),
 )

@@ -142,19 +142,31 @@ TYPES = dialects.TypeOracle(tiny, run, read, nothing)
 dialects.register_dialect(
     "mlx",
     dialects.Dialect(
-        ALIASES,
-        mx.array,
-        bridge.dtype,
-        "cpu",
-        methods=METHODS,
-        protocol=False,
-        mutable=True,
-        one_class=True,
-        refused=dict.fromkeys(DERIVATIVES, DERIVES),
-        shown="mlx.core",
-        keeps=custom_function.is_custom_gradient,
-        interceptions=custom_function.INTERCEPTIONS,
-        generators=generators,
+        names=dialects.Names(
+            aliases=ALIASES,
+            methods=METHODS,
+            refused=dict.fromkeys(DERIVATIVES, DERIVES),
+            shown="mlx.core",
+        ),
+        tensors=dialects.Tensors(
+            tensor=mx.array,
+            dtype=bridge.dtype,
+            device="cpu",
+            mutable=True,
+        ),
+        classes=dialects.Classes(
+            one_class=True,
+        ),
+        calls=dialects.Calls(
+            protocol=False,
+            keeps=custom_function.is_custom_gradient,
+        ),
+        gradients=dialects.Gradients(
+            interceptions=custom_function.INTERCEPTIONS,
+        ),
+        state=dialects.State(
+            generators=generators,
+        ),
         types=TYPES,
     ),
 )

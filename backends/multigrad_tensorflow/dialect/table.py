@@ -17,7 +17,17 @@ from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
 from multigrad.capture.code.binding import AliasesAndMore, named
-from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
+from multigrad.capture.code.table import (
+    Calls,
+    Classes,
+    Dialect,
+    Gradients,
+    Habits,
+    Names,
+    OwnTrace,
+    Tensors,
+    register_dialect,
+)
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
@@ -181,27 +191,47 @@ def own_trace(function: Handler) -> Handler:
 
 
 DIALECT = Dialect(
-    AliasesAndMore(ALIASES, operations.of_keras),
-    tf.Tensor,
-    tf.as_dtype,
-    "/device:CPU:0",
-    classes=(EagerTensor, SymbolicTensor),
-    methods={"get_shape": get_shape, "set_shape": set_shape},
-    # These act without symbolic arguments too: on a shape, a dtype, a function.
-    hidden={
-        tf.zeros: ALIASES[tf.zeros],
-        tf.ones: ALIASES[tf.ones],
-        tf.function: undecorated,
-        tf.recompute_grad: undecorated,
-        tf.GradientTape: tape.Tape,
-        **tape.HIDDEN,
-    },
-    mutable=False,
-    protocol=False,
-    refused=REFUSED,
-    at_once=tf.init_scope,
-    shape_class=tf.TensorShape,
-    shown="tf",
+    names=Names(
+        aliases=AliasesAndMore(ALIASES, operations.of_keras),
+        methods={"get_shape": get_shape, "set_shape": set_shape},
+        # These act without symbolic arguments too: on a shape, a dtype, a function.
+        hidden={
+            tf.zeros: ALIASES[tf.zeros],
+            tf.ones: ALIASES[tf.ones],
+            tf.function: undecorated,
+            tf.recompute_grad: undecorated,
+            tf.GradientTape: tape.Tape,
+            **tape.HIDDEN,
+        },
+        refused=REFUSED,
+        shown="tf",
+        trees=frozenset(STRUCTURES),
+    ),
+    tensors=Tensors(
+        tensor=tf.Tensor,
+        dtype=tf.as_dtype,
+        device="/device:CPU:0",
+        mutable=False,
+        shape_class=tf.TensorShape,
+    ),
+    classes=Classes(
+        classes=(EagerTensor, SymbolicTensor),
+        refusals=refusals(UNANSWERED),
+    ),
+    calls=Calls(
+        protocol=False,
+        at_once=tf.init_scope,
+        finds=find_traced,
+        other_way=find_traced,
+        own_trace=own_trace,
+    ),
+    gradients=Gradients(
+        wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
+        paired=(PAIRED,),
+        own_gradients={PAIRED: custom_gradient.with_own_gradient},
+        interceptions=custom_gradient.INTERCEPTIONS,
+        passes=tape.watching,
+    ),
     types=TYPES,
     # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
     habits=Habits(
@@ -210,16 +240,6 @@ DIALECT = Dialect(
         whole="int32",
         overwritten_too=True,
     ),
-    wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
-    paired=(PAIRED,),
-    refusals=refusals(UNANSWERED),
-    own_gradients={PAIRED: custom_gradient.with_own_gradient},
-    interceptions=custom_gradient.INTERCEPTIONS,
-    trees=frozenset(STRUCTURES),
-    passes=tape.watching,
-    finds=find_traced,
-    other_way=find_traced,
-    own_trace=own_trace,
 )
 register_dialect("tensorflow", DIALECT)
 traced.Dispatcher(ALIASES).register()

@@ -14,7 +14,18 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 from multigrad.capture.code.binding import named, reflected
 from multigrad.capture.code.conventions import Convention, register_conventions
 from multigrad.capture.code.global_references import CHANGES, SWITCHES
-from multigrad.capture.code.table import Dialect, Habits, OwnTrace, register_dialect
+from multigrad.capture.code.table import (
+    Calls,
+    Classes,
+    Dialect,
+    Gradients,
+    Habits,
+    Names,
+    OwnTrace,
+    State,
+    Tensors,
+    register_dialect,
+)
 from multigrad.capture.control import control, scans
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.meanings.places import first_of
@@ -346,41 +357,53 @@ REFUSED = {
 register_dialect(
     "torch",
     Dialect(
-        ALIASES,
-        _T,
-        bridge.dtype,
-        torch.device("cpu"),
-        correction=1,
-        methods=OWN_METHODS,
-        attributes=introspection.ATTRIBUTES,
-        device_of=torch.device,
-        wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
-        hidden={
-            **introspection.HIDDEN,
-            **CONTROL,
-            **gradients.HIDDEN,
-            torch.is_tensor: is_tensor,
-            torch.is_grad_enabled: creation.Told(introspection.is_grad_enabled),
-            torch.is_autocast_enabled: creation.Told(introspection.is_autocast_enabled),
-            torch.get_rng_state: creation.Told(introspection.get_rng_state),
-            torch.set_rng_state: creation.Told(introspection.set_rng_state),
-            **dict.fromkeys(introspection.TRANSFORMED, introspection.is_transformed),
-        },
-        companions=collectives.COMPANIONS,
-        at_once=dynamo.force_eager,  # Dynamo cannot read symbols
-        pauses=gradients.pauses,
-        passes=gradients.passing,
-        keeps=autograd_function.is_custom_gradient,
-        finds=find_other,
-        other_way=traced.find_traced,
-        own_trace=own_trace,
-        interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
-        one_class=True,
-        asking=("torch.distributions.", "torch._dynamo.decorators"),
-        hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
-        refusals=introspection.REFUSALS,
-        generators=generators,
-        refused=REFUSED,
+        names=Names(
+            aliases=ALIASES,
+            methods=OWN_METHODS,
+            attributes=introspection.ATTRIBUTES,
+            hidden={
+                **introspection.HIDDEN,
+                **CONTROL,
+                **gradients.HIDDEN,
+                torch.is_tensor: is_tensor,
+                torch.is_grad_enabled: creation.Told(introspection.is_grad_enabled),
+                torch.is_autocast_enabled: creation.Told(introspection.is_autocast_enabled),
+                torch.get_rng_state: creation.Told(introspection.get_rng_state),
+                torch.set_rng_state: creation.Told(introspection.set_rng_state),
+                **dict.fromkeys(introspection.TRANSFORMED, introspection.is_transformed),
+            },
+            companions=collectives.COMPANIONS,
+            refused=REFUSED,
+        ),
+        tensors=Tensors(
+            tensor=_T,
+            dtype=bridge.dtype,
+            device=torch.device("cpu"),
+            correction=1,
+            device_of=torch.device,
+        ),
+        classes=Classes(
+            one_class=True,
+            asking=("torch.distributions.", "torch._dynamo.decorators"),
+            hints=("_dynamo_", "_has_dynamo_", "_specialize_on"),  # `torch._dynamo.mark_dynamic`
+            refusals=introspection.REFUSALS,
+        ),
+        calls=Calls(
+            at_once=dynamo.force_eager,  # Dynamo cannot read symbols
+            keeps=autograd_function.is_custom_gradient,
+            finds=find_other,
+            other_way=traced.find_traced,
+            own_trace=own_trace,
+        ),
+        gradients=Gradients(
+            wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
+            pauses=gradients.pauses,
+            passes=gradients.passing,
+            interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
+        ),
+        state=State(
+            generators=generators,
+        ),
         types=TYPES,
         habits=Habits(
             objects_change=True,

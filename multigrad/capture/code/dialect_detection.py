@@ -41,7 +41,7 @@ def plain_function(function: Any) -> types.FunctionType | None:
 def wrapped_function(wrapper: Any) -> types.FunctionType | None:
     """Return the Python function in an object that computes the same (`jax.jit(f)`)."""
     for dialect in registered_dialects().values():
-        name = dialect.wrappers.get(type(wrapper))
+        name = dialect.gradients.wrappers.get(type(wrapper))
         if name is not None:
             inner = getattr(wrapper, name, None)
             return inner if isinstance(inner, types.FunctionType) else wrapped_function(inner)
@@ -56,7 +56,7 @@ def own_root(function: Any) -> str:
     plain = plain_function(function)
     root = ((plain.__module__ if plain else None) or "").partition(".")[0]
     dialect = registered_dialects().get(root)
-    return "" if dialect is not None and dialect.protocol else root
+    return "" if dialect is not None and dialect.calls.protocol else root
 
 
 def home(value: Any) -> str:

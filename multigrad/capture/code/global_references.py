@@ -75,8 +75,8 @@ def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, s
     if (module := whole(GENERATORS)) is not None:
         rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
     for dialect in dialects.values():
-        if dialect.protocol:
-            rows.update(dialect.refused)
+        if dialect.calls.protocol:
+            rows.update(dialect.names.refused)
     return {id(function): (function, reason) for function, reason in rows.items()}
 
 

@@ -135,7 +135,7 @@ def _is_tensor(value: Any) -> bool:
 
 def _is_variable(value: Any) -> bool:
     # A variable of a library above the frameworks, which holds a tensor.
-    known = (dialect.variables for dialect in registered_dialects().values())
+    known = (dialect.state.variables for dialect in registered_dialects().values())
     return any(isinstance(value, kinds) for kinds in known) and _is_tensor(value.value)
 
 
@@ -144,7 +144,7 @@ def describe(value: Any) -> tuple[str, bool] | None:
 
     The name "" means the path to it.
     """
-    known = (dialect.describe for dialect in registered_dialects().values())
+    known = (dialect.state.describe for dialect in registered_dialects().values())
     return next(filter(None, (each(value) for each in known if each is not None)), None)
 
 
@@ -179,7 +179,7 @@ def is_open(value: Any) -> bool:
         return True
     if isinstance(value, set | frozenset):
         return False
-    if any(kind in dialect.wrappers for dialect in registered_dialects().values()):
+    if any(kind in dialect.gradients.wrappers for dialect in registered_dialects().values()):
         return False  # the result of a decorator
     return hasattr(value, "__dict__") and _is_plain_class(kind)
 
@@ -205,7 +205,9 @@ def rows_of(value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, types.FunctionType):
         return [(name, held) for name, held in _referred(value) if is_object(held)]
     rows = attributes_of(value)
-    aside = {name for dialect in registered_dialects().values() for name in dialect.bookkeeping}
+    aside = {
+        name for dialect in registered_dialects().values() for name in dialect.state.bookkeeping
+    }
     return [(name, held) for name, held in rows if name not in aside]
 
 

@@ -380,8 +380,8 @@ def global_generators() -> list[Any]:
     if numpy is not None:
         found.append(numpy.mtrand._rand)
     for dialect in registered_dialects().values():
-        if dialect.generators is not None:
-            found += dialect.generators()
+        if dialect.state.generators is not None:
+            found += dialect.state.generators()
     return found
 
 
@@ -424,7 +424,7 @@ def is_state(value: Any) -> bool:
         return False
     root = type(value).__module__.partition(".")[0].removesuffix("lib")
     known = registered_dialects()
-    tensors = tuple([dialect.tensor for name, dialect in known.items() if name != "numpy"])
+    tensors = tuple([dialect.tensors.tensor for name, dialect in known.items() if name != "numpy"])
     return root != "numpy" and (root in known or issubclass(type(value), tensors))
 
 

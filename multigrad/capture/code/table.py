@@ -100,115 +100,180 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """One array library as rules are written in it.
+class Names:
+    """What the names of a library mean.
 
     Attributes:
         aliases: its callables, and what each records.
-        tensor: its tensor class, so that `isinstance` in a rule sees one.
-        dtype: its dtype object for an IR name.
-        device: a device of it, for the constants that a rule makes.
-        device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
-        correction: what `x.std()` and `x.var()` subtract from n by default.
         methods: tensor methods that mean something else in this library.
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
         hidden: functions that offer no protocol, and what stands in for them in a rule: always,
             also where no symbolic value is among the arguments.
         companions: modules of its own that it does not import by itself, by name, and what gives
             the `hidden` of their functions; it is asked once somebody has imported one.
+        refused: functions that a rule may not call, and the reason, which ends a sentence.
+        trees: its functions of nested structures, called as they are: a symbol is a leaf.
+        shown: how people write the library's name.
+    """
+
+    aliases: Mapping[Any, Handler]
+    methods: Mapping[str, Handler] = field(default_factory=dict)
+    attributes: Mapping[str, Handler] = field(default_factory=dict)
+    hidden: Mapping[Any, Handler] = field(default_factory=dict)
+    companions: Mapping[str, Callable[[], Mapping[Any, Handler]]] = field(default_factory=dict)
+    refused: Mapping[Any, str] = field(default_factory=dict)
+    trees: frozenset[Any] = frozenset()
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """A library's tensors.
+
+    Attributes:
+        tensor: its tensor class, so that `isinstance` in a rule sees one.
+        dtype: its dtype object for an IR name.
+        device: a device of it, for the constants that a rule makes.
+        device_of: optional; the device of a kind ("cuda"), where code may ask on which it runs.
+        correction: what `x.std()` and `x.var()` subtract from n by default.
         mutable: whether `x += 1` reaches whoever else holds x.
+        shape_class: what `x.shape` is, and is an instance of.
+        scalars: classes of what stands in place of a tensor without axes in the library's own
+            results.
+    """
+
+    tensor: type
+    dtype: Callable[[str], Any]
+    device: Any
+    device_of: Callable[[str], Any] | None = None
+    correction: int = 0
+    mutable: bool = True
+    shape_class: type = tuple
+    scalars: tuple[type, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """What tells a library's tensors from other values.
+
+    Attributes:
+        one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
+        classes: those that its tensors are of, where there are a few.
+        asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
+        hints: how attributes begin that its tools set on tensors for themselves, which no value
+            follows from.
+        refusals: optional; why a symbol does not answer an attribute that its tensors have, by
+            name. With it, what its tensor class lacks is an AttributeError.
+    """
+
+    one_class: bool = False
+    classes: tuple[type, ...] = ()
+    asking: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+    refusals: Callable[[str], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How calls of a library reach us, and what else may record them.
+
+    Attributes:
         protocol: whether the library hands symbolic values to us by itself; else stand-ins do,
             wherever a rule refers to the library's modules or functions.
+        at_once: a context in which the library computes at once, though a compiler may be reading
+            along.
         finds: optional; what records a callable that is not among the aliases, None for none.
         other_way: optional; what records a callable where its row does not take a call.
         own_trace: optional; what records any callable by the library's own trace, for shapes and
             dtypes that are known.
-        trees: its functions of nested structures, called as they are: a symbol is a leaf.
-        refused: functions that a rule may not call, and the reason, which ends a sentence.
-        at_once: a context in which the library computes at once, though a compiler may be reading
-            along.
         import_function: records a function in another way, where substitution cannot see through
             it: (function, trace, args, kwargs) -> its result; raises NeedsConcrete, or TraceError
-                where
-            it cannot either.
+            where it cannot either.
         import_route: that way, in the words of `xg.show`.
-        shown: how people write the library's name.
-        wrappers: classes of objects that a decorator of the library's makes of a function and that
-            compute just what it does, and the attribute that holds it.
         keeps: optional; whether a class or a function stays as it is in captured code, as its calls
             with symbolic values are intercepted.
+    """
+
+    protocol: bool = True
+    at_once: Callable[[], AbstractContextManager[Any]] | None = None
+    finds: Callable[[Any], Handler | None] | None = None
+    other_way: Callable[[Any], Handler | None] | None = None
+    own_trace: Callable[[Handler], Handler] | None = None
+    import_function: Callable[..., Any] | None = None
+    import_route: str = "import"
+    keeps: Callable[[Any], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """A library's custom gradients, and where it lets none pass.
+
+    Attributes:
+        wrappers: classes of objects that a decorator of the library's makes of a function and that
+            compute just what it does, and the attribute that holds it.
         paired: those of the wrappers whose function returns a value and its gradient function.
         own_gradients: those of the wrappers whose function has a gradient of its own, and what
             makes a function for symbolic values of one, through which derivatives pass by that
             gradient; None: they need not.
         interceptions: what makes calls of the library's custom gradients with symbolic values come
             to us, wherever they are called from; entered while something is captured.
-        shape_class: what `x.shape` is, and is an instance of.
-        runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
-        one_class: whether every tensor is of the very class `tensor`, so that `type(x)` is known.
-        classes: those that its tensors are of, where there are a few.
-        asking: its own modules, in Python, that ask by `isinstance` whether something is a tensor.
-        scalars: classes of what stands in place of a tensor without axes in the library's own
-            results.
-        generators: its global generators of random numbers: objects with `get_state` and
-            `set_state`.
-        habits: where its spellings mean something else than NumPy's.
-        variables: classes of its variables, which hold a framework's tensor as `value`.
-        describe: optional; of a variable, or of an object that holds a tensor: the library's name
-            for it ("": the way to it) and whether it is trained; None: it is none of its own.
-        bookkeeping: attributes of its objects that are no state.
-        hints: how attributes begin that its tools set on tensors for themselves, which no value
-            follows from.
-        refusals: optional; why a symbol does not answer an attribute that its tensors have, by
-            name. With it, what its tensor class lacks is an AttributeError.
         pauses: optional; whether its code now computes what no gradient passes through; raises
             TypeError in a mode that no graph follows.
         passes: optional; a context in which gradients pass, and without such a mode. What it gives,
             if anything, says which variables code has read in it that wait for a gradient.
-        types: optional; how the library is asked for types (`oracle.TypeOracle`).
     """
 
-    aliases: Mapping[Any, Handler]
-    tensor: type
-    dtype: Callable[[str], Any]
-    device: Any
-    correction: int = 0
-    device_of: Callable[[str], Any] | None = None
-    methods: Mapping[str, Handler] = field(default_factory=dict)
-    hidden: Mapping[Any, Handler] = field(default_factory=dict)
-    companions: Mapping[str, Callable[[], Mapping[Any, Handler]]] = field(default_factory=dict)
-    mutable: bool = True
-    attributes: Mapping[str, Handler] = field(default_factory=dict)
-    protocol: bool = True
-    refused: Mapping[Any, str] = field(default_factory=dict)
-    at_once: Callable[[], AbstractContextManager[Any]] | None = None
-    import_function: Callable[..., Any] | None = None
-    import_route: str = "import"
-    shown: str = ""
     wrappers: Mapping[type, str] = field(default_factory=dict)
     paired: tuple[type, ...] = ()
     own_gradients: Mapping[type, Callable[[Any], Any]] = field(default_factory=dict)
-    keeps: Callable[[Any], bool] | None = None
     interceptions: tuple[AbstractContextManager[Any], ...] = ()
-    runs_on: Callable[[], str] | None = None
-    shape_class: type = tuple
-    one_class: bool = False
-    classes: tuple[type, ...] = ()
-    asking: tuple[str, ...] = ()
-    scalars: tuple[type, ...] = ()
-    generators: Callable[[], Iterable[Any]] | None = None
-    hints: tuple[str, ...] = ()
-    refusals: Callable[[str], str | None] | None = None
-    habits: Habits = Habits()
+    pauses: Callable[[], bool] | None = None
+    passes: Callable[[], AbstractContextManager[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A library's variables, and what else holds state.
+
+    Attributes:
+        variables: classes of its variables, which hold a framework's tensor as `value`.
+        describe: optional; of a variable, or of an object that holds a tensor: the library's name
+            for it ("": the way to it) and whether it is trained; None: it is none of its own.
+        bookkeeping: attributes of its objects that are no state.
+        generators: its global generators of random numbers: objects with `get_state` and
+            `set_state`.
+        runs_on: optional; the backend on whose tensors it computes now, where its own name is none.
+    """
+
     variables: tuple[type, ...] = ()
     describe: Callable[[Any], tuple[str, bool] | None] | None = None
     bookkeeping: frozenset[str] = frozenset()
-    trees: frozenset[Any] = frozenset()
-    finds: Callable[[Any], Handler | None] | None = None
-    other_way: Callable[[Any], Handler | None] | None = None
-    own_trace: Callable[[Handler], Handler] | None = None
-    pauses: Callable[[], bool] | None = None
-    passes: Callable[[], AbstractContextManager[Any]] | None = None
+    generators: Callable[[], Iterable[Any]] | None = None
+    runs_on: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One array library as rules are written in it.
+
+    Attributes:
+        names: what its names mean.
+        tensors: what its tensors are.
+        classes: what tells its tensors from other values.
+        calls: how calls of it reach us, and what else may record them.
+        gradients: its custom gradients, and where it lets none pass.
+        state: its variables, and what else holds state.
+        habits: where its spellings mean something else than NumPy's.
+        types: optional; how the library is asked for types (`oracle.TypeOracle`).
+    """
+
+    names: Names
+    tensors: Tensors
+    classes: Classes = Classes()
+    calls: Calls = Calls()
+    gradients: Gradients = Gradients()
+    state: State = State()
+    habits: Habits = Habits()
     types: Any = None
 
 
@@ -227,7 +292,7 @@ def register_dialect(name: str, dialect: Dialect) -> None:
 
 def updates(dialect: Dialect, name: str) -> bool:
     """Return whether an augmented assignment reaches whoever else holds a library's tensor."""
-    return dialect.mutable and hasattr(dialect.tensor, name)
+    return dialect.tensors.mutable and hasattr(dialect.tensors.tensor, name)
 
 
 def find_dialect(name: str) -> Dialect | None:
@@ -246,7 +311,7 @@ def intercepting() -> Iterator[None]:
     entered: list[AbstractContextManager[Any]] = []
     try:
         for dialect in tuple(_dialects.values()):
-            for interception in dialect.interceptions:
+            for interception in dialect.gradients.interceptions:
                 interception.__enter__()
                 entered.append(interception)
         yield
@@ -342,8 +407,8 @@ def record_call(
         if isinstance(row, OwnTrace):
             advice = trace.words.advise(*trace.words.write)
             raise trace.error(f"calls {shown}, which is not captured{advice} ({error})") from error
-        if known is not None and known.other_way is not None and target is None:
-            other = known.other_way(function)
+        if known is not None and known.calls.other_way is not None and target is None:
+            other = known.calls.other_way(function)
             if other is not None and (found := _try_other_way(other, args, kwargs)):
                 return found[0]
         raise trace.error(f"calls {shown} in a way not captured: {error}") from error
@@ -445,7 +510,7 @@ def describe_routes(trace: Trace) -> str:
     names, kinds = [], []
     for library, route in trace.source.routes.items():
         dialect = _dialects.get(library)
-        names.append("xg.xp" if library == own else (dialect and dialect.shown) or library)
+        names.append("xg.xp" if library == own else (dialect and dialect.names.shown) or library)
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"
@@ -461,7 +526,7 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
     """
     if dialect not in _dialects:
         return None
-    aliases = _dialects[dialect].aliases
+    aliases = _dialects[dialect].names.aliases
     handler = aliases.get(function)
     if handler is None and _updates(name):
         library = sys.modules[dialect]
@@ -469,7 +534,7 @@ def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
             library = getattr(library, part, library)
         plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
         handler, function = aliases.get(plain), plain or function
-    finds = _dialects[dialect].finds
+    finds = _dialects[dialect].calls.finds
     return finds(function) if handler is None and finds is not None else handler
 
 

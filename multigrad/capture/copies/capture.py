@@ -258,7 +258,7 @@ def library_of_failure(error: BaseException, known: str) -> str:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         dialect = find_dialect(root)
-        found = root if dialect is not None and dialect.import_function is not None else found
+        found = root if dialect is not None and dialect.calls.import_function is not None else found
     return found
 
 
@@ -316,7 +316,7 @@ def _run_or_import(
     draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
     dialect = find_dialect(reading.dialect)
     # Constants meet through operators too, while a compiler may be tracing the same code.
-    compute = dialect.at_once if dialect is not None and dialect.at_once else nullcontext
+    compute = dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
     try:
         with compute():
             return substitute(function, trace)(*args, **kwargs)
@@ -325,10 +325,15 @@ def _run_or_import(
     except Exception as error:
         lend(trace)  # code that leans may succeed when read as the tensors' library's
         is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
-        if dialect is None or dialect.import_function is None:
+        if dialect is None or dialect.calls.import_function is None:
             reading.dialect = library_of_failure(error, reading.dialect)
             dialect = find_dialect(reading.dialect)
-        if is_meant or dialect is None or dialect.import_function is None or trace.draws != draws:
+        if (
+            is_meant
+            or dialect is None
+            or dialect.calls.import_function is None
+            or trace.draws != draws
+        ):
             raise
         # User code that catches errors may have hidden some, so an import would see other code
         # paths; a library's code was made to be traced.
@@ -339,7 +344,7 @@ def _run_or_import(
         questions.forget(asked)
         try:
             imported, given = whole or (function, args)
-            result = dialect.import_function(imported, trace, given, kwargs)
+            result = dialect.calls.import_function(imported, trace, given, kwargs)
         except TraceError as other:
             questions.forget(asked)
             if isinstance(error, TraceError):
@@ -348,7 +353,7 @@ def _run_or_import(
                     error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
                 questions.note(error)
             raise error from None  # of the two errors, the one that names the user's line
-        trace.source.routes = {**routes, reading.dialect: dialect.import_route}
+        trace.source.routes = {**routes, reading.dialect: dialect.calls.import_route}
         return result
 
 
@@ -378,4 +383,5 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
     return found
 
 
-register_dialect("numpy", replace(registered_dialects()["numpy"], finds=find_numpys_code))
+_numpy = registered_dialects()["numpy"]
+register_dialect("numpy", replace(_numpy, calls=replace(_numpy.calls, finds=find_numpys_code)))

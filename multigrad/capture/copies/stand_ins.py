@@ -109,8 +109,8 @@ class Index:
         rows.update(creators(dialects))
         self.companions = companions_of(dialects.values())
         for dialect in dialects.values():
-            rows.update(dialect.hidden)
-            for name, functions in dialect.companions.items():
+            rows.update(dialect.names.hidden)
+            for name, functions in dialect.names.companions.items():
                 rows.update(functions() if name in self.companions else {})
         # Last, so that SciPy's rows win over a dialect's.
         rows.update(scipy.stand_ins(has_symbols))
@@ -119,9 +119,9 @@ class Index:
         self.names = {getattr(function, "__name__", "") for function in rows}
         self.refused = refused_functions(dialects)
         self.names |= {getattr(row[0], "__name__", "") for row in self.refused.values()}
-        self.libraries = {name: d for name, d in dialects.items() if not d.protocol}
+        self.libraries = {name: d for name, d in dialects.items() if not d.calls.protocol}
         self.roots = {*self.libraries, *ROOTS, *(n.partition(".")[0] for n in self.companions)}
-        self.keepers = [d.keeps for d in dialects.values() if d.keeps is not None]
+        self.keepers = [d.calls.keeps for d in dialects.values() if d.calls.keeps is not None]
         self.dialects = dict(dialects)
 
     def is_current(self) -> bool:
@@ -135,7 +135,7 @@ class Index:
 
 def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     # Only modules that the user has imported: nothing here imports them.
-    own = [name for dialect in dialects for name in dialect.companions]
+    own = [name for dialect in dialects for name in dialect.names.companions]
     names = [name for name in (scipy.MODULE, GENERATORS, *own) if name in sys.modules]
     return tuple([name for name in names if whole(name) is not None])
 
@@ -178,21 +178,21 @@ class Call:
     trace: Trace
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        reason = self.dialect.refused.get(self.function)
+        reason = self.dialect.names.refused.get(self.function)
         if reason is not None:
             raise self.trace.error(f"calls {self.name}, {reason}")
-        if self.function in self.dialect.trees:
+        if self.function in self.dialect.names.trees:
             return self.function(*args, **kwargs)
         # An unknown function may well take a symbolic shape; if not, its error says that it needs
         # the real one.
-        kinds = HELD if self.function in self.dialect.aliases else TENSORS
+        kinds = HELD if self.function in self.dialect.names.aliases else TENSORS
         if holds(args, kinds) or (kwargs and holds(kwargs.values(), kinds)):
             return record_call(
                 self.library, self.function, args, kwargs, trace=self.trace, shown=self.name
             )
-        if self.dialect.at_once is None:
+        if self.dialect.calls.at_once is None:
             return self.function(*args, **kwargs)
-        with self.dialect.at_once():
+        with self.dialect.calls.at_once():
             return self.function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

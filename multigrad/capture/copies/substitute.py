@@ -126,9 +126,9 @@ class _Substitution:
         for library, dialect in self.index.dialects.items():
             if not isinstance(function, Hashable):
                 break
-            if function in dialect.aliases:
-                return function if dialect.protocol else self._call(library, function, "")
-            if not dialect.protocol and dialect.finds and dialect.finds(function):
+            if function in dialect.names.aliases:
+                return function if dialect.calls.protocol else self._call(library, function, "")
+            if not dialect.calls.protocol and dialect.calls.finds and dialect.calls.finds(function):
                 return self._call(library, function, "")
         if isinstance(function, types.FunctionType):
             return self.copy(function)
@@ -215,7 +215,9 @@ class _Substitution:
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
         # Of a function that returns a value and a gradient (`jax.value_and_grad`), the value alone.
         copy, kind = self.copy(function), type(wrapper)
-        is_paired = any(kind in dialect.paired for dialect in self.index.dialects.values())
+        is_paired = any(
+            kind in dialect.gradients.paired for dialect in self.index.dialects.values()
+        )
         plain = partial(_first_of, copy) if is_paired else copy
         own = self._own_gradient(wrapper)
         if own is None:
@@ -228,10 +230,19 @@ class _Substitution:
         dialects = self.index.dialects.values()
         while wrapper is not None:
             kind = type(wrapper)
-            make = next((d.own_gradients[kind] for d in dialects if kind in d.own_gradients), None)
+            make = next(
+                (
+                    d.gradients.own_gradients[kind]
+                    for d in dialects
+                    if kind in d.gradients.own_gradients
+                ),
+                None,
+            )
             if make is not None:
                 return make(wrapper)
-            name = next((d.wrappers[kind] for d in dialects if kind in d.wrappers), None)
+            name = next(
+                (d.gradients.wrappers[kind] for d in dialects if kind in d.gradients.wrappers), None
+            )
             wrapper = None if name is None else getattr(wrapper, name, None)
         return None
 
@@ -414,9 +425,11 @@ class _Substitution:
     def _is_known(self, function: types.FunctionType) -> bool:
         # A function of the rule's own library, as of a Keras layer, may be captured as one op.
         own = self.index.libraries.get(self.root)
-        if own is None or any(function in row for row in (own.aliases, own.refused, own.trees)):
+        if own is None or any(
+            function in row for row in (own.names.aliases, own.names.refused, own.names.trees)
+        ):
             return own is not None
-        return own.finds is not None and own.finds(function) is not None
+        return own.calls.finds is not None and own.calls.finds(function) is not None
 
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""

@@ -17,7 +17,18 @@ import numpy as np
 from ...trace.trace import NeedsConcrete, Value
 from ...trace.xp import all as xp
 from ..code.binding import Library, named
-from ..code.table import Dialect, Habits, find_dialect, register_dialect
+from ..code.table import (
+    Calls,
+    Classes,
+    Dialect,
+    Gradients,
+    Habits,
+    Names,
+    State,
+    Tensors,
+    find_dialect,
+    register_dialect,
+)
 from ..meanings import creation
 from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicDType, SymbolicShape
@@ -26,13 +37,19 @@ from ..values import indexing, methods
 from ..values.indexing import add_at
 
 __all__ = [
+    "Calls",
+    "Classes",
     "Dialect",
+    "Gradients",
     "Habits",
     "Library",
+    "Names",
     "NeedsConcrete",
     "StandInCall",
+    "State",
     "SymbolicDType",
     "SymbolicShape",
+    "Tensors",
     "TypeOracle",
     "Value",
     "add_at",
@@ -62,5 +79,5 @@ def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Calla
         own, _, other = (part.strip() for part in entry.partition(":"))
         room, _, rest = own.partition(".")
         function = getattr(rooms[room], rest) if room in rooms else getattr(library, own)
-        found[function] = numpy.aliases[getattr(np, other or own)]
+        found[function] = numpy.names.aliases[getattr(np, other or own)]
     return found

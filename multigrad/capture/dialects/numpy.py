@@ -16,7 +16,7 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..code.binding import AliasesAndMore, Handler, Library, named
-from ..code.table import Dialect, Habits, register_dialect
+from ..code.table import Classes, Dialect, Habits, Names, Tensors, register_dialect
 from ..meanings import arrays, complexes, composites, matrices, parts, places, products, reductions
 from ..symbols.dtypes import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
@@ -329,16 +329,22 @@ INEXACT = {"expm": 1e-11, "eigvalsh": 1e-14}
 register_dialect(
     "numpy",
     Dialect(
-        AliasesAndMore(FUNCTIONS, scipy.of_scipy),
-        np.ndarray,
-        as_numpy_dtype,
-        "cpu",
-        methods=METHODS,
-        attributes={"imag": xp.zeros_like},
-        hidden={np.isscalar: is_scalar},
-        one_class=True,
-        refusals=attributes.refusals(attributes.NUMPY),
-        scalars=(np.float32, np.float64, np.bool_),
+        names=Names(
+            aliases=AliasesAndMore(FUNCTIONS, scipy.of_scipy),
+            methods=METHODS,
+            attributes={"imag": xp.zeros_like},
+            hidden={np.isscalar: is_scalar},
+        ),
+        tensors=Tensors(
+            tensor=np.ndarray,
+            dtype=as_numpy_dtype,
+            device="cpu",
+            scalars=(np.float32, np.float64, np.bool_),
+        ),
+        classes=Classes(
+            one_class=True,
+            refusals=attributes.refusals(attributes.NUMPY),
+        ),
         habits=Habits(
             small_integers_wrap=True,
             inexact=INEXACT,

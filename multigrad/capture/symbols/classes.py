@@ -44,16 +44,16 @@ def class_of(value: Any) -> type:
     if value.node.type.kind == "scalar":
         return SCALAR_CLASSES[value.node.type.dtype]
     dialect = find_dialect(value.trace.reading.dialect)
-    if dialect is None or not dialect.one_class or _may_be_scalar(value, dialect):
+    if dialect is None or not dialect.classes.one_class or _may_be_scalar(value, dialect):
         raise value.trace.error("asks for the class of a tensor. Write isinstance(x, ...)")
-    return dialect.tensor
+    return dialect.tensors.tensor
 
 
 def _class_of_attribute(value: Any) -> type:
     if isinstance(value, SymbolicShape):
         dialect = find_dialect(value.value.trace.reading.dialect)
-        if dialect is None or dialect.shape_class is not tuple:
-            return tuple if dialect is None else dialect.shape_class
+        if dialect is None or dialect.tensors.shape_class is not tuple:
+            return tuple if dialect is None else dialect.tensors.shape_class
         return builtins.type(value._known())
     if isinstance(value, SymbolicDevice):
         return value._refuse()
@@ -66,7 +66,7 @@ def _class_of_attribute(value: Any) -> type:
 
 def _may_be_scalar(value: Any, dialect: Dialect) -> bool:
     # A library may return a scalar of its own where an op gives a tensor without axes.
-    return bool(dialect.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
+    return bool(dialect.tensors.scalars) and value.node.op is not ops.INPUT and value.ndim == 0
 
 
 def type_of(*args: Any, **kwargs: Any) -> Any:
@@ -76,8 +76,8 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
     (value,) = args
     if isinstance(value, Value) and value.node.type.kind == "tensor":
         own = find_dialect(value.trace.reading.dialect)
-        if own is not None and own.classes and is_searched(sys._getframe(1)):
-            return OneOf(own.classes, value.trace)
+        if own is not None and own.classes.classes and is_searched(sys._getframe(1)):
+            return OneOf(own.classes.classes, value.trace)
     return class_of(value)
 
 
@@ -122,11 +122,11 @@ def is_instance(value: Any, classes: Any) -> bool:
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
     own, dialects = value.trace.reading.dialect, registered_dialects()
     if own in ("", OWN):
-        return any(issubclass(dialect.tensor, classes) for dialect in dialects.values())
+        return any(issubclass(dialect.tensors.tensor, classes) for dialect in dialects.values())
     found: set[bool] = set()
     if own in dialects:
-        scalars = dialects[own].scalars if _may_be_scalar(value, dialects[own]) else ()
-        found = {issubclass(kind, classes) for kind in (dialects[own].tensor, *scalars)}
+        scalars = dialects[own].tensors.scalars if _may_be_scalar(value, dialects[own]) else ()
+        found = {issubclass(kind, classes) for kind in (dialects[own].tensors.tensor, *scalars)}
     if len(found) != 1:
         advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
         raise value.trace.error(f"asks for the class of a tensor{advice}")
@@ -175,7 +175,7 @@ def asks_for_class(trace: Trace) -> bool:
     if code is not _DISPATCHING and not any(code is own for own in trace.source.codes):
         own = find_dialect(trace.reading.dialect)
         module = str(frame.f_globals.get("__name__", ""))
-        is_asking = own is not None and module.startswith(own.asking)
+        is_asking = own is not None and module.startswith(own.classes.asking)
         return is_asking and is_call_of(frame, "isinstance", 2)
     opcode = code.co_code[frame.f_lasti]
     return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
@@ -222,7 +222,7 @@ class Dispatch:
         own = registered_dialects().get(value.trace.reading.dialect)
         others = (d for d in registered_dialects().values() if d is not own)
         chosen = default if own is None else dispatch(class_of(value))
-        if chosen is default and any(dispatch(d.tensor) is not default for d in others):
+        if chosen is default and any(dispatch(d.tensors.tensor) is not default for d in others):
             raise value.trace.error(
                 "dispatches by the class of a tensor, and knows that of another library"
             )

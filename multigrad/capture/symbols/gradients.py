@@ -44,7 +44,11 @@ def prepare(trace: Trace) -> Trace:
         trace.backward.rename = rename
     # A class gives its own backward, so a pause in its code matters only if it differentiates.
     heeds = tells_apart or trace.kind == "function"
-    asked = [each.pauses for each in registered_dialects().values() if each.pauses is not None]
+    asked = [
+        each.gradients.pauses
+        for each in registered_dialects().values()
+        if each.gradients.pauses is not None
+    ]
 
     def is_paused() -> bool:  # runs at each op
         for pauses in asked:  # a call may refuse
@@ -64,7 +68,11 @@ def passing() -> Iterator[list[Callable[[], str]]]:
     """
     with ExitStack() as stack:
         dialects = tuple(registered_dialects().values())
-        entered = [stack.enter_context(each.passes()) for each in dialects if each.passes]
+        entered = [
+            stack.enter_context(each.gradients.passes())
+            for each in dialects
+            if each.gradients.passes
+        ]
         yield [watched for watched in entered if watched is not None]
 
 

@@ -196,7 +196,7 @@ class LibraryTypes:
     def _by_floor(self, record: Callable[..., Any]) -> Callable[..., Any]:
         """Return how a library divides integers, also by zero."""
         dialect = find_dialect(self.trace.reading.dialect)
-        return record if dialect is None else dialect.methods.get("__floordiv__", record)
+        return record if dialect is None else dialect.names.methods.get("__floordiv__", record)
 
     def _record_unasked(
         self, record: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

@@ -122,18 +122,26 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
         return FACT
     if name in NEVER:
         return Row("refused", NEVER[name])
-    if dialect is not None and dialect.refusals is not None:
-        if name.startswith("__") and hasattr(dialect.tensor, name) and hasattr(object, name):
+    if dialect is not None and dialect.classes.refusals is not None:
+        if (
+            name.startswith("__")
+            and hasattr(dialect.tensors.tensor, name)
+            and hasattr(object, name)
+        ):
             return MODELLED if _owns(kind, name) else Row("refused", OBJECT)
-        if name in dialect.attributes:
+        if name in dialect.names.attributes:
             return MODELLED
-        if not hasattr(dialect.tensor, name):
+        if not hasattr(dialect.tensors.tensor, name):
             return ABSENT
     if _owns(kind, name) or find_method(name, dialect) is not None:
         return MODELLED
     if name in methods.REFUSED:
         return Row("refused", methods.REFUSED[name])
-    reason = None if dialect is None or dialect.refusals is None else dialect.refusals(name)
+    reason = (
+        None
+        if dialect is None or dialect.classes.refusals is None
+        else dialect.classes.refusals(name)
+    )
     return None if reason is None else Row("refused", reason)
 
 
@@ -165,7 +173,7 @@ def _owns(kind: type[Value], name: str) -> bool:
 
 def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
     """Return a method's handler and whether it updates its tensor; None if not captured."""
-    own = {} if dialect is None else dialect.methods
+    own = {} if dialect is None else dialect.names.methods
     method = own.get(name) or methods.METHODS.get(name)
     if method is not None:
         return method, False
@@ -183,12 +191,12 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
 
 def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
     # A method without a row, of a library that can tell how it computes it.
-    if dialect is None or dialect.other_way is None or name in methods.REFUSED:
+    if dialect is None or dialect.calls.other_way is None or name in methods.REFUSED:
         return None
-    if dialect.refusals is not None and dialect.refusals(name) is not None:
+    if dialect.classes.refusals is not None and dialect.classes.refusals(name) is not None:
         return None
-    method = getattr(dialect.tensor, plain, None)
-    return None if method is None else dialect.other_way(method)
+    method = getattr(dialect.tensors.tensor, plain, None)
+    return None if method is None else dialect.calls.other_way(method)
 
 
 # Other ways in which Python reads a value: the form, its kind for a number and for a tensor.

@@ -133,7 +133,7 @@ def _correction(x: Tensor, unbiased: Any, correction: Any, axis: Any, ddof: Any)
     dialect = find_dialect(library)
     if not library:
         raise TypeError("torch divides by n - 1, NumPy by n; write correction=1 or correction=0")
-    return 0 if dialect is None else dialect.correction
+    return 0 if dialect is None else dialect.tensors.correction
 
 
 def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:

@@ -77,7 +77,7 @@ class V(Value):
             return SymbolicDType(name, self.trace)
         name = facts["dtype"] if name == "T" else name
         dialect = find_dialect(self.trace.reading.dialect)
-        return SymbolicDType(name, self.trace) if dialect is None else dialect.dtype(name)
+        return SymbolicDType(name, self.trace) if dialect is None else dialect.tensors.dtype(name)
 
     @property
     def device(self) -> Any:
@@ -86,9 +86,9 @@ class V(Value):
         if dialect is None:
             return SymbolicDevice(self.trace)
         place = facts.get("device_type", "cpu")
-        if place == "cpu" or dialect.device_of is None:
-            return dialect.device
-        return dialect.device_of(place)
+        if place == "cpu" or dialect.tensors.device_of is None:
+            return dialect.tensors.device
+        return dialect.tensors.device_of(place)
 
     @property
     def shape(self) -> Any:
@@ -99,7 +99,9 @@ class V(Value):
     def size(self) -> Any:
         """An integer as in NumPy, a method as in torch, both if the library is not known."""
         names = self.trace.reading.libraries or (self.trace.reading.dialect,)
-        tensors = [dialect.tensor for dialect in map(find_dialect, names) if dialect is not None]
+        tensors = [
+            dialect.tensors.tensor for dialect in map(find_dialect, names) if dialect is not None
+        ]
         is_method = tensors and all(callable(getattr(each, "size", None)) for each in tensors)
         return partial(_size, self) if is_method else Size(self)
 
@@ -135,7 +137,7 @@ class V(Value):
 
     def __abs__(self) -> Any:
         own = find_dialect(self.trace.reading.dialect)
-        found = None if own is None else own.methods.get("__abs__")
+        found = None if own is None else own.names.methods.get("__abs__")
         return super().__abs__() if found is None else found(self)
 
     @property
@@ -226,9 +228,9 @@ class V(Value):
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
             return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
         own = find_dialect(self.trace.reading.dialect)
-        if own is not None and name in own.attributes:
-            return own.attributes[name](self)
-        if own is not None and name.startswith(own.hints):  # a hint that nobody has set
+        if own is not None and name in own.names.attributes:
+            return own.names.attributes[name](self)
+        if own is not None and name.startswith(own.classes.hints):  # a hint that nobody has set
             raise AttributeError(name)
         # With several libraries possible, the shared methods report where these differ.
         if len(self.trace.reading.libraries) > 1:
@@ -247,7 +249,7 @@ class V(Value):
             check_callers(self, name)
         if row == ABSENT:
             raise AttributeError(
-                f"{own and own.tensor.__name__!r} object has no attribute {name!r}"
+                f"{own and own.tensors.tensor.__name__!r} object has no attribute {name!r}"
             )
         if name in methods.REFUSED:
             reason, *advice = methods.REFUSED[name].split(". ")
@@ -484,14 +486,14 @@ class Attributed(V):
         if name in SLOTS:
             return object.__setattr__(self, name, value)
         own = find_dialect(self.trace.reading.dialect)
-        if own is None or not own.tensor.__dictoffset__:
+        if own is None or not own.tensors.tensor.__dictoffset__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith(own.hints):
+        if name.startswith(own.classes.hints):
             self.notes = {**(self.notes or {}), name: value}
             return None
-        if f"{name}_" in own.methods:  # torch's way to set it
+        if f"{name}_" in own.names.methods:  # torch's way to set it
             return getattr(self, f"{name}_")(value)
-        if hasattr(own.tensor, name) and name not in (self.notes or {}):
+        if hasattr(own.tensors.tensor, name) and name not in (self.notes or {}):
             raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
         if self.node.op is ops.INPUT and self.trace.backward.is_running:
             raise self.trace.error(

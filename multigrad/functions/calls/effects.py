@@ -196,7 +196,9 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
     holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
     holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
     found: list[Note] = []
-    hints = tuple(hint for dialect in registered_dialects().values() for hint in dialect.hints)
+    hints = tuple(
+        hint for dialect in registered_dialects().values() for hint in dialect.classes.hints
+    )
     for holder, owner in holders.items():
         for name, value in (owner.notes or {}).items():
             if name in ("grad", "requires_grad"):  # which every framework decides by itself

@@ -111,7 +111,7 @@ def homes(dialect: str) -> Iterator[Backend]:
         yield from (backend for backend in in_use() if backend.name != "numpy")
         return
     known = find_dialect(dialect)
-    name = dialect if known is None or known.runs_on is None else known.runs_on()
+    name = dialect if known is None or known.state.runs_on is None else known.state.runs_on()
     yield from sorted(in_use(), key=lambda backend: backend.name != name)
 
 
@@ -135,7 +135,7 @@ def dialect_for(rule: Any) -> str:
 def replays_draws(dialect: str) -> bool:
     """Return whether draws in code of a dialect can be made to take a graph's keys."""
     known = find_dialect(dialect)
-    if known is not None and known.runs_on is not None:  # it has generators of its own
+    if known is not None and known.state.runs_on is not None:  # it has generators of its own
         return False
     home = next(homes(dialect), None)
     return home is not None and home.draws.replays
@@ -159,7 +159,7 @@ def promotes_to_float32(dialect: str) -> bool:
 def keeps_infinity(dialect: str) -> bool:
     """Return whether 0 times inf is NaN there: a compiler may select instead of multiply."""
     known = find_dialect(dialect)
-    return known is None or known.at_once is None
+    return known is None or known.calls.at_once is None
 
 
 def on_first_home(dialect: str, run: Callable[[Backend], Any], *, elsewhere: bool = True) -> Any:

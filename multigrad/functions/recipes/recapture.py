@@ -362,7 +362,9 @@ def _either(trace: Trace, guard: Node, a: Variant, b: Variant) -> Variant:
     graphs = _either_graph(trace, guard, a.graphs, b.graphs)
     omissions = {**b.omissions, **a.omissions}
     if any(
-        dialect.mutable for dialect in map(find_dialect, trace.source.routes) if dialect is not None
+        dialect.tensors.mutable
+        for dialect in map(find_dialect, trace.source.routes)
+        if dialect is not None
     ):
         omissions[BRANCHES] = BRANCHES  # jax and TensorFlow compile
     facts, combines = {**b.facts, **a.facts}, a.combines or b.combines

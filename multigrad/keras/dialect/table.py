@@ -22,10 +22,15 @@ from keras.src.backend.common.masking import get_keras_mask
 from multigrad.capture.code.interception import Interception
 from multigrad.capture.code.libraries import is_library_file
 from multigrad.capture.code.table import (
+    Calls,
     Dialect,
+    Gradients,
     Habits,
     Handler,
+    Names,
     OwnTrace,
+    State,
+    Tensors,
     register_dialect,
     symbols_in,
 )
@@ -320,7 +325,7 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
             return operation
         name = BEGINS_A_WORD.sub("_", type(operation).__name__).lower()
         function: Any = getattr(keras.ops, name, None)
-        if function not in DIALECT.aliases and find_traced(function) is None:
+        if function not in DIALECT.names.aliases and find_traced(function) is None:
             raise trace.error(f"calls {self.name!r}, whose {name!r} is not captured")
         named = inspect.signature(function).parameters
         options = {key: value for key, value in vars(operation).items() if key in named}
@@ -353,7 +358,7 @@ def is_activation(value: Any) -> bool:
     """Return whether a layer's attribute is a function of tensors, of Keras or of the user."""
     if not isinstance(value, FunctionType):
         return False
-    is_kerass = value in DIALECT.aliases or find_traced(value) is not None
+    is_kerass = value in DIALECT.names.aliases or find_traced(value) is not None
     return is_kerass or not is_library_file(value.__code__.co_filename)
 
 
@@ -366,32 +371,42 @@ def describe(value: Any) -> tuple[str, bool] | None:
 
 
 DIALECT = Dialect(
-    {
-        **by_function(NAMES),
-        **elementwise.NAMED,
-        **arrays.NAMED,
-        **elementwise.KERAS.called({xp: "stop_gradient"}),
-    },
-    BackendTensor,
-    str,  # Keras's own names
-    "cpu",
-    hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
-    mutable=False,
-    protocol=False,
-    refused=by_function(REASONS),
-    at_once=compute_at_once,
-    runs_on=keras.backend.backend,
-    shown="keras.ops",
+    names=Names(
+        aliases={
+            **by_function(NAMES),
+            **elementwise.NAMED,
+            **arrays.NAMED,
+            **elementwise.KERAS.called({xp: "stop_gradient"}),
+        },
+        hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
+        refused=by_function(REASONS),
+        shown="keras.ops",
+        trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
+    ),
+    tensors=Tensors(
+        tensor=BackendTensor,
+        dtype=str,  # Keras's own names
+        device="cpu",
+        mutable=False,
+    ),
+    calls=Calls(
+        protocol=False,
+        at_once=compute_at_once,
+        keeps=is_layer,
+        finds=find_traced,
+        other_way=find_traced,
+    ),
+    gradients=Gradients(
+        interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
+    ),
+    state=State(
+        runs_on=keras.backend.backend,
+        variables=(keras.Variable,),
+        describe=describe,
+        bookkeeping=frozenset(BOOKKEEPING.split()),
+    ),
     types=TYPES,
     # keras.backend.result_type, and convert_to_tensor
     habits=Habits(promotes_to_float32=True, lists_are_tensors=True, unordered=frozenset({"topk"})),
-    keeps=is_layer,
-    interceptions=(Interception(keras.layers.Layer, "__call__", call_layer),),
-    variables=(keras.Variable,),
-    describe=describe,
-    bookkeeping=frozenset(BOOKKEEPING.split()),
-    finds=find_traced,
-    other_way=find_traced,
-    trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
 )
 register_dialect("keras", DIALECT)

@@ -122,6 +122,6 @@ def test_in_order_takes_all_but_labels() -> None:
 def test_every_row_of_a_dialect_fits(backend: Any) -> None:
     load_backend(backend.name)
     for dialect in registered_dialects().values():
-        for alias in [*dialect.aliases.values(), *dialect.methods.values()]:
+        for alias in [*dialect.names.aliases.values(), *dialect.names.methods.values()]:
             if hasattr(alias, "adapter"):
                 alias.adapter()

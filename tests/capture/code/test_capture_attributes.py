@@ -58,7 +58,7 @@ def answer_of(symbol: V, name: str) -> str:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_every_attribute_of_a_library_s_tensor_has_a_row(library: str) -> None:
     dialect, _ = symbol_of(library)
-    without = [name for name in dir(dialect.tensor) if find_row(name, dialect, V) is None]
+    without = [name for name in dir(dialect.tensors.tensor) if find_row(name, dialect, V) is None]
     assert not without, f"{library} has attributes without a row in the table: {without}"
 
 
@@ -66,7 +66,7 @@ def test_every_attribute_of_a_library_s_tensor_has_a_row(library: str) -> None:
 def test_a_symbol_answers_what_its_row_says(library: str) -> None:
     dialect, symbol = symbol_of(library)
     wrong = []
-    for name in dir(dialect.tensor):
+    for name in dir(dialect.tensors.tensor):
         row, given = find_row(name, dialect, V), answer_of(symbol, name)
         assert row is not None
         # Python's own protocols are there to be called, and refuse then.
@@ -84,7 +84,7 @@ def test_a_symbol_answers_what_its_row_says(library: str) -> None:
 def test_a_name_of_another_library_is_no_attribute(library: str) -> None:
     dialect, symbol = symbol_of(library)
     for name in ("clamp", "at", "masked_fill", "astype", "get_shape", "tofile", "unsqueeze_"):
-        if not hasattr(dialect.tensor, name):
+        if not hasattr(dialect.tensors.tensor, name):
             assert answer_of(symbol, name) == "absent" or library == "numpy"
 
 

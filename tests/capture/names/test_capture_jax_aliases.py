@@ -174,7 +174,7 @@ def table() -> list[tuple[str, Any]]:
     in_use()
     dialect = find_dialect("jax")
     assert dialect is not None
-    recorded = [f for f, does in dialect.aliases.items() if does is not f]
+    recorded = [f for f, does in dialect.names.aliases.items() if does is not f]
     recorded += [attrgetter(name)(jax) for name in WITHOUT_ROWS.split()]
     named = [(f"{f.__module__}.{f.__name__}", f) for f in recorded]
     # Complex numbers: `test_complex_numbers.py`; resizing: `test_convolutions_jax.py`.

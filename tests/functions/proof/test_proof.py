@@ -93,7 +93,7 @@ def test_a_rule_that_its_graph_is_not_runs_as_it_is_with_one_warning() -> None:
 def test_the_warning_shows_the_input_both_results_and_the_line_where_they_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    aliases: Any = find_dialect("numpy").aliases  # type: ignore[union-attr]
+    aliases: Any = find_dialect("numpy").names.aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases.aliases, np.exp, xp.abs)
     with pytest.warns(NativeRuleWarning) as told:
         rule_of(in_numpy)(None, ONES, X)

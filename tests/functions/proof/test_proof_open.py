@@ -143,7 +143,7 @@ def test_a_vector_whose_sign_is_turned_in_one_place_alone_is_found(
 
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
     load_backend("torch")
-    aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
+    aliases: Any = find_dialect("torch").names.aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.relu, lambda x: xp.relu(-x))
 
     def forward(x: Any) -> Any:
@@ -199,7 +199,7 @@ def test_an_order_that_is_wrong_beside_equal_elements_is_found(
     import torch
 
     load_backend("torch")
-    aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
+    aliases: Any = find_dialect("torch").names.aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.relu, lambda x: xp.abs(x))
     written = class_of(lambda x: torch.relu(torch.topk(x - 2, 5, largest=False)[0]), lambda x, g: x)
     assert "please report it" in refusal(xg.from_autograd_function(written), TIES)
@@ -277,7 +277,7 @@ def test_a_wrong_write_is_told_with_its_line_and_the_cotangent_that_came(
     import torch
 
     load_backend("torch")
-    aliases: Any = find_dialect("torch").aliases  # type: ignore[union-attr]
+    aliases: Any = find_dialect("torch").names.aliases  # type: ignore[union-attr]
     monkeypatch.setitem(aliases, torch.exp, xp.abs)
 
     def backward(x: Any, g: Any) -> Any:

@@ -111,7 +111,7 @@ def of_keras(function: Any) -> Handler:
     keras = find_dialect("keras")
     if keras is None:
         raise KeyError(function)
-    return keras.aliases[function]
+    return keras.names.aliases[function]
 
 
 # --- operations of graphs -------------------------------------------------------------------------
