@@ -60,7 +60,7 @@ class Library:
     @property
     def home(self) -> str:
         dialect = find_dialect(self.name)
-        runs_on = getattr(dialect, "runs_on", None)
+        runs_on = dialect and dialect.state.runs_on
         return runs_on() if runs_on is not None else self.name
 
     def make(self, array: Any) -> Any:

@@ -146,7 +146,7 @@ class Case(NamedTuple):
 
 def tensors_of(library: str) -> Any:
     dialect = None if library == "numpy" else find_dialect(library)
-    runs_on = getattr(dialect, "runs_on", None)
+    runs_on = dialect and dialect.state.runs_on
     return load_backend(library if runs_on is None else runs_on()).tensors
 
 
