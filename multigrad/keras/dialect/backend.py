@@ -90,7 +90,7 @@ TYPES = TypeOracle(
 
 def compute_at_once() -> AbstractContextManager[Any]:
     """Return a context in which Keras's backend computes now, even while it compiles."""
-    own = below().at_once
+    own = below().calls.at_once
     return nullcontext() if own is None else own()
 
 
@@ -149,7 +149,7 @@ COMPUTING = frozenset(
 
 def find_traced(function: Any) -> Handler | None:
     """Return a handler that records a Keras function by its backend's trace, if there is one."""
-    own_trace = below().own_trace
+    own_trace = below().calls.own_trace
     if function not in COMPUTING or own_trace is None:
         return None
     return OwnTrace(record, function, own_trace(function))
