@@ -394,10 +394,10 @@ class Maker:
         if mark.kind == "number":
             return NUMBERS[dtype]
         if mark.kind == "dtype":
-            return self.dialect.dtype(dtype)
+            return self.dialect.tensors.dtype(dtype)
         if mark.kind == "shape":
             return (self.length,) * (mark.rank or 0)
-        return self.dialect.device if mark.kind == "device" else value[2]
+        return self.dialect.tensors.device if mark.kind == "device" else value[2]
 
 
 # --- asking ---------------------------------------------------------------------------------------
