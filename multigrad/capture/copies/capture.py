@@ -316,7 +316,9 @@ def _run_or_import(
     draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
     dialect = find_dialect(reading.dialect)
     # Constants meet through operators too, while a compiler may be tracing the same code.
-    compute = dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
+    compute = (
+        dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
+    )
     try:
         with compute():
             return substitute(function, trace)(*args, **kwargs)

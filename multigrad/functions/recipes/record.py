@@ -279,7 +279,8 @@ class _Recording:
         else:
             self.check_updates(updates)
         self.check_dtypes(flat)
-        return _Run(leaves, rebuilt, named, recorded, flat, outputs, updates, dirty=dirty)
+        outcome = {"flat": flat, "outputs": outputs, "updates": updates, "dirty": dirty}
+        return _Run(leaves, rebuilt, named, recorded, **outcome)
 
     def find_results(self, run: _Run) -> _Results:
         """Split the outputs into tensors, and values that are the same at every call."""
