@@ -31,7 +31,7 @@ class RuleInForce:
         specialization: the rule with its static params.
         values: the run-time params, in the order of `specialization.runtime`.
         has_tensors: whether a param is a tensor, which may change in place, or a schedule.
-        moves: whether one is a schedule: `reads.at_present` returns its current value.
+        moves: whether one is a schedule: `lookups.at_present` returns its current value.
         present: the rule with what stood for them last.
     """
 
