@@ -114,7 +114,7 @@ def register(operator: Operator) -> Callable[..., Any]:
     return lower_graphs(named, replace(backend, autodiff=autodiff), style="plain").native
 
 
-class Called(torch.nn.Module):
+class FunctionModule(torch.nn.Module):
     """A function as a module, which exporters require."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -142,10 +142,10 @@ def write_program(
     """
     if not versions.has("xg.export"):
         raise versions.refuse("xg.export", "write it as a file by `multigrad eject`")
-    module = model if isinstance(model, torch.nn.Module) else Called(model)
+    module = model if isinstance(model, torch.nn.Module) else FunctionModule(model)
     shapes = as_dims(shapes, {})
     if module is not model and shapes is not None:
-        # `Called.forward` has one parameter, `*tensors`, for which torch wants one tuple.
+        # `FunctionModule.forward` has one parameter, `*tensors`, for which torch wants one tuple.
         shapes = (tuple(shapes),)
     with asking_for_operators() as refused:
         try:
@@ -264,7 +264,9 @@ def _trace(
     given = (tuple(as_dims(shapes, {})),)
     tensors = tuple([x.detach() for x in tensors])
     try:
-        return torch.export.export(Called(function), tensors, dynamic_shapes=given, strict=False)
+        return torch.export.export(
+            FunctionModule(function), tensors, dynamic_shapes=given, strict=False
+        )
     except (UserError, ConstraintViolationError) as error:
         raise UnsupportedOp(
             f"torch {torch.__version__} cannot export function {name!r} with the axes of "

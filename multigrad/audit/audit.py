@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.finding.discovery import backend_of
-from ..capture.code.object_state import Filled, State, held_by, read_state
+from ..capture.code.object_state import Filled, ObjectState, held_by, read_state
 from ..capture.code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, unwrap
@@ -352,7 +352,7 @@ class Opened:
     Its other tensors, such as running means, are cast to the dtype of the trained ones.
     """
 
-    def __init__(self, owner: Any, state: State, count: int, trained: int) -> None:
+    def __init__(self, owner: Any, state: ObjectState, count: int, trained: int) -> None:
         self.owner, self.state, self.count = owner, state, count
         self.home_of_tensors, self.held = state.home, trained
         self.__name__ = name_of(owner)

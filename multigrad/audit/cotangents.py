@@ -11,8 +11,8 @@ import numpy as np
 from ..capture.dialects import xp as _xp
 from .trial import (
     Arrays,
+    ForwardRun,
     NotApplicable,
-    Run,
     Trial,
     compare_runs,
     differ,
@@ -57,7 +57,7 @@ def judge_ones(trial: Trial) -> str:
     return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
 
 
-def _follows(trial: Trial, run: Run, cotangents: Arrays, factor: float) -> str:
+def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
     other = trial.run(trial.cast(trial.wide)).gradients(scaled(cotangents, factor))
     return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
 

@@ -37,7 +37,7 @@ LOOSE = {"float64": 1e-9, "float32": 2e-4, "float16": 4e-2, "bfloat16": 2e-1}
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ForwardRun:
     """One forward: its float outputs, and the map from their cotangents to gradients.
 
     Attributes:
@@ -196,10 +196,10 @@ class Trial:
     def tensors(self, arrays: Sequence[Array]) -> list[Tensor]:
         return [self.backend.tensors.from_numpy(np.array(a)) for a in arrays]
 
-    def run(self, arrays: Sequence[Array]) -> Run:
+    def run(self, arrays: Sequence[Array]) -> ForwardRun:
         return self.run_on(self.tensors(arrays))
 
-    def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> Run:
+    def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
         leaves = self._filled(tensors)
         outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend, vjp)
@@ -212,7 +212,7 @@ class Trial:
             found = pull_leaves(whole)
             return [found[i] for i in self.places]
 
-        return Run(self.backend, list(tensors), [outputs[n] for n in kept], pull)
+        return ForwardRun(self.backend, list(tensors), [outputs[n] for n in kept], pull)
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the float outputs, under the transforms that are in force."""
@@ -220,7 +220,7 @@ class Trial:
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
         return [y for y in flat if _is_float(y)]
 
-    def cotangents(self, run: Run, seed: int = 0) -> Arrays:
+    def cotangents(self, run: ForwardRun, seed: int = 0) -> Arrays:
         """Return normal numbers in the dtypes of the outputs, the same for equal seeds."""
         made = []
         for n, y in enumerate(run.outputs):
@@ -346,7 +346,9 @@ def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> st
     return ""
 
 
-def compare_runs(trial: Trial, other: Run, run: Run, u: Arrays, wanted: Arrays) -> str:
+def compare_runs(
+    trial: Trial, other: ForwardRun, run: ForwardRun, u: Arrays, wanted: Arrays
+) -> str:
     """Return where a run's outputs differ from another's, or its gradients from those wanted."""
     said = outputs_differ(trial, other.arrays(), run.arrays())
     return said or worst(other.gradients(u), wanted, trial.loose, trial.noise)
@@ -371,7 +373,7 @@ def scaled(arrays: Arrays, factor: float) -> Arrays:
     return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
 
 
-def start(trial: Trial) -> tuple[Run, Arrays]:
+def start(trial: Trial) -> tuple[ForwardRun, Arrays]:
     """Return a forward in the widest dtype, and cotangents for it."""
     run = trial.run(trial.cast(trial.wide))
     if not run.outputs:

@@ -333,11 +333,11 @@ def convert(
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
     prepare_environment()
     with report_errors():
-        from multigrad.look.command.convert import Asked, convert_named
+        from multigrad.look.command.convert import ConvertRequest, convert_named
 
         names, on = tuple(split(backends)), tuple(split(compiled))
         options = {"copies": copies, "limit": limit, "transforms": transforms}
-        asked = Asked(tuple(inputs or ()), names, on, **options)
+        asked = ConvertRequest(tuple(inputs or ()), names, on, **options)
         code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
     raise typer.Exit(code)
 
@@ -388,13 +388,13 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
 ) -> None:
     """Test custom gradients, converted or not, against the laws of gradients."""
-    from multigrad.audit.command.audit import Asked, audit_targets, choose_laws
+    from multigrad.audit.command.audit import AuditRequest, audit_targets, choose_laws
 
     with report_errors():
         prepare_environment()
         # Names of laws are checked before any target is imported.
         chosen = choose_laws(laws or (), without or ())
-        asked = Asked(tuple(inputs or ()), chosen, surrogate, limit, examples)
+        asked = AuditRequest(tuple(inputs or ()), chosen, surrogate, limit, examples)
         code = audit_targets(
             targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo
         )

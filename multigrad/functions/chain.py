@@ -25,7 +25,7 @@ TAKES_ANY = "params"  # in signatures: addresses such as "noise.sigma" are no id
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ChainPart:
     """One of the functions in series.
 
     Attributes:
@@ -67,7 +67,7 @@ class Part:
         return f"{self.name}({bound})" if bound else self.name
 
 
-def part_of(given: Any) -> Part:
+def part_of(given: Any) -> ChainPart:
     """Return a Function, a bound Function or an activation as a part of a series.
 
     Raises:
@@ -84,7 +84,7 @@ def part_of(given: Any) -> Part:
             f"whole, compose(...).bind({{'{name}.{held[0]}': ...}}), or at the call"
         )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
-        return Part(given, function.forward.name, None, {}, {})
+        return ChainPart(given, function.forward.name, None, {}, {})
     if isinstance(function, OfObject):
         raise RuleTypeError(
             f"function {function.name!r} reads the tensors of an object, which compose does not "
@@ -93,10 +93,10 @@ def part_of(given: Any) -> Part:
         )
     known = function.parameters
     if known is None:
-        return Part(given, function.name, function, bound, None)
+        return ChainPart(given, function.name, function, bound, None)
     rest = [p for p in list(known.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
     own = {p.name: p for p in rest if p.name not in bound}
-    return Part(given, function.name, function, bound, own)
+    return ChainPart(given, function.name, function, bound, own)
 
 
 def list_tensors(given: Any) -> list[str]:
@@ -118,7 +118,7 @@ def _holds_tensor(value: Any) -> bool:
 class ChainRecipe(CodeRecipe):
     """Functions in series, each recorded on the result of the one before."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ChainPart, ...]
     name: str
     native: bool | None = None
 
@@ -246,7 +246,7 @@ class ChainRecipe(CodeRecipe):
             if isinstance(part.function, Chain):
                 yield from part.function.recipe.walk((*path, i))
 
-    def part_at(self, path: Sequence[int]) -> Part:
+    def part_at(self, path: Sequence[int]) -> ChainPart:
         first, *inner = path
         part = self.parts[first]
         return part.function.recipe.part_at(inner) if inner else part  # type: ignore[union-attr]

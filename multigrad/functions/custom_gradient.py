@@ -150,7 +150,7 @@ def call_gradient(
     return grad(upstream)
 
 
-class Decorator(Protocol):
+class CustomGradientDecorator(Protocol):
     """What `custom_gradient` returns if it is given options alone."""
 
     def __call__(self, function: Callable[P, tuple[R, Any]], /) -> Function[P, R]: ...
@@ -175,7 +175,7 @@ def custom_gradient(
     dialect: str | None = None,
     prove: bool = True,
     fused: Fused = "auto",
-) -> Decorator: ...
+) -> CustomGradientDecorator: ...
 def custom_gradient(
     function: Callable[P, tuple[R, Any]] | None = None,
     *,
@@ -184,7 +184,7 @@ def custom_gradient(
     dialect: str | None = None,
     prove: bool = True,
     fused: Fused = "auto",
-) -> Function[P, R] | Decorator:
+) -> Function[P, R] | CustomGradientDecorator:
     """Give a function its own gradient, in every framework.
 
     Examples:

@@ -24,7 +24,7 @@ from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
 from ..trace.assertions import AUTOCAST, FORWARD_MODE
-from ..trace.scope.draws import Draws
+from ..trace.scope.draws import KeySource
 from ..trace.scope.identity import value_key
 from ..trace.scope.lookups import is_in_force
 from .calls.arguments import (
@@ -170,7 +170,7 @@ class Entries:
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
 
-        def run_opened(leaves: Sequence[Any], draws: Draws) -> Any:
+        def run_opened(leaves: Sequence[Any], draws: KeySource) -> Any:
             opened = [open_leaf(leaf) if i in wrapped else leaf for i, leaf in enumerate(leaves)]
             whole = self.completion.complete(opened, nesting, backend)[0]
             if not mixes:
@@ -182,7 +182,7 @@ class Entries:
 
         return Entry(run_opened)
 
-    def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: Draws) -> Any:
+    def _run_apart(self, nesting: Any, leaves: Sequence[Any], draws: KeySource) -> Any:
         args, kwargs = optree.tree_unflatten(nesting, leaves)
         leaves, tree = flatten(args, kwargs)
         return self.find(leaves, tree, None).run(leaves, draws)
@@ -206,7 +206,7 @@ class Entries:
         apply, copies = self.recipe.apply, self.recipe.copies
         assert apply is not None
 
-        def original(leaves: Sequence[Any], draws: Draws) -> Any:
+        def original(leaves: Sequence[Any], draws: KeySource) -> Any:
             # `rebuild` nests the leaves into (args, kwargs).
             args, kwargs = callers_own(rebuild(leaves), leaves)
             try:
@@ -283,7 +283,7 @@ class Entries:
                 lambda: self._entry_of(self.decide(EAGER, own, leaves, backend), layout, backend),
             )
 
-        def with_facts(leaves: Sequence[Any], draws: Draws) -> Any:
+        def with_facts(leaves: Sequence[Any], draws: KeySource) -> Any:
             if reads and backend.compiler.on_call is not None:
                 with backend.compiler.on_call():
                     return choose(leaves).run(leaves, draws)
@@ -331,7 +331,7 @@ class Entries:
             return native
         lowered: list[Entry] = []
 
-        def choose(leaves: Sequence[Any], draws: Draws) -> Any:
+        def choose(leaves: Sequence[Any], draws: KeySource) -> Any:
             # A call with a key of ours needs the graph: the original cannot draw from that key.
             # Under a transform the graph runs if what it leaves out does not show there.
             if not (is_random and draws.counter is not None):
@@ -383,7 +383,7 @@ class Entries:
         refused, rows = variant.graphs.refused, enumerate(variant.layout.leaves)
         once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
 
-        def refusing(leaves: Sequence[Any], draws: Draws) -> Any:
+        def refusing(leaves: Sequence[Any], draws: KeySource) -> Any:
             given = [once[i](leaf) if i in once else leaf for i, leaf in enumerate(leaves)]
             return entry.run(given, draws)
 
@@ -403,7 +403,7 @@ class Entries:
         if across is not None and backend.name != self.recipe.dialect():
             return Entry(lambda leaves, draws: across(backend, layout, leaves))
 
-        def native(leaves: Sequence[Any], draws: Draws) -> Any:
+        def native(leaves: Sequence[Any], draws: KeySource) -> Any:
             try:
                 return run_as_it_is(self.recipe, layout, backend, leaves, error)
             except Exception as failure:
@@ -417,7 +417,7 @@ def acting(entry: Entry, act: Callable[[Sequence[Any]], None]) -> Entry:
     """Return an entry that calls `act` on the leaves, then runs."""
     run = entry.run
 
-    def run_after(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_after(leaves: Sequence[Any], draws: KeySource) -> Any:
         act(leaves)
         return run(leaves, draws)
 
@@ -453,7 +453,7 @@ def follow_casts(
     assert transform is not None
     made: list[Entry] = []
 
-    def run_aside(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_aside(leaves: Sequence[Any], draws: KeySource) -> Any:
         shown = transform()
         # The original cannot draw from our key and may lack forward mode: the graph runs, in its
         # own dtypes.
@@ -466,10 +466,10 @@ def follow_casts(
             made.append(native())
         return made[0].run(leaves, draws)
 
-    def following(leaves: Sequence[Any], draws: Draws) -> Any:
+    def following(leaves: Sequence[Any], draws: KeySource) -> Any:
         return run_aside(leaves, draws) if is_on() else run(leaves, draws)
 
-    def following_call(leaves: Sequence[Any], draws: Draws) -> Any:  # one frame fewer
+    def following_call(leaves: Sequence[Any], draws: KeySource) -> Any:  # one frame fewer
         return run_aside(leaves, draws) if is_on() else call(*leaves)  # type: ignore[misc]
 
     return Entry(following if call is None else following_call)
@@ -487,7 +487,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
     # By the shapes, dtypes and weakness of the tensors; grows with them, and is never emptied.
     found: dict[Any, Sequence[bool]] = {}
 
-    def following(leaves: Sequence[Any], draws: Draws) -> Any:
+    def following(leaves: Sequence[Any], draws: KeySource) -> Any:
         for i in tensors:
             if is_weak(leaves[i]):
                 return weakened(leaves, run(leaves, draws))

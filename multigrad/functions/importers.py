@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.finding.discovery import backend_of, entry_points, in_use, load_backend
-from ..capture.code.object_state import State, copied, describe, held_by, read_state
+from ..capture.code.object_state import ObjectState, copied, describe, held_by, read_state
 from ..capture.code.options import Capture, settled
 from ..capture.code.signature import called_method, name_of
 from ..errors import (
@@ -32,7 +32,7 @@ from .calls.recipe import Recorded, Variant
 from .custom_gradient import function, refuse_rule
 from .function import Function
 from .object_arguments import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
-from .proof.compare import Subject, leave_open
+from .proof.compare import ProofSubject, leave_open
 from .recipes.record import CodeRecipe
 
 Tensor = Any
@@ -350,7 +350,7 @@ def apart(
     return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in recipe.names}
 
 
-def _is_learned(state: State, name: str) -> bool:
+def _is_learned(state: ObjectState, name: str) -> bool:
     tensor = held_by(state.tensors[name])
     if dtype_name(tensor.dtype) not in FLOATS:
         return False
@@ -363,7 +363,7 @@ def _is_learned(state: State, name: str) -> bool:
     return asks is None or asks(tensor)
 
 
-def _named(state: State, found: Mapping[str, Tensor]) -> dict[str, str]:
+def _named(state: ObjectState, found: Mapping[str, Tensor]) -> dict[str, str]:
     names: dict[int, str] = {}
     own = {way: (describe(state.tensors[way]) or ("", True))[0] for way in found}
     # A tensor held in several places has one name: the library's, else the shortest path.
@@ -437,7 +437,7 @@ class AppliedRecipe(CodeRecipe):
             # False where a backward adds to `.grad`: only such a one may differ.
             if variant.graphs.second_order:
                 raise
-            subject = Subject(self.subject, None, "")
+            subject = ProofSubject(self.subject, None, "")
             return leave_open(subject, "a backward inside it adds to .grad, or differs")
 
     def _filled(

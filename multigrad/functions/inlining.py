@@ -16,7 +16,7 @@ from ..graph.support.trees import optree
 from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node
 from ..trace.derived.calls import CustomCall, mark, replay
-from ..trace.scope.draws import Draws
+from ..trace.scope.draws import KeySource
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
 from .calls.arguments import Leaf
 from .calls.binding import assemble
@@ -39,7 +39,7 @@ def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) 
             trace.limits.assumed.append(each._replace(node=value.node))
 
 
-def inline(entries: Entries, draws: Draws, leaves: Sequence[Any], tree: Any) -> Any:
+def inline(entries: Entries, draws: KeySource, leaves: Sequence[Any], tree: Any) -> Any:
     """Record a Function's ops in the capture to which its arguments belong.
 
     Args:

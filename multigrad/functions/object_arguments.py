@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..backend.contract import Backend
 from ..backend.finding.discovery import FUNCTION_READERS
 from ..capture.code.dialect_detection import plain_function, wrapped_function, written_in
-from ..capture.code.object_state import OWN, Filled, State, held_by, is_open, read_state
+from ..capture.code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
 from ..capture.code.signature import called_method, name_of
 from ..capture.code.table import registered_dialects
 from ..capture.copies.capture import run_or_import
@@ -197,7 +197,7 @@ class HiddenTensors(Completion):
         copied._structures = {}
         return copied
 
-    def structure(self, state: State) -> Structure:
+    def structure(self, state: ObjectState) -> Structure:
         """Return the structure that represents a state; equal states have the same one."""
         # Equal states then get new structures, and are captured again.
         if len(self._structures) >= MOST_ENTRIES:
@@ -205,7 +205,7 @@ class HiddenTensors(Completion):
         return self._structures.setdefault(state.key, Structure())
 
     def with_state(
-        self, leaves: Sequence[Any], tree: Any, state: State, is_inside: bool = False
+        self, leaves: Sequence[Any], tree: Any, state: ObjectState, is_inside: bool = False
     ) -> tuple[Sequence[Any], Any]:
         """Return the leaves of a call with those of its objects, and their nesting.
 
@@ -400,7 +400,7 @@ class HoldingRecipe(CodeRecipe):
         leaves, _ = flatten(*arguments)
         return [(i, leaf) for i, leaf in enumerate(leaves) if self.own.holds(leaf)]
 
-    def state_of(self, arguments: Arguments) -> State:
+    def state_of(self, arguments: Arguments) -> ObjectState:
         return read_state(tuple(each for _, each in self.objects(arguments)))
 
     def filled(self, arguments: Arguments, given: dict[str, Any]) -> Arguments:

@@ -27,7 +27,7 @@ from ..rules.model.binding import bind_addressed
 from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.registry import resolve
-from ..trace.scope.draws import Draws
+from ..trace.scope.draws import KeySource
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
 from .compiled_steps import fetch_state
@@ -270,7 +270,7 @@ class Activation(HoldingLayer):
         def draw_key() -> Tensor:
             return HOST.draws.fold_in(self._draw_words(subject), 0)
 
-        return RuleInForce(in_force.bound_rule, Draws(generator=draw_key))
+        return RuleInForce(in_force.bound_rule, KeySource(generator=draw_key))
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """Return the inputs' shape and dtype; of a function without a rule, what it gives.

@@ -39,13 +39,13 @@ Tensor = Any
 value_of: Any = keras.Variable.value.fget
 
 
-class Acting(threading.local):
+class QuantizedWeights(threading.local):
     """The values of quantized weights on this thread, by the weights' identities."""
 
     tensors: Mapping[int, Tensor] = {}
 
 
-ACTING = Acting()
+ACTING = QuantizedWeights()
 
 
 class QuantizedVariable(keras.Variable):

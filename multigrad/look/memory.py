@@ -22,7 +22,7 @@ from ..graph.ir.graph import Node
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
-from ..graph.passes.residuals import BYTES, Cut
+from ..graph.passes.residuals import BYTES, ResidualCut
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.override import is_model_of
 from ..rules.in_force.activation import Activation
@@ -314,7 +314,7 @@ def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:
     return shape_of
 
 
-def _what(name: str, graphs: FunctionGraph, cut: Cut) -> str:
+def _what(name: str, graphs: FunctionGraph, cut: ResidualCut) -> str:
     if name in graphs.inputs:
         return "input"
     if name in graphs.outputs:

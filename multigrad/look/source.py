@@ -19,7 +19,7 @@ from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
-from ..graph.passes.residuals import BYTES, Cut
+from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
@@ -184,7 +184,7 @@ def describe_kept(function: FunctionGraph) -> str:
     return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in found.items())
 
 
-def describe_cut(cut: Cut, known: Collection[str] = ()) -> str:
+def describe_cut(cut: ResidualCut, known: Collection[str] = ()) -> str:
     """Return a line for each residual of a cut that is not known yet: its bytes and content."""
     if not cut.residuals:
         return " nothing, 0 bytes per element"

@@ -19,7 +19,7 @@ from ..graph.ir.graph import Graph, Node, make_node, walk
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.passes.residuals import (
-    Cut,
+    ResidualCut,
     Roles,
     computed_at_cost,
     cut_residuals,
@@ -60,7 +60,7 @@ def read_way(way: Any, subject: str) -> str:
     return way
 
 
-def pack_masks(cut: Cut, cotangents: Sequence[str]) -> Cut:
+def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
     likes: dict[Any, Node] = {}
     for node in cut.backward.inputs:
         if node.attr("name") in cotangents and node.type.kind == "tensor":
@@ -267,7 +267,7 @@ class FunctionGraph:
         watched: bool = True,
         loops: bool = False,
         packs: bool = False,
-    ) -> Cut:
+    ) -> ResidualCut:
         """Return the backward split at what forward keeps for it.
 
         Args:
@@ -297,7 +297,7 @@ class FunctionGraph:
         )
         return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
-    def cut_besides(self, floats: bool) -> Cut | None:
+    def cut_besides(self, floats: bool) -> ResidualCut | None:
         """Return the cut that also keeps costly values, or None if there is to be none."""
         # For code that takes no derivative, with residuals="time" only.
         costly = self.residuals == TIME and computed_at_cost(self.forward, self.backward)

@@ -27,7 +27,7 @@ from ..graph import ops
 from ..graph.ir.graph import Graph, Node, walk
 from ..graph.ir.types import BOOL, UNKNOWN, is_float
 from ..graph.ops.results import OWNING
-from ..graph.passes.residuals import Cut
+from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import build_once
 from ..trace.derived.calls import drop_calls
@@ -95,8 +95,8 @@ class Cuts:
         keeps_floats: whether a float kept by forward keeps its derivative.
     """
 
-    anywhere: Cut
-    wide: tuple[FunctionGraph, Cut] | None
+    anywhere: ResidualCut
+    wide: tuple[FunctionGraph, ResidualCut] | None
     keeps_floats: bool
 
     @property
@@ -233,7 +233,7 @@ def _check_dtypes(lowering: Lowering, code: Code, fast: Code) -> tuple[Code, Cod
     return _checked(code, check, graphs), _checked(fast, check, graphs)
 
 
-def _bind_checks(lowering: Lowering, cut: Cut) -> Checks:
+def _bind_checks(lowering: Lowering, cut: ResidualCut) -> Checks:
     """Bind the functions by which the code refuses a call or a derivative."""
     graphs, emission, autodiff = lowering.graphs, lowering.emission, lowering.backend.autodiff
     shape, gradients = _shape_checks(graphs, emission)
@@ -248,7 +248,7 @@ def _bind_checks(lowering: Lowering, cut: Cut) -> Checks:
     return Checks(shape, gradients, derivative, second, arguments)
 
 
-def _forbid_second(tangent: Body | None, checks: Checks, cut: Cut) -> Body | None:
+def _forbid_second(tangent: Body | None, checks: Checks, cut: ResidualCut) -> Body | None:
     """Return the code of the tangents such that the residuals it reads refuse a derivative, where
     gradients do.
     """
@@ -409,7 +409,10 @@ def _with_histories(lowering: Lowering) -> FunctionGraph | None:
 
 
 def _emit(
-    lowering: Lowering, cut: Cut, fast: bool, whole: tuple[FunctionGraph, Cut] | None
+    lowering: Lowering,
+    cut: ResidualCut,
+    fast: bool,
+    whole: tuple[FunctionGraph, ResidualCut] | None,
 ) -> Code:
     graphs, emission, backend = lowering.graphs, lowering.emission, lowering.backend
     prepares = (
@@ -440,7 +443,7 @@ def _emit(
     )
 
 
-def shares_scales(graphs: FunctionGraph, cut: Cut) -> bool:
+def shares_scales(graphs: FunctionGraph, cut: ResidualCut) -> bool:
     """Return whether forward and what it keeps share work on the smaller tensors only."""
     # Such as a scale. A value computed of all tensors is better computed again than kept.
     given = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]

@@ -47,7 +47,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Function:
+class HeldFunction:
     """A function that a layer holds as an attribute, such as an activation.
 
     Attributes:
@@ -99,8 +99,8 @@ def choose(
     and the layer. A layer selects itself, and a tuple selects whatever its parts select.
 
     Args:
-        functions: functions that layers hold as attributes, each a `Layer` of a `Function`: a name
-            that ends in the attribute's name selects it, unless a layer has that name.
+        functions: functions that layers hold as attributes, each a `Layer` of a `HeldFunction`: a
+            name that ends in the attribute's name selects it, unless a layer has that name.
 
     Raises:
         RuleValueError: a selector matches nothing, or a layer is selected twice, by itself or with
@@ -211,7 +211,7 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
 def _once(choices: Sequence[Choice]) -> list[Choice]:
     by_layer: dict[int, Choice] = {}
     for choice in choices:
-        if isinstance(choice.layer.layer, Function) and is_layer_rule(choice.rule):
+        if isinstance(choice.layer.layer, HeldFunction) and is_layer_rule(choice.rule):
             raise RuleTypeError(
                 f"rule {named(choice.rule)!r} reads what layers hold, and "
                 f"{choice.layer.names[0]!r} is a function: select the layer that holds it"
@@ -470,7 +470,7 @@ def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) 
     rows: list[tuple[str, str, Choice | OperationChoice]] = []
     for each in choices:
         held = each.layer.layer
-        kind = "function" if isinstance(held, Function) else type(held).__name__
+        kind = "function" if isinstance(held, HeldFunction) else type(held).__name__
         rows.append((each.layer.names[0] or "(model)", kind, each))
     rows += [(each.operation, "operation", each) for each in operations]
     return [Row(name, kind, named(each.rule), shown(each.selector)) for name, kind, each in rows]

@@ -244,7 +244,7 @@ def is_capturing(tree: Any) -> bool:
 
 # --- a function whose operations get rules while it is captured -----------------------------------
 @dataclass(frozen=True, slots=True)
-class Recording(Meant):
+class RecordedSelector(Meant):
     """The meaning of a selector when a function is captured.
 
     Attributes:
@@ -262,23 +262,23 @@ class Recording(Meant):
 class OverrideRecipe(PairRecipe):
     """A function without a backward of its own, and the rules on what it calls."""
 
-    rows: tuple[Recording, ...] = ()
+    rows: tuple[RecordedSelector, ...] = ()
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        acting = Acting(self.name, self.rows)
+        acting = RecordedRules(self.name, self.rows)
         with setting(trace, overriding=acting):
             recorded = PairRecipe.record(self, trace, args, kwargs)
         acting.check()
         return recorded
 
 
-class Acting:
+class RecordedRules:
     """Rules on what a capture records; lives while one function is recorded."""
 
-    def __init__(self, name: str, rows: tuple[Recording, ...]) -> None:
+    def __init__(self, name: str, rows: tuple[RecordedSelector, ...]) -> None:
         self.name = name
         self.rows = rows
-        self.met: set[Recording] = set()
+        self.met: set[RecordedSelector] = set()
         self.names: set[str] = set()
 
     def record(self, trace: Trace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
@@ -299,7 +299,11 @@ class Acting:
         return None if row is None else self._replaced(trace, row, args, again)
 
     def _replaced(
-        self, trace: Trace, row: Recording, operands: tuple[Any, ...], again: Callable[..., Any]
+        self,
+        trace: Trace,
+        row: RecordedSelector,
+        operands: tuple[Any, ...],
+        again: Callable[..., Any],
     ) -> Any:
         tensors = [i for i, each in enumerate(operands) if is_tensor(each)]
         if not tensors:
@@ -338,7 +342,7 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def find(selector: Any, rule: Function) -> Recording:
+def find(selector: Any, rule: Function) -> RecordedSelector:
     function = selector
     if isinstance(selector, str):
         # NumPy's own name for it counts first.
@@ -348,7 +352,7 @@ def find(selector: Any, rule: Function) -> Recording:
             raise RuleValueError(f"NumPy has no operation {selector!r}{near}")
     if not callable(function):
         raise no_operation(selector)
-    return Recording(selector, shown(selector), op_of(function), function, rule)
+    return RecordedSelector(selector, shown(selector), op_of(function), function, rule)
 
 
 def op_of(function: Callable[..., Any]) -> Op | None:

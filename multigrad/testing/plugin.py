@@ -51,7 +51,7 @@ ROOM = min(max(LEAST, installed() // 8), MOST)
 GROWTH = GIBIBYTE
 
 
-class Memory:
+class ProcessMemory:
     """The memory of this process, and how much it may grow before it is cleared again."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ MARKERS = (
 )
 ELSEWHERE = "elsewhere: no backend that it is for was asked for; it is not collected"
 REFERENCE = "numpy"
-MEMORY = Memory()
+MEMORY = ProcessMemory()
 
 
 def asked_for(config: pytest.Config) -> list[str]:

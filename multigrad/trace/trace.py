@@ -128,7 +128,7 @@ class Backward:
 
 
 @dataclass(slots=True, eq=False)
-class Memory:
+class TraceMemory:
     """Constants from arrays, updates in place, and how tensors lie in memory."""
 
     like: Node | None = None  # the tensor input on whose device constants lie
@@ -165,7 +165,7 @@ class Trace:
         self.source = Source()
         self.reading = Reading()
         self.backward = Backward()
-        self.memory = Memory()
+        self.memory = TraceMemory()
         self.limits = Limits()
         # What the library says of the calls of a function; None: all floats are the input's.
         self.types: Any = None

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.command.audit import Asked, audit_targets, choose_laws
+from multigrad.audit.command.audit import AuditRequest, audit_targets, choose_laws
 from multigrad.errors import MultigradError
 from multigrad.testing import assert_gradient
 
@@ -87,9 +87,9 @@ def ours(tmp_path: Path) -> Path:
     return file
 
 
-def run(*targets: str, asked: Asked | None = None, **options: Any) -> tuple[int, str]:
+def run(*targets: str, asked: AuditRequest | None = None, **options: Any) -> tuple[int, str]:
     lines: list[str] = []
-    code = audit_targets(targets, asked or Asked(laws=LAWS), echo=lines.append, **options)
+    code = audit_targets(targets, asked or AuditRequest(laws=LAWS), echo=lines.append, **options)
     return code, "\n".join(lines)
 
 
@@ -180,7 +180,7 @@ def test_a_law_of_another_name_is_told() -> None:
 def test_what_crashes_or_does_not_end_is_reported_and_the_rest_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "kernels.py"
     file.write_text(TORCHS)
-    code, said = run(str(file), asked=Asked(laws=LAWS, limit=20.0))
+    code, said = run(str(file), asked=AuditRequest(laws=LAWS, limit=20.0))
     assert code == 1
     assert f"{file}:Aborts does not run: it ends its process: SIGABRT" in said
     assert f"{file}:Hangs does not run: it does not end within 20 s" in said

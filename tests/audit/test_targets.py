@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.audit.command.audit import Asked, audit_targets
+from multigrad.audit.command.audit import AuditRequest, audit_targets
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")
@@ -175,7 +175,7 @@ def test_layer():
 def run(*targets: str, **asked: Any) -> tuple[int, str]:
     lines: list[str] = []
     given = {"laws": ("derivative",), **asked}
-    code = audit_targets(targets, Asked(**given), echo=lines.append)
+    code = audit_targets(targets, AuditRequest(**given), echo=lines.append)
     return code, "\n".join(lines)
 
 

@@ -110,7 +110,7 @@ def apply(guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 @jax.tree_util.register_static
-class Kept:
+class GuestResiduals:
     """The guest's pullback among the residuals, with the kinds and devices of its inputs."""
 
     def __init__(self, pull: Pull, inputs: Sequence[Tensor]) -> None:
@@ -124,7 +124,7 @@ def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
     if is_at_hand(tensors):
         lent, pull = guest.record([lend(x) for x in tensors])
         outputs = tuple(place(borrow(y, guest.owns), tensors) for y in lent)
-        return outputs, (Kept(pull, tensors), ())
+        return outputs, (GuestResiduals(pull, tensors), ())
     return apply(guest, *tensors), (None, tensors)  # under another derivative: `apply` has its own
 
 

@@ -217,7 +217,7 @@ def step_of(equation: Any) -> Step:
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         try:
             found = compute(*operands, **given)  # type: ignore[misc]
-        except Refused:
+        except RefusedOperands:
             return by_jax(operands)
         if several:
             return list(map(np.asarray, found, dtypes))
@@ -233,7 +233,7 @@ def words_of(function: Any) -> tuple[str, ...]:
     return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
 
 
-class Refused(Exception):
+class RefusedOperands(Exception):
     """Raised by a NumPy function for operands that jax must compute."""
 
 
@@ -287,7 +287,7 @@ def of_floats(function: Callable[..., Array]) -> Compute:
 
     def compute(*arrays: Array) -> Array:
         if not is_float(arrays[0]):
-            raise Refused
+            raise RefusedOperands
         return function(*arrays)
 
     return compute
@@ -338,7 +338,7 @@ def erfc(x: Array) -> Array:
 
 def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
-        raise Refused
+        raise RefusedOperands
     result = np.ones_like(x)
 
     for _ in range(abs(y)) if abs(y) < 8 else ():
@@ -350,13 +350,13 @@ def integer_pow(x: Array, *, y: int) -> Array:
 
 def round_(x: Array, *, rounding_method: Any) -> Array:
     if rounding_method != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
-        raise Refused
+        raise RefusedOperands
     return np.round(x)
 
 
 def select(which: Array, *cases: Array) -> Array:
     if which.dtype != bool or len(cases) != 2:
-        raise Refused
+        raise RefusedOperands
     return np.where(which, cases[1], cases[0])
 
 
@@ -364,13 +364,13 @@ def convert(x: Array, *, new_dtype: Any) -> Array:
     new = np.dtype(new_dtype)
     # XLA saturates at the limits of the integer type, NumPy does not
     if is_float(x) and new.kind in "iu":
-        raise Refused
+        raise RefusedOperands
     return x.astype(new)
 
 
 def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Array:
     if any(not isinstance(n, int) for n in shape):
-        raise Refused
+        raise RefusedOperands
     ones = [1] * len(shape)
     for i, place in enumerate(broadcast_dimensions):
         ones[place] = x.shape[i]
@@ -381,7 +381,7 @@ def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Arra
 
 def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None) -> Array:
     if dimensions is not None:
-        raise Refused
+        raise RefusedOperands
     return x.reshape(new_sizes)
 
 
@@ -413,7 +413,7 @@ def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any) -> Array:
 
 def pad(x: Array, value: Array, *, padding_config: Any) -> Array:
     if any(min(each) < 0 for each in padding_config):
-        raise Refused
+        raise RefusedOperands
     rows = [
         (a, n + max(n - 1, 0) * gap, b, gap)
         for n, (a, b, gap) in zip(x.shape, padding_config, strict=True)
@@ -439,7 +439,7 @@ def dot_general(
     result = np.dtype(preferred_element_type or a.dtype)
     # integer sums wrap at the width of the result, which NumPy may widen
     if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
-        raise Refused
+        raise RefusedOperands
     kind = np.float32 if result.itemsize == 2 else result
     if a.ndim == b.ndim == 2 and len(left) == 1 and not left_batch:
         a, b = a if left[0] else a.T, b.T if right[0] else b
@@ -467,7 +467,7 @@ def reduced(function: Callable[..., Array]) -> Compute:
 def extreme(function: Callable[..., Array]) -> Compute:
     def compute(x: Array, *, axes: Any) -> Array:
         if not x.size:
-            raise Refused
+            raise RefusedOperands
         return function(x, axis=tuple(axes))
 
     return compute

@@ -342,7 +342,7 @@ MOVED.multiple_results = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class LinearPair:
     """A map that is linear in all but its residuals, with its transpose.
 
     Attributes:
@@ -358,7 +358,7 @@ class Pair:
     def apply(self, *args: Tensor) -> list[Tensor]:
         return list(self.run(args[: self.count], args[self.count :]))
 
-    def mapped(self, axis: Any, axes: tuple[Any, ...]) -> Pair:
+    def mapped(self, axis: Any, axes: tuple[Any, ...]) -> LinearPair:
         """Return the map over axis 0 of its linear arguments, and over `axes` of the residuals."""
         named = {"axis_size": axis.size, "axis_name": axis.name, "spmd_axis_name": axis.spmd_name}
 
@@ -367,20 +367,20 @@ class Pair:
             return lambda kept, given: each(tuple(kept), tuple(given))
 
         found = tuple([type_.update(shape=(axis.size, *type_.shape)) for type_ in self.found])
-        return Pair(over(self.run), over(self.transposed), self.count, found)
+        return LinearPair(over(self.run), over(self.transposed), self.count, found)
 
 
 @MOVED.def_impl
-def _compute(*args: Tensor, pair: Pair) -> list[Tensor]:
+def _compute(*args: Tensor, pair: LinearPair) -> list[Tensor]:
     return pair.apply(*args)
 
 
 @MOVED.def_abstract_eval
-def _describe(*_: Any, pair: Pair) -> tuple[Any, ...]:
+def _describe(*_: Any, pair: LinearPair) -> tuple[Any, ...]:
     return pair.found
 
 
-def _transpose(cotangents: Sequence[Any], *args: Any, pair: Pair) -> list[Any]:
+def _transpose(cotangents: Sequence[Any], *args: Any, pair: LinearPair) -> list[Any]:
     kept, given = args[: pair.count], args[pair.count :]
     full = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
     found = pair.transposed(kept, full)
@@ -389,13 +389,13 @@ def _transpose(cotangents: Sequence[Any], *args: Any, pair: Pair) -> list[Any]:
     return [None] * pair.count + own
 
 
-def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: Pair) -> Any:
+def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: LinearPair) -> Any:
     # by jax's own derivative of the map, with respect to its residuals too
     moves = [ad.instantiate_zeros(tangent) for tangent in tangents]
     return jax.jvp(pair.apply, list(primals), moves)
 
 
-def _batch(axis: Any, args: Sequence[Tensor], axes: Sequence[Any], *, pair: Pair) -> Any:
+def _batch(axis: Any, args: Sequence[Tensor], axes: Sequence[Any], *, pair: LinearPair) -> Any:
     size, count = axis.size, pair.count
     given = [
         jnp.broadcast_to(x, (size, *x.shape)) if place is None else jnp.moveaxis(x, place, 0)
@@ -445,7 +445,7 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
 
         moved: dict[int, Tensor] = {}
         if live and carried:
-            pair = Pair(push, pull, len(kept), tuple(found[i] for i in carried))
+            pair = LinearPair(push, pull, len(kept), tuple(found[i] for i in carried))
             results = MOVED.bind(*kept, *[tangents[i] for i in live], pair=pair)
             moved.update(zip(carried, results, strict=True))
         changes = [moved[i] if i in moved else _zeros(type_) for i, type_ in enumerate(found)]

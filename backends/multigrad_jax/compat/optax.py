@@ -18,7 +18,7 @@ from multigrad.rules.in_force.gradients import GradientRule, fold_step
 from multigrad.rules.model import bare
 from multigrad.rules.model.acting import refuse_misplaced
 from multigrad.rules.model.rule import Rule
-from multigrad.trace.scope.draws import Counter, Draws, normalize_key
+from multigrad.trace.scope.draws import Counter, KeySource, normalize_key
 
 from ..compile import compile
 
@@ -124,7 +124,7 @@ def _follow_rules(state: RuleState) -> RuleInForce | None:
     # a key of the transformation's own takes precedence over the one given to `use`
     if active is None or state.key is None:
         return active
-    return RuleInForce(active.bound_rule, Draws(fold_step(state.key, state.count), Counter()))
+    return RuleInForce(active.bound_rule, KeySource(fold_step(state.key, state.count), Counter()))
 
 
 def _import_optax() -> Any:

@@ -79,7 +79,7 @@ class Shared:
             free.append(self.value)
 
 
-class Shown(threading.local):
+class ShownToken(threading.local):
     """This thread's state: the active rules' token, and the context value shown for it."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Shown(threading.local):
 
 
 KEPT = Kept()
-SHOWN = Shown()
+SHOWN = ShownToken()
 Entry = tuple[int, str, str]  # of one `use`: a serial number, its token, and the value shown for it
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_jax_entered", default=()
@@ -236,7 +236,7 @@ def is_kept() -> bool:
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    make = functools.partial(_Compiled, fn, options)
+    make = functools.partial(_CompiledByJax, fn, options)
     return compilers.key_runs(fn, "jax", make, epoch, on_hold=on_replace)
 
 
@@ -244,7 +244,7 @@ def epoch() -> str:
     return EPOCH.value
 
 
-class _Compiled(compilers.Run):
+class _CompiledByJax(compilers.Run):
     """jax.jit of the function under one rule."""
 
     def __init__(

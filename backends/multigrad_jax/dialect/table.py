@@ -82,11 +82,11 @@ class At:
     def __init__(self, value: V) -> None:
         self.value = value
 
-    def __getitem__(self, index: Any) -> Place:
-        return Place(self.value, index)
+    def __getitem__(self, index: Any) -> IndexedUpdate:
+        return IndexedUpdate(self.value, index)
 
 
-class Place:
+class IndexedUpdate:
     """`x.at[index]`, whose updates return new tensors."""
 
     __slots__ = ("index", "value")

@@ -44,7 +44,7 @@ _recorded = threading.local()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CustomRecipe(CodeRecipe):
+class JaxRecipe(CodeRecipe):
     """A custom function of jax; subclasses run its rules."""
 
     makes_arrays_of_numbers: ClassVar[bool] = True
@@ -272,7 +272,7 @@ PER_ARGUMENT = ("jvps", "self")  # the closure of the rule that jax (0.10) makes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class JvpRecipe(CustomRecipe):
+class JvpRecipe(JaxRecipe):
     """A `jax.custom_jvp` function."""
 
     @property
@@ -407,7 +407,7 @@ REFUSAL = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VjpRecipe(CustomRecipe):
+class VjpRecipe(JaxRecipe):
     """A `jax.custom_vjp` function."""
 
     def functions(self) -> tuple[Any, ...]:

@@ -111,7 +111,7 @@ _passing: ContextVar[Any] = ContextVar("multigrad_jax_passing", default=None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Called:
+class JaxCall:
     """One call of a custom function.
 
     Attributes:
@@ -187,7 +187,7 @@ def note(
     places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
     arrays = [leaves[i] for i in places]
     rest = tuple(None if i in places else leaf for i, leaf in enumerate(leaves))
-    bare = Called(function, tree, rest, places)
+    bare = JaxCall(function, tree, rest, places)
 
     def compute(*arrays: Tensor) -> Any:
         given, named = bare.arguments(arrays)
@@ -204,27 +204,27 @@ def note(
 
 
 @CALLED.def_abstract_eval
-def _describe(*_: Any, called: Called) -> Sequence[Any]:
+def _describe(*_: Any, called: JaxCall) -> Sequence[Any]:
     return called.avals
 
 
 @CALLED.def_impl
-def _compute(*arrays: Tensor, called: Called) -> list[Tensor]:
+def _compute(*arrays: Tensor, called: JaxCall) -> list[Tensor]:
     return called.run(*arrays)
 
 
-def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, called: Called) -> Any:
+def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, called: JaxCall) -> Any:
     # by the function's own rule, where jax differentiates while it traces
     return jax.jvp(called.run, list(primals), [ad.instantiate_zeros(t) for t in tangents])
 
 
-def _batch(arrays: Sequence[Tensor], axes: Sequence[Any], *, called: Called) -> Any:
+def _batch(arrays: Sequence[Tensor], axes: Sequence[Any], *, called: JaxCall) -> Any:
     # a call of a function whose gradient is this one's, mapped
     results = jax.tree.leaves(mapped(called, tuple(axes))(*arrays))
     return results, [0] * len(results)
 
 
-def mapped(called: Called, axes: tuple[Any, ...]) -> Any:
+def mapped(called: JaxCall, axes: tuple[Any, ...]) -> Any:
     """Return a custom function of the arrays of a call, mapped over an axis of each or none."""
 
     def run(*arrays: Tensor) -> list[Tensor]:
@@ -328,7 +328,7 @@ class WithOwnGradient:
 
 
 @dataclass(frozen=True, slots=True)
-class OfItself:
+class CustomFunctionStandIn:
     """A stand-in for a custom function within its own rules."""
 
     function: Any
@@ -338,10 +338,10 @@ class OfItself:
         return partial(call_itself, self.function, compute)
 
 
-def with_own_gradient(function: Any) -> WithOwnGradient | OfItself | None:
+def with_own_gradient(function: Any) -> WithOwnGradient | CustomFunctionStandIn | None:
     """Return the stand-in for a custom function; None if its gradient is its derivative anyway."""
     if is_recorded(function):
-        return OfItself(function)
+        return CustomFunctionStandIn(function)
     return None if is_jaxs_own(function) else own_gradient(function)
 
 
@@ -385,7 +385,7 @@ def intercept(kind: type) -> Interception:
                 noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
         own = with_own_gradient(self)
-        if isinstance(own, OfItself):
+        if isinstance(own, CustomFunctionStandIn):
             return own.around(primal_of(self))(*args, **kwargs)
         return primal_of(self)(*args, **kwargs) if own is None else own(*args, **kwargs)
 

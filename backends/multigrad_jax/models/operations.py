@@ -167,7 +167,7 @@ MODULES = (jax.nn, jnp, jax.lax)
 
 
 @dataclass(frozen=True, slots=True)
-class Called(Meant):
+class CalledOperation(Meant):
     """What one selector selects: a function or a primitive, by its name.
 
     Attributes:
@@ -179,7 +179,7 @@ class Called(Meant):
 
     code: tuple[str, int] | None = None
     is_primitive: bool = False
-    own: Called | None = None
+    own: CalledOperation | None = None
     inlined: Inlined | None = None
 
     def fits(self, equation: Any) -> bool:
@@ -237,7 +237,7 @@ def is_operation(selector: Any) -> bool:
     return hasattr(selector, "lower") and hasattr(selector, "trace")  # of jax.jit
 
 
-def find(selector: Any) -> Called:
+def find(selector: Any) -> CalledOperation:
     """Return the operation that a selector selects.
 
     Raises:
@@ -248,22 +248,22 @@ def find(selector: Any) -> Called:
         is_primitive = hasattr(core.primitives, f"{selector}_p")
         own = next((getattr(m, selector) for m in MODULES if hasattr(m, selector)), None)
         if is_primitive or own is None or not callable(own) or trace(own) is None:
-            return Called(selector, selector)
+            return CalledOperation(selector, selector)
         meant = find(own)
-        return Called(selector, selector, own=meant, inlined=meant.inlined)
+        return CalledOperation(selector, selector, own=meant, inlined=meant.inlined)
     if isinstance(selector, core.Primitive):
-        return Called(selector, selector.name, is_primitive=True)
+        return CalledOperation(selector, selector.name, is_primitive=True)
     if not callable(selector):
         raise no_operation(selector)
     name = getattr(selector, "__name__", None) or type(selector).__name__
     traced = trace(selector)
     if traced is None:
-        return Called(selector, name, source_of(selector))
+        return CalledOperation(selector, name, source_of(selector))
     if len(traced.eqns) == 1:
         function = name_of(traced.eqns[0])
         if function is None:
-            return Called(selector, traced.eqns[0].primitive.name, is_primitive=True)
-        return Called(selector, function, code_of(inner_of(traced.eqns[0])))
+            return CalledOperation(selector, traced.eqns[0].primitive.name, is_primitive=True)
+        return CalledOperation(selector, function, code_of(inner_of(traced.eqns[0])))
     # A restored call has no code of its function: it has that of the wrapper in `named`.
     found = inlined(selector, name)
     if found is None:
@@ -273,7 +273,7 @@ def find(selector: Any) -> Called:
             f"select one of these by name, or give the function a call of its own: "
             f"{name} = jax.jit({name})"
         )
-    return Called(selector, name, code_of_outlined(), inlined=found)
+    return CalledOperation(selector, name, code_of_outlined(), inlined=found)
 
 
 def code_of_outlined() -> tuple[str, int]:
@@ -301,7 +301,7 @@ def names_in(jaxpr: Any) -> Iterator[str]:
                 yield from names_in(inner)
 
 
-def hidden_in(jaxpr: Any, meant: Called, holder: str | None = None) -> str | None:
+def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> str | None:
     """Return the function with a custom derivative within which an operation is called."""
     for equation in jaxpr.eqns:
         if holder is not None and meant.fits(equation):
@@ -315,7 +315,7 @@ def hidden_in(jaxpr: Any, meant: Called, holder: str | None = None) -> str | Non
     return None
 
 
-def refuse_unmet(name: str, jaxpr: Any, missing: Sequence[Called]) -> None:
+def refuse_unmet(name: str, jaxpr: Any, missing: Sequence[CalledOperation]) -> None:
     meant = missing[0]
     said = meant.said
     holder = hidden_in(jaxpr, meant)

@@ -25,7 +25,7 @@ from multigrad.models.interpose import Following, check_fit, one_input, parts_of
 
 from .. import versions
 from ..walk import bind, called, jaxprs_of, walk
-from .operations import OWN_DERIVATIVE, Called, find, is_float, outline, refuse_unmet
+from .operations import OWN_DERIVATIVE, CalledOperation, find, is_float, outline, refuse_unmet
 from .relevance import composite_of, reads_layers, run
 
 Tensor = Any
@@ -175,26 +175,26 @@ class Rewriting:
     once.
     """
 
-    def __init__(self, rows: Sequence[tuple[Called, Any]]) -> None:
+    def __init__(self, rows: Sequence[tuple[CalledOperation, Any]]) -> None:
         self.rows = tuple(rows)
         found = [meant.inlined for meant, _ in rows if meant.inlined is not None]
         self.inlined = tuple(found)
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        self._holding: WeakKeyDictionary[Any, frozenset[Called]] = WeakKeyDictionary()
+        self._holding: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
 
-    def find(self, equation: Any) -> tuple[Called, Function] | None:
+    def find(self, equation: Any) -> tuple[CalledOperation, Function] | None:
         """Return the row that selects an equation, if any."""
         for row in self.rows:
             if row[0].fits(equation):
                 return row
         return None
 
-    def held(self, jaxpr: Any) -> frozenset[Called]:
+    def held(self, jaxpr: Any) -> frozenset[CalledOperation]:
         """Return the operations within a jaxpr that are selected and can be replaced."""
         known = self._holding.get(jaxpr)
         if known is None:
-            found: set[Called] = set()
+            found: set[CalledOperation] = set()
             for equation in self.outlined(jaxpr).eqns:
                 row = self.find(equation)
                 if row is not None and has_input(equation):
@@ -213,7 +213,7 @@ class Rewriting:
             known = self._outlined[jaxpr] = outline(jaxpr, self.inlined)
         return known
 
-    def held_by(self, equation: Any) -> frozenset[Called]:
+    def held_by(self, equation: Any) -> frozenset[CalledOperation]:
         return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
 
     def checked(
@@ -272,7 +272,7 @@ class Rewriting:
         return list(inside(self.run, equation, operands))
 
     def replace(
-        self, meant: Called, rule: Function, equation: Any, operands: list[Tensor]
+        self, meant: CalledOperation, rule: Function, equation: Any, operands: list[Tensor]
     ) -> list[Tensor]:
         """Return the result of an equation, with the rule's gradient."""
         refuse_differentiated(equation, meant.name)
@@ -331,7 +331,7 @@ def has_input(equation: Any) -> bool:
     return bool(floats) and any(map(is_float, equation.outvars))
 
 
-def input_of(meant: Called, equation: Any) -> int:
+def input_of(meant: CalledOperation, equation: Any) -> int:
     """Return the position of the operand that a rule acts on: the one of the result's shape."""
     if len(equation.outvars) != 1:
         raise RuleValueError(

@@ -75,7 +75,7 @@ def run(
             f"function {name!r} has no layer with a rule in composite {composite.name!r} (its "
             f"layers: {', '.join(kinds) or 'none'})"
         )
-    return Relevance(composite, layers, chosen).run(flat, [*closed.consts, *arguments, *state])
+    return RelevanceRun(composite, layers, chosen).run(flat, [*closed.consts, *arguments, *state])
 
 
 def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
@@ -89,7 +89,7 @@ def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
     return chosen
 
 
-class Relevance:
+class RelevanceRun:
     """One computation of a function with rules on its layers."""
 
     def __init__(self, composite: Composite, layers: Layers, chosen: dict[int, Any]) -> None:

@@ -13,8 +13,8 @@ import mlx.core as mx
 
 from multigrad.backend import GradientError
 
-from ..compile.checkpoint_regions import REGION, Region, seeded
-from ..compile.trace_dependencies import Kind, within
+from ..compile.checkpoint_regions import REGION, RecomputedRegion, seeded
+from ..compile.trace_dependencies import FrameKind, within
 from ..kernels.elementwise import is_floating
 from ..kernels.random import GENERATOR
 
@@ -26,7 +26,7 @@ def vjp(
     run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of arrays, and the map of cotangents to gradients."""
-    region, words = Region(), mx.random.state[0].tolist()
+    region, words = RecomputedRegion(), mx.random.state[0].tolist()
     outputs = region.first(run, inputs)
     places = [i for i, x in enumerate(inputs) if is_floating(x)]
 
@@ -90,7 +90,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     # The run may draw, and must not shift the program's own draws.
     state, reset = GENERATOR.get_state(), REGION.set(None)
     try:
-        with within(Kind.AT_ONCE):
+        with within(FrameKind.AT_ONCE):
             return run()
     finally:
         REGION.reset(reset)

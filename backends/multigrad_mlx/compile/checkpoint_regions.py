@@ -13,13 +13,13 @@ from typing import Any
 
 import mlx.core as mx
 
-from .trace_dependencies import Transformed
+from .trace_dependencies import TransformedFunction
 
 make_checkpointed = mx.checkpoint  # MLX's own, which is replaced below
 
 
 @dataclass(slots=True)
-class Region:
+class RecomputedRegion:
     """Code that runs again, with what its first run read besides its arguments.
 
     Attributes:
@@ -30,7 +30,7 @@ class Region:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
     keys: list[Any] = field(default_factory=list)
     repeated: int = -1
-    outer: Region | None = field(default_factory=lambda: REGION.get())
+    outer: RecomputedRegion | None = field(default_factory=lambda: REGION.get())
 
     def first(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a function, note the keys that it draws, and return its result."""
@@ -45,7 +45,7 @@ class Region:
         return self.context.copy().run(self._repeat, run, args, kwargs)
 
     def _repeat(self, run: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        REGION.set(Region(self.context, self.keys, 0, None))
+        REGION.set(RecomputedRegion(self.context, self.keys, 0, None))
         return run(*args, **kwargs)
 
     def key(self, draw: Callable[[], Any]) -> Any:
@@ -57,7 +57,7 @@ class Region:
         return self.keys[self.repeated - 1] if self.repeated <= len(self.keys) else draw()
 
 
-REGION: contextvars.ContextVar[Region | None] = contextvars.ContextVar(
+REGION: contextvars.ContextVar[RecomputedRegion | None] = contextvars.ContextVar(
     "multigrad_mlx_region", default=None
 )
 
@@ -82,7 +82,7 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
     """Return mx.checkpoint(fun), each call of which is one region."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        region, runs = Region(), 0
+        region, runs = RecomputedRegion(), 0
 
         def run(*args: Any, **kwargs: Any) -> Any:
             nonlocal runs
@@ -92,7 +92,7 @@ def checkpoint(fun: Callable[..., Any]) -> Callable[..., Any]:
 
         return make_checkpointed(run)(*args, **kwargs)
 
-    return Transformed(fun, call)
+    return TransformedFunction(fun, call)
 
 
 mx.checkpoint = checkpoint

@@ -19,8 +19,8 @@ from multigrad.backend import compilers
 
 from .trace_dependencies import (
     FRAME,
-    Kind,
-    Transformed,
+    FrameKind,
+    TransformedFunction,
     find_traced,
     frames,
     is_known,
@@ -36,7 +36,7 @@ make_compiled, make_mapped = mx.compile, mx.vmap
 export, make_exporter = mx.export_function, mx.exporter
 
 
-class Compiled:
+class CompiledFunction:
     def __init__(self, fun: Function, options: dict[str, Any]) -> None:
         self.fun, self.options = fun, options
         self.now = self.make()  # one tuple, so that threads see a function with its own set
@@ -64,7 +64,7 @@ class Compiled:
             return run(*args, **kwargs)
         if any(each.superseded for each in tuple(held)):
             self.now = run, held = self.make()
-        with within(Kind.COMPILED, held):
+        with within(FrameKind.COMPILED, held):
             result = run(*args, **kwargs)
         # If the trace existed already, outer traces were not told what it depends on.
         for frame in frames():
@@ -106,8 +106,8 @@ def compile(
     fun: Function, inputs: Any = None, outputs: Any = None, shapeless: bool = False
 ) -> Function:
     """Return mx.compile(fun), compiled anew when a name or number that it has read has changed."""
-    compiled = Compiled(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
-    return Transformed(fun, compiled.call)
+    compiled = CompiledFunction(fun, {"inputs": inputs, "outputs": outputs, "shapeless": shapeless})
+    return TransformedFunction(fun, compiled.call)
 
 
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
@@ -117,10 +117,10 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_known() or (is_tracing() and find_traced(leaves_of((args, kwargs))) is not None):
             return mapped(*args, **kwargs)
-        with within(Kind.AT_ONCE):
+        with within(FrameKind.AT_ONCE):
             return mapped(*args, **kwargs)
 
-    return Transformed(fun, call)
+    return TransformedFunction(fun, call)
 
 
 def leaves_of(arguments: Any) -> list[Any]:
@@ -132,7 +132,7 @@ def at_once(fun: Function) -> Function:
     """Return a function whose one trace, for a file, keeps the rules in force then."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with within(Kind.AT_ONCE):
+        with within(FrameKind.AT_ONCE):
             return fun(*args, **kwargs)
 
     return call
@@ -159,7 +159,7 @@ def jit(fn: Function, options: dict[str, Any]) -> Function:
 
     def make(run: Function) -> Function:
         def keyed(*args: Any) -> Any:
-            with within(Kind.KEYED):
+            with within(FrameKind.KEYED):
                 return run(*args)
 
         return make_compiled(keyed, **options)

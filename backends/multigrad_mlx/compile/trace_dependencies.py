@@ -23,7 +23,7 @@ from multigrad.backend import StaleTraceError, compilers
 Tensor = Any
 
 
-class Kind(Enum):
+class FrameKind(Enum):
     """The kind of a frame."""
 
     COMPILED = auto()  # a function of mx.compile, whose trace is kept
@@ -42,7 +42,7 @@ class Frame:
         open: how many `use` are entered within it and not left.
     """
 
-    kind: Kind
+    kind: FrameKind
     active: Any
     outer: Frame | None
     held: set[Any] = field(default_factory=set)
@@ -72,7 +72,7 @@ def frames() -> Iterator[Frame]:
 
 
 @contextmanager
-def within(kind: Kind, held: set[Any] | None = None) -> Iterator[None]:
+def within(kind: FrameKind, held: set[Any] | None = None) -> Iterator[None]:
     frame = Frame(kind, compilers.CURRENT.get(), FRAME.get(), set() if held is None else held)
     reset = FRAME.set(frame)
     try:
@@ -81,7 +81,7 @@ def within(kind: Kind, held: set[Any] | None = None) -> Iterator[None]:
         FRAME.reset(reset)
 
 
-class Transformed:
+class TransformedFunction:
     """The callable that a transformation returns; like MLX's own, it does not bind to an object."""
 
     def __init__(self, fun: Callable[..., Any], call: Callable[..., Any]) -> None:
@@ -160,7 +160,7 @@ def on_enter(token: str) -> Callable[[], None]:
         return functools.partial(leave, frame)
     if not is_tracing():
         return do_nothing
-    frame = Frame(Kind.ENTERED, compilers.CURRENT.get(), None, open=1)
+    frame = Frame(FrameKind.ENTERED, compilers.CURRENT.get(), None, open=1)
     reset = FRAME.set(frame)
     return lambda: FRAME.reset(reset)
 
@@ -180,9 +180,9 @@ def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> No
         StaleTraceError: `mx.compile` or `mx.vmap` would keep it.
     """
     for frame in frames():
-        if frame.kind in (Kind.KEYED, Kind.AT_ONCE) or frame.puts_in_force(scope):
+        if frame.kind in (FrameKind.KEYED, FrameKind.AT_ONCE) or frame.puts_in_force(scope):
             return
-        if frame.kind is Kind.COMPILED:
+        if frame.kind is FrameKind.COMPILED:
             raise StaleTraceError(READ)
     if x is None:
         tell(READ)
@@ -200,7 +200,7 @@ def on_depend(held: Any) -> None:
 
 def is_known() -> bool:
     """Return whether a frame around tells what is kept."""
-    return any(frame.kind is not Kind.ENTERED for frame in frames())
+    return any(frame.kind is not FrameKind.ENTERED for frame in frames())
 
 
 def refuse_kept_draw() -> None:
@@ -209,7 +209,7 @@ def refuse_kept_draw() -> None:
     Raises:
         StaleTraceError: it would draw the same numbers at each call.
     """
-    is_kept = any(frame.kind in (Kind.COMPILED, Kind.KEYED) for frame in frames())
+    is_kept = any(frame.kind in (FrameKind.COMPILED, FrameKind.KEYED) for frame in frames())
     if is_kept and is_tracing() and not is_traced(mx.random.state[0]):
         raise StaleTraceError(
             "a random rule without key= is compiled, and would draw the same at each call: pass "

@@ -113,7 +113,7 @@ DERIVATIVES = (mx.grad, mx.value_and_grad, mx.vjp, mx.jvp)
 DERIVES = "but a rule is the backward pass. Write the derivative out"
 
 
-def generators() -> tuple[random.Generator]:
+def generators() -> tuple[random.GlobalGenerator]:
     return (random.GENERATOR,)
 
 

@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CustomRecipe(importers.CodeRecipe):
+class MlxRecipe(importers.CodeRecipe):
     """The recipe of an `mx.custom_function`."""
 
     function: Any
@@ -112,7 +112,7 @@ def reads_outputs(backward: Function) -> bool:
     return any(name in word if isinstance(word, tuple) else name == word for word in words)
 
 
-def import_function(function: Any) -> CustomRecipe:
+def import_function(function: Any) -> MlxRecipe:
     """Return the recipe of an `mx.custom_function`.
 
     Raises:
@@ -139,7 +139,7 @@ def import_function(function: Any) -> CustomRecipe:
             f"the vjp of mx.custom_function {name!r} can be called with other arguments than MLX "
             "gives it: name the three of them, (primals, cotangents, outputs)"
         )
-    return CustomRecipe(function, forward, rules[0])
+    return MlxRecipe(function, forward, rules[0])
 
 
 def parameters_of(function: Function) -> Iterator[inspect.Parameter]:

@@ -116,24 +116,24 @@ def rotate_xor(x: Tensor, bits: int, y: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class State:
+class KeyState:
     """The key from which the next draw is made; each draw replaces it by another array."""
 
     key: Tensor
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, State) and other.key is self.key
+        return isinstance(other, KeyState) and other.key is self.key
 
     __hash__ = None  # type: ignore[assignment]
 
 
-class Generator:
+class GlobalGenerator:
     """The global generator of mlx.core.random, whose state may be an array of a trace."""
 
-    def get_state(self) -> State:
-        return State(mx.random.state[0])
+    def get_state(self) -> KeyState:
+        return KeyState(mx.random.state[0])
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: KeyState) -> None:
         """Restore a state that has values; the state of a trace stays."""
         if mx.random.state[0] is not state.key and not trace_dependencies.is_traced(state.key):
             # `mx.random.seed` makes the key of a seed out of its two words.
@@ -141,4 +141,4 @@ class Generator:
             mx.random.seed(high << 32 | low)
 
 
-GENERATOR = Generator()
+GENERATOR = GlobalGenerator()

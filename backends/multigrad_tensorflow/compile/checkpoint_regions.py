@@ -36,7 +36,7 @@ MOST_REGIONS = 4096
 
 
 @dataclass(slots=True)
-class Region:
+class RecomputedCall:
     """One call of a recomputed function, with the active rules of its first run."""
 
     # Its keyword arguments; held, so that no other dictionary gets the same id.
@@ -63,7 +63,7 @@ class Region:
         return self.drawn[position] if position < len(self.drawn) else draw()
 
 
-REGIONS: OrderedDict[int, Region] = OrderedDict()
+REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()
 # The tape of the run in which the innermost `use` was entered; it takes precedence over the
 # region's rules.
 INSIDE: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_tf_inside", default=None)
@@ -111,7 +111,7 @@ def rules_of_region() -> ActiveRules | None:
     return active
 
 
-def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
+def find_regions() -> tuple[list[dict[str, Any]], RecomputedCall | None, Any]:
     """Return the keys of the regions in their first run, and the region that runs again with its
     tape.
 
@@ -136,7 +136,7 @@ def find_regions() -> tuple[list[dict[str, Any]], Region | None, Any]:
     return first, None, None
 
 
-def find_again() -> Region | None:
+def find_again() -> RecomputedCall | None:
     return find_regions()[1] if may_be_recomputed() else None
 
 
@@ -189,7 +189,7 @@ def number_in_region(moving: Moving) -> float:
 
 def note(key: dict[str, Any], active: ActiveRules, noted: Noted) -> None:
     """Note a region in its first run, with its rules, numbers and names."""
-    REGIONS[id(key)] = Region(key, active, noted)
+    REGIONS[id(key)] = RecomputedCall(key, active, noted)
     # a region whose backward never runs is not reported: the oldest leaves
     if len(REGIONS) > MOST_REGIONS:
         REGIONS.popitem(last=False)

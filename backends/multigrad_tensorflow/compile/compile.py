@@ -276,7 +276,9 @@ def explain(holder: Any) -> str:
 
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return tf.function(fn), keyed by the rule in force, whose numbers are run-time arguments."""
-    keyed = compilers.key_runs(fn, "tensorflow", functools.partial(_Compiled, fn, options))
+    keyed = compilers.key_runs(
+        fn, "tensorflow", functools.partial(_CompiledByTensorflow, fn, options)
+    )
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -287,7 +289,7 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     return call
 
 
-class _Compiled(compilers.Run):
+class _CompiledByTensorflow(compilers.Run):
     """tf.function of the function under one rule."""
 
     def __init__(

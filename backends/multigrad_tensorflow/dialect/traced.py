@@ -55,7 +55,7 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
             if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
                 raise TypeError(f"it gives {other!r}, which is no tensor")
         with call.read_by("tensorflow"):
-            found = Run(graph, call.trace, find).results(inputs, call.given, outputs)
+            found = GraphRun(graph, call.trace, find).results(inputs, call.given, outputs)
     return optree.tree_unflatten(structure, found)
 
 
@@ -73,7 +73,7 @@ def stand_in(x: Any, described_as: tuple[Any, tf.DType]) -> tf.Tensor:
     return tf.constant(x.numpy(), dtype) if is_known else tf.compat.v1.placeholder(dtype, shape)
 
 
-class Run:
+class GraphRun:
     """Records the operations of a graph.
 
     Attributes:
@@ -146,7 +146,7 @@ class Run:
                 raise TypeError(f"it computes {op.type}, a branch on values")
             attribute = "then_branch" if taken else "else_branch"
         graph = self._graph._get_function(op.get_attr(attribute).name).graph
-        return Run(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
+        return GraphRun(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
 
     def _typed(self, op: tf.Operation, found: Sequence[Any]) -> list[Any]:
         """Return results in the graph's dtypes.

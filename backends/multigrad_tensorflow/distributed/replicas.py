@@ -48,7 +48,7 @@ def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwar
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Merged:
+class MergeCall:
     """The draws of a `merge_call`: the first replica's active rules, and the count of draws."""
 
     active: ActiveRules
@@ -63,7 +63,7 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 
     def merge(*args: Any, **kwargs: Any) -> Any:
         around.run(BRANCH.set, branch)
-        return around.run(fn, *args, **kwargs), Merged(active, branch)
+        return around.run(fn, *args, **kwargs), MergeCall(active, branch)
 
     result, merged = pause_to_merge(context, merge, args, kwargs)
     # each replica counts on after the draws of the merged call

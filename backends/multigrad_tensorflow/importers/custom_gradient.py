@@ -46,14 +46,14 @@ PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
 
 @dataclass(slots=True)
-class Recording:
+class SymbolicRun:
     """One run of a function on symbolic values."""
 
     function: Callable[..., Any]
     given: Any
 
 
-RECORDING: contextvars.ContextVar[tuple[Recording, ...]] = contextvars.ContextVar(
+RECORDING: contextvars.ContextVar[tuple[SymbolicRun, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_recording", default=()
 )
 
@@ -88,7 +88,7 @@ class TensorflowRecipe(CodeRecipe):
 
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         # Functions are captured here that may call the decorated function itself.
-        recording = Recording(self.function, (args, kwargs))
+        recording = SymbolicRun(self.function, (args, kwargs))
         given: Any = args
         if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
             raise trace.error(
@@ -164,11 +164,11 @@ def import_function(f: Any) -> TensorflowRecipe:
 
 
 @dataclass(frozen=True, slots=True)
-class OfItself:
+class DecoratedStandIn:
     """A stand-in for a decorated function within itself."""
 
     function: Any
-    recording: Recording
+    recording: SymbolicRun
 
     def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function to run in its place, given one that computes the primal."""
@@ -181,11 +181,11 @@ class OfItself:
         return call
 
 
-def with_own_gradient(f: Any) -> Function | OfItself | None:
+def with_own_gradient(f: Any) -> Function | DecoratedStandIn | None:
     """Return the stand-in for a decorated function during another's capture, if it needs one."""
     for recording in reversed(RECORDING.get()):
         if is_same(f._f, recording.function):
-            return OfItself(f, recording)
+            return DecoratedStandIn(f, recording)
     try:
         return find_imported(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
@@ -218,7 +218,7 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
     own = with_own_gradient(self)
-    if isinstance(own, OfItself):
+    if isinstance(own, DecoratedStandIn):
         own = own.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
     return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
 

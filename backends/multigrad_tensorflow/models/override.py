@@ -56,7 +56,7 @@ class _Thread(threading.local):
     """
 
     def __init__(self) -> None:
-        self.acting: list[Acting] = []
+        self.acting: list[OverrideRules] = []
         self.is_busy = False
         self.latest: Tensor = None
 
@@ -66,17 +66,17 @@ THREAD = _Thread()
 _changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
-class Acting:
+class OverrideRules:
     """The rules of one `override`, and the copies of functions that were traced for them."""
 
-    def __init__(self, name: str, rows: Sequence[tuple[Called, Any]]) -> None:
+    def __init__(self, name: str, rows: Sequence[tuple[CalledOp, Any]]) -> None:
         self.name = name
         self.rows = tuple(rows)
         self.by_type = {meant.name: (meant, rule) for meant, rule in rows if meant.cell is None}
         self.by_cell = {
             id(meant.cell): (meant, rule) for meant, rule in rows if meant.cell is not None
         }
-        self.met: set[Called] = set()
+        self.met: set[CalledOp] = set()
         self.names: set[str] = set()
         self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -136,7 +136,7 @@ def on_op(
 
 
 def on_result(
-    row: tuple[Called, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
+    row: tuple[CalledOp, Function], inputs: Any, output: Tensor, again: Callable[..., Tensor]
 ) -> Tensor:
     """Return the result of an op, with the rule's gradient."""
     meant, rule = row
@@ -162,7 +162,7 @@ def make_again(graph: Any, type_: str, attrs: Any, dtype: Any, inputs: list[Tens
     return results[0]
 
 
-def refuse_recomputed(acting: Acting, operation: str) -> None:
+def refuse_recomputed(acting: OverrideRules, operation: str) -> None:
     """Raise for an operation that will run again in backward, without the override."""
     caller = sys._getframe() if may_be_recomputed() else None
     while caller is not None and caller.f_code is not CALL:
@@ -194,7 +194,7 @@ def has_input(inputs: Sequence[Any], output: Any) -> bool:
     return is_float(output) and any(map(is_float, inputs))
 
 
-def input_of(meant: Called, inputs: Sequence[Any], output: Tensor) -> int:
+def input_of(meant: CalledOp, inputs: Sequence[Any], output: Tensor) -> int:
     """Return the position of the input that a rule acts on: the one of the result's shape."""
     floats = [i for i, x in enumerate(inputs) if is_float(x) and not is_constant(x)]
     shape = output.shape.as_list() if output.shape.rank is not None else None
@@ -251,7 +251,7 @@ def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., 
 
 
 def _call(
-    acting: Acting, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
+    acting: OverrideRules, cell: CellType, function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Tensor:
     meant, rule = acting.by_cell[id(cell)]
     given = [*args, *kwargs.values()]
@@ -303,7 +303,7 @@ INTERCEPTIONS = (
 )
 
 
-def unchanged(graph: Any, acting: Acting) -> str | None:
+def unchanged(graph: Any, acting: OverrideRules) -> str | None:
     """Return a selected op without a rule on it, in a graph or a nested one."""
     changed = _changed.get(graph, ())
     for op in graph.get_operations():
@@ -326,8 +326,8 @@ def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Ca
     parts = parts_of(rules)
     meant = [find(part) for part, _ in parts]
 
-    def make(found: Sequence[Any]) -> Acting:
-        return Acting(name_of(function), list(zip(meant, found, strict=True)))
+    def make(found: Sequence[Any]) -> OverrideRules:
+        return OverrideRules(name_of(function), list(zip(meant, found, strict=True)))
 
     acting = Following([rule for _, rule in parts], make)
 
@@ -345,7 +345,7 @@ def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Ca
     return overridden
 
 
-def call_within(acting: Acting, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def call_within(acting: OverrideRules, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     with acting.on():
         outputs = function(*args, **kwargs)
     acting.check()
@@ -363,7 +363,7 @@ HOLDERS = ("dispatch_target", "op", "fn")
 
 
 @dataclass(frozen=True, slots=True)
-class Called(Meant):
+class CalledOp(Meant):
     """What a selector means: the type of an op, or a function by its name.
 
     Attributes:
@@ -374,7 +374,7 @@ class Called(Meant):
     cell: CellType | None = field(default=None, compare=False)
 
 
-def find(selector: Any) -> Called:
+def find(selector: Any) -> CalledOp:
     """Return the operation that a selector selects.
 
     Raises:
@@ -384,7 +384,7 @@ def find(selector: Any) -> Called:
     if isinstance(selector, str):
         type_ = "".join(part[:1].upper() + part[1:] for part in selector.split("_"))
         if hasattr(tf.raw_ops, type_):
-            return Called(selector, type_)
+            return CalledOp(selector, type_)
         function = next(
             (getattr(room, selector) for room in ROOMS if hasattr(room, selector)), None
         )
@@ -397,20 +397,20 @@ def find(selector: Any) -> Called:
     return _of_function(selector, selector)
 
 
-def _of_function(selector: Any, function: Callable[..., Any]) -> Called:
+def _of_function(selector: Any, function: Callable[..., Any]) -> CalledOp:
     name = getattr(function, "__name__", type(function).__name__)
     types = types_made(function)
     if len(types) == 1:
-        return Called(selector, types[0])
+        return CalledOp(selector, types[0])
     if not types and hasattr(tf.raw_ops, name):
-        return Called(selector, name)
+        return CalledOp(selector, name)
     cell = target_of(function)
     if cell is None:
         made = f" ({', '.join(sorted(set(types)))})" if types else ""
         raise RuleValueError(
             f"{name!r} is not a single operation of TensorFlow{made}: select its ops by name"
         )
-    return Called(selector, name, cell)
+    return CalledOp(selector, name, cell)
 
 
 def types_made(function: Callable[..., Any]) -> list[str]:

@@ -51,7 +51,7 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> type[Function]:
     # Profiles and the node of a gradient show the public name.
     native.eager._backward_cls.__name__ = native._backward_cls.__name__
     native.prepare = namespace.get(f"{name}_prepare")
-    native.constants = None if native.prepare is None else Constants(native.prepare, emitted)
+    native.constants = None if native.prepare is None else PreparedNumbers(native.prepare, emitted)
     if emitted.derivative.dual is not None and not emitted.derivative.pushes:
         native.jvp = staticmethod(refusing(emitted.derivative.dual))
     # Read by calls on DTensors and in forward mode.
@@ -181,7 +181,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
             return transformed(x, *values)
         if x.numel() >= fusing.least:
             return fusing.apply((x,), values)
-        # `Constants.of`, inlined, as every application of an activation comes here.
+        # `PreparedNumbers.of`, inlined, as every application of an activation comes here.
         for value in values:
             if type(value) is not float:
                 return eager(x, prepare(as_number, *values))
@@ -248,7 +248,7 @@ def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], 
     return apply if prepare is None else apply_prepared
 
 
-class Constants:
+class PreparedNumbers:
     """The prepared numbers of a Function's previous call.
 
     `known` is (numbers, whether 0.0 is among them, dtype, whether on the CPU, prepared numbers):

@@ -82,7 +82,7 @@ def call_batch(
 # --- under transforms -----------------------------------------------------------------------------
 
 
-class Transformed(Function):
+class TransformedGuest(Function):
     """Runs a guest under transforms; compiled code names it by its number."""
 
     @staticmethod
@@ -110,7 +110,7 @@ class Transformed(Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, guest: Guest | int, *tensors: Tensor) -> Any:
         def call(given: Sequence[Tensor]) -> Sequence[Tensor]:
-            return Transformed.apply(guest, *given)
+            return TransformedGuest.apply(guest, *given)
 
         groups = [(tensors, in_dims[1:])]
         outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
@@ -206,7 +206,7 @@ def register_operators() -> None:
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Call a guest; its gradient flows back through torch's autograd."""
     if transforms_active():
-        return Transformed.apply(guest, *tensors)
+        return TransformedGuest.apply(guest, *tensors)
     if any(x.is_meta for x in tensors):
         outputs = []
         for shape, dtype in guest.infer([kind_of(x) for x in tensors]):
@@ -264,7 +264,7 @@ class Bridged(Function):
         if torch.is_grad_enabled():
             carried = [c for c, carries in zip(cotangents, ctx.carries, strict=True) if carries]
             return tuple(
-                None if g is None else Once.apply(ctx.guest, g, *inputs, *carried)
+                None if g is None else OnceDifferentiable.apply(ctx.guest, g, *inputs, *carried)
                 for g in gradients
             )
         return tuple(gradients)
@@ -274,7 +274,7 @@ class Bridged(Function):
         raise ctx.guest.refusal("has no forward mode")
 
 
-class Once(Function):
+class OnceDifferentiable(Function):
     """The identity on a gradient that depends on tensors in an unknown way; has no derivative."""
 
     @staticmethod

@@ -15,7 +15,7 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.functions.calls.gradients import pull_delivering
 
-from ..distributed.tensors import Layout, is_distributed, lay_out, layout_of, refuse_odd
+from ..distributed.tensors import ShardLayout, is_distributed, lay_out, layout_of, refuse_odd
 from ..state import tracing_state, transforms_active
 from .attach import is_pushing, warn_of_trace
 from .vjp import list_nodes
@@ -69,7 +69,7 @@ def attach(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ..
 
 
 def _apply_once(
-    run: Run, tensors: tuple[Tensor, ...], name: str, layouts: Sequence[Layout | None]
+    run: Run, tensors: tuple[Tensor, ...], name: str, layouts: Sequence[ShardLayout | None]
 ) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         outputs, pull, undifferentiable = run(*tensors)
@@ -147,7 +147,7 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
     # Under a transform backward runs the function again on saved inputs, so that any order works.
     marked: tuple[int, ...] = ()
 
-    class NativeFunction(Function):
+    class DerivedFunction(Function):
         generate_vmap_rule = True
 
         @staticmethod
@@ -168,6 +168,6 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
         def jvp(ctx: Any, *tangents: Tensor) -> Any:
             raise NotImplementedError(f"{name!r} runs as written, {PUSHES_NOTHING}")
 
-    NativeFunction.__name__ = name
-    outputs = NativeFunction.apply(*tensors)
+    DerivedFunction.__name__ = name
+    outputs = DerivedFunction.apply(*tensors)
     return tuple(y.detach() if i in marked else y for i, y in enumerate(outputs))

@@ -232,7 +232,7 @@ class MultiLevelSpikeCount(SurrogateFunctionBase):
 # --- the functions beside the classes -------------------------------------------------------------
 
 
-class AppliedFunction:
+class SpikingjellyFunction:
     """A surrogate as SpikingJelly's functions apply it: `atan.apply(x, 2.0)`."""
 
     def __init__(self, surrogate: type[Surrogate]) -> None:
@@ -247,23 +247,23 @@ class AppliedFunction:
         return self.surrogate.backward(grad_output, x, *params), *[None] * len(params)
 
 
-piecewise_quadratic = AppliedFunction(PiecewiseQuadratic)
-piecewise_exp = AppliedFunction(PiecewiseExp)
-sigmoid = AppliedFunction(Sigmoid)
-soft_sign = AppliedFunction(SoftSign)
-super_spike = AppliedFunction(SuperSpike)
-atan = AppliedFunction(ATan)
-nonzero_sign_log_abs = AppliedFunction(NonzeroSignLogAbs)
-erf = AppliedFunction(Erf)
-piecewise_leaky_relu = AppliedFunction(PiecewiseLeakyReLU)
-squarewave_fourier_series = AppliedFunction(SquarewaveFourierSeries)
-s2nn = AppliedFunction(S2NN)
-q_pseudo_spike = AppliedFunction(QPseudoSpike)
-leaky_k_relu = AppliedFunction(LeakyKReLU)
-fake_numerical_gradient = AppliedFunction(FakeNumericalGradient)
-log_tailed_relu = AppliedFunction(LogTailedReLU)
-deterministic_pass = AppliedFunction(DeterministicPass)
-rect = AppliedFunction(Rect)
+piecewise_quadratic = SpikingjellyFunction(PiecewiseQuadratic)
+piecewise_exp = SpikingjellyFunction(PiecewiseExp)
+sigmoid = SpikingjellyFunction(Sigmoid)
+soft_sign = SpikingjellyFunction(SoftSign)
+super_spike = SpikingjellyFunction(SuperSpike)
+atan = SpikingjellyFunction(ATan)
+nonzero_sign_log_abs = SpikingjellyFunction(NonzeroSignLogAbs)
+erf = SpikingjellyFunction(Erf)
+piecewise_leaky_relu = SpikingjellyFunction(PiecewiseLeakyReLU)
+squarewave_fourier_series = SpikingjellyFunction(SquarewaveFourierSeries)
+s2nn = SpikingjellyFunction(S2NN)
+q_pseudo_spike = SpikingjellyFunction(QPseudoSpike)
+leaky_k_relu = SpikingjellyFunction(LeakyKReLU)
+fake_numerical_gradient = SpikingjellyFunction(FakeNumericalGradient)
+log_tailed_relu = SpikingjellyFunction(LogTailedReLU)
+deterministic_pass = SpikingjellyFunction(DeterministicPass)
+rect = SpikingjellyFunction(Rect)
 
 piecewise_quadratic_backward = piecewise_quadratic.gradients
 piecewise_exp_backward = piecewise_exp.gradients

@@ -34,12 +34,12 @@ from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
 from multigrad.trace.assertions import AUTOCAST
-from multigrad.trace.scope.draws import Draws
+from multigrad.trace.scope.draws import KeySource
 from multigrad.trace.scope.lookups import Telling, is_read
 from multigrad.trace.scope.schedule_values import Moving, settle
 from multigrad.trace.trace import NeedsConcrete
 
-from ..attach.host import Transformed, number_guest
+from ..attach.host import TransformedGuest, number_guest
 from ..dialect import introspection
 from ..dynamo import at_import
 from ..export import asks_for_operators, register
@@ -106,7 +106,7 @@ class Question(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CompiledCall:
     """A call in compiled code.
 
     Attributes:
@@ -129,7 +129,7 @@ class Call:
 
 def call_of_activation(
     activation: Activation, in_force: RuleInForce | None, described: Any, token: str
-) -> Call:
+) -> CompiledCall:
     """Return `f(tin, n, *hidden)` for an activation under the rule in force.
 
     Raises:
@@ -196,7 +196,7 @@ def call_of_activation(
 
 def operator_of_activation(
     activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
-) -> Call:
+) -> CompiledCall:
     """Return an activation's operator under the rule in force, with its numbers as literals."""
     function = put_under(in_force.specialization, activation.forward)
     values = tuple(map(settle, in_force.values))
@@ -228,7 +228,7 @@ def has_static_numbers(in_force: RuleInForce) -> bool:
     return any(fact.startswith("param:") for fact in specialization.facts)
 
 
-def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> Call:
+def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> CompiledCall:
     """Return calls of a rule that runs as written, with its params' tensors at each call."""
     backend, fixed = load_backend("torch"), in_force.values
     every = given.stop - given.start == len(fixed)
@@ -239,17 +239,17 @@ def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str)
         return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
     # Dynamo (torch 2.13) reads plain functions and tensors, so `call` is a closure, no object.
-    return Call(call, call, kind, tensors=tensors_in(in_force))
+    return CompiledCall(call, call, kind, tensors=tensors_in(in_force))
 
 
-def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> Call:
+def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return function(tin if passes_gradient else tin.detach())
 
     def call_in_graph(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return call(tin, n)
 
-    return Call(call, call_in_graph)
+    return CompiledCall(call, call_in_graph)
 
 
 def fold_in_from(key: torch.Tensor, start: torch.Tensor, n: int) -> torch.Tensor:
@@ -270,7 +270,7 @@ def register_operator() -> None:
 # --- Functions -----------------------------------------------------------------------------------
 
 
-def call_of_function(function: Function, described: Any) -> Call:
+def call_of_function(function: Function, described: Any) -> CompiledCall:
     """Return `f(*tensors)` for a Function.
 
     Raises:
@@ -327,16 +327,16 @@ def emit_outputs(variant: Variant) -> Callable[..., Any]:
     return emit_assembly(variant.outputs, variant.fixed, len(variant.graphs.cotangents) == 1)
 
 
-def call_of_guest(guest: Any) -> Call:
+def call_of_guest(guest: Any) -> CompiledCall:
     number = number_guest(guest)
 
     def call(*tensors: Tensor) -> Any:
         return torch.ops.multigrad.run_guest.default(number, list(tensors))
 
     def call_in_graph(*tensors: Tensor) -> Any:
-        return Transformed.apply(number, *tensors)
+        return TransformedGuest.apply(number, *tensors)
 
-    return Call(call, call_in_graph, assemble=emit_assembly(guest.nesting, {}, False))
+    return CompiledCall(call, call_in_graph, assemble=emit_assembly(guest.nesting, {}, False))
 
 
 def reads(function: Function) -> bool:
@@ -450,7 +450,7 @@ def write(number: Any) -> str:
     return repr(number) if math.isfinite(number) else f"float({str(number)!r})"
 
 
-def draw(draws: Draws, words: list[str]) -> dict[str, Any]:
+def draw(draws: KeySource, words: list[str]) -> dict[str, Any]:
     """Add the source of a key to `words`; return the names that it uses."""
     if draws.counter is None:
         words.append("draw_key()")
@@ -467,7 +467,7 @@ def emit_call(
     taken: Sequence[str],
     *,
     is_uncast: bool = False,
-) -> Call:
+) -> CompiledCall:
     """Return calls of the lowered class.
 
     The class gets and returns copies of the tensors that it keeps: a compiler does not notice
@@ -504,7 +504,7 @@ def emit_call(
         {"Native": each, "apply": uncast(each.apply), **names} for each in (native.eager, native)
     ]
     plain, in_graph = _named_calls(source, native.__name__, namespaces)
-    return Call(plain, in_graph)
+    return CompiledCall(plain, in_graph)
 
 
 def uncast(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -532,11 +532,11 @@ def _named_calls(
 
 def emit_operator(
     function: Function, variant: Variant, words: Sequence[str], taken: Sequence[str]
-) -> Call:
+) -> CompiledCall:
     """Return calls of torch's operator for a variant; `words` is the source of its numbers."""
     operator = as_operator(function, variant)
     registered = register(operator)
     given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
     source = f"def call({', '.join(taken)}):\n    return operator({given})\n"
     plain, in_graph = _named_calls(source, operator.name, [{"operator": registered}] * 2)
-    return Call(plain, in_graph, OPERATOR)
+    return CompiledCall(plain, in_graph, OPERATOR)

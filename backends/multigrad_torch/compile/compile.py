@@ -27,7 +27,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
 from multigrad.trace.assertions import MISSING, TWICE
-from multigrad.trace.scope.draws import Draws
+from multigrad.trace.scope.draws import KeySource
 from multigrad.trace.scope.lookups import all_at_present
 from multigrad.trace.trace import Value
 
@@ -43,7 +43,7 @@ from .calls import (
     OPERATOR,
     OWN,
     READS,
-    Call,
+    CompiledCall,
     Question,
     call_of_activation,
     call_of_function,
@@ -52,7 +52,7 @@ from .calls import (
     reads,
     serial,
 )
-from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, Applied, Cell, check_mirror
+from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, ApplicationCount, Cell, check_mirror
 
 Tensor: TypeAlias = Any
 # Prefixes of the answers of `prepare`: compiled code reads the Function's own class; it cannot
@@ -72,13 +72,13 @@ MISREAD = frozenset((MISSING, TWICE))
 NAMES: dict[Any, str] = {}
 
 
-class Calls:
+class CallNamespace:
     """A namespace of calls. Dynamo guards each attribute, but of a dict only the first keys."""
 
 
-CALLS = Calls()
+CALLS = CallNamespace()
 # Tensors of OWN calls, by the call's name: inputs of the graph, so that writes in place are seen.
-TENSORS = Calls()
+TENSORS = CallNamespace()
 
 
 def is_exporting() -> bool:
@@ -328,7 +328,7 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     return keep(key, call)
 
 
-def keep(key: Any, call: Call) -> str:
+def keep(key: Any, call: CompiledCall) -> str:
     """Store a call under what it depends on, and return its name."""
     if len(NAMES) >= MOST_NAMES:
         # All three together: a name without its call would be an AttributeError in traced code.
@@ -444,7 +444,7 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class HiddenRule:
     """A rule in force as compiled code sees it: two tokens, and the tensors that they leave out."""
 
     token: str
@@ -453,7 +453,7 @@ class Hidden:
     tensors: tuple[Tensor, Tensor, Tensor]
 
 
-def hide(in_force: RuleInForce | None) -> Hidden:
+def hide(in_force: RuleInForce | None) -> HiddenRule:
     """Return the rule in force with its numbers and key as tensors."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
@@ -468,13 +468,13 @@ def hide(in_force: RuleInForce | None) -> Hidden:
             token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return Hidden(token, exact, (packed, words, torch.tensor(start, device="cpu")))
+    return HiddenRule(token, exact, (packed, words, torch.tensor(start, device="cpu")))
 
 
 @contextmanager
-def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
+def mirroring(active: ActiveRules, hidden: HiddenRule) -> Iterator[None]:
     """Mirror a rule with hidden numbers; its counter ends where eager code would leave it."""
-    in_force, applied = active.activations, Applied()
+    in_force, applied = active.activations, ApplicationCount()
     before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
@@ -483,7 +483,7 @@ def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
         if in_force is not None and in_force.counter is not None:
             # Eager code after a graph break continues the count of compiled code.
             counter = SharedCounter(in_force.counter.count, applied)
-            inner = RuleInForce(in_force.bound_rule, Draws(in_force.key, counter))
+            inner = RuleInForce(in_force.bound_rule, KeySource(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
         MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
         MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
@@ -498,7 +498,7 @@ def mirroring(active: ActiveRules, hidden: Hidden) -> Iterator[None]:
 class SharedCounter:
     """Counts applications in eager code and compiled code together."""
 
-    def __init__(self, start: int, applied: Applied) -> None:
+    def __init__(self, start: int, applied: ApplicationCount) -> None:
         self.start = start
         self.applied = applied
 

@@ -38,17 +38,17 @@ class Mirror(threading.local):
         self.exact = ""  # under xg.jit, with the numbers
         self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
         self.tensors: tuple[Any, ...] = ()  # those among the params of the rule in force
-        self.applied = Applied()
+        self.applied = ApplicationCount()
 
 
-class Applied:
+class ApplicationCount:
     """How many applications under a hidden key have been made in the current call."""
 
     def __init__(self) -> None:
         self.number = 0
 
 
-class Epoch:
+class EpochText:
     """The registry's epoch as text, the same on all threads."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Epoch:
 
 MIRROR = Mirror()
 _filling = make_lock()
-EPOCH = Epoch()
+EPOCH = EpochText()
 
 
 def on_enter(token: str) -> Callable[[], None]:

@@ -65,7 +65,7 @@ def call_itself(module: Module, /, *args: Any, **kwargs: Any) -> Any:
     return (module._call_impl if compiled is None else compiled)(*args, **kwargs)
 
 
-class Called:
+class CallHook:
     """Replaces the attribute that `Module.__call__` reads first, to intercept calls.
 
     Replacing `__call__` itself makes Python search the 300 classes of modules, twice: 60 us.
@@ -78,7 +78,7 @@ class Called:
         vars(module)[COMPILED] = compiled
 
 
-class Made:
+class InitHook:
     """Replaces an attribute that `Module.__init__` sets first, to note new modules.
 
     Replacing `__init__` itself makes Python search the 400 classes of modules, twice: 18 us.
@@ -99,4 +99,6 @@ def set_state(self: Module, state: Any) -> None:
     COPY(self, state)
 
 
-INTERCEPTION = Interception(Module, COMPILED, Called(), **{SET: Made(), "__setstate__": set_state})
+INTERCEPTION = Interception(
+    Module, COMPILED, CallHook(), **{SET: InitHook(), "__setstate__": set_state}
+)

@@ -36,7 +36,7 @@ def is_distributed(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     mesh: Any
     placements: tuple[Any, ...]
     shape: torch.Size
@@ -48,8 +48,8 @@ class Layout:
         return x if x.placements == wanted else x.redistribute(self.mesh, wanted)
 
 
-def layout_of(x: Tensor) -> Layout:
-    return Layout(x.device_mesh, tuple(x.placements), x.shape, tuple(x.stride()))
+def layout_of(x: Tensor) -> ShardLayout:
+    return ShardLayout(x.device_mesh, tuple(x.placements), x.shape, tuple(x.stride()))
 
 
 def whole_placement(placement: Any) -> Any:
@@ -254,7 +254,7 @@ def on_whole(native: Any) -> Any:
     return OnWhole
 
 
-def lay_out(x: Tensor, layout: Layout | None) -> Tensor:
+def lay_out(x: Tensor, layout: ShardLayout | None) -> Tensor:
     """Redistribute a DTensor to a layout if there is one; any other tensor unchanged."""
     return x if layout is None or not is_distributed(x) else layout.lay_out(x)
 

@@ -151,7 +151,7 @@ def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
     return max((each.note_at(era) for each in forwards), key=itemgetter(0))[1]
 
 
-class Mark:
+class EraMark:
     """A hook on an output: backward has reached the forwards of an era."""
 
     def __init__(self, era: int) -> None:
@@ -170,7 +170,7 @@ def mark_outputs(module: nn.Module, inputs: Any, outputs: Any) -> None:
     """Tie a module's outputs to the rules of its forward, which has just ended."""
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return
-    mark = Mark(era_of(all_at_present(CURRENT.get())))
+    mark = EraMark(era_of(all_at_present(CURRENT.get())))
     for output in pytree.tree_leaves(outputs):
         if isinstance(output, torch.Tensor) and output.grad_fn is not None:
             output.register_hook(mark)

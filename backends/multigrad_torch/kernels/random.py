@@ -359,7 +359,7 @@ def uniform_blocks(
 
 def find_native(
     key: Tensor, shape: Sequence[int], device: torch.device
-) -> tuple[core.Kernels, core.Layout] | None:
+) -> tuple[core.DrawKernels, core.DrawLayout] | None:
     """Return the compiled functions and the layout of a draw; None where torch's own code draws."""
     if device.type != "cpu" or not is_plain():
         return None

@@ -18,8 +18,8 @@ from multigrad.models.handle import Attachment, Row, named
 from multigrad.models.interpose import (
     MOST_NAMES,
     Choice,
-    Function,
     Given,
+    HeldFunction,
     Layer,
     OperationChoice,
     choose,
@@ -109,7 +109,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
     for choice in choices:
         layer, rule = choice.layer.layer, choice.rule
         name = choice.layer.names[0]
-        if isinstance(layer, Function):
+        if isinstance(layer, HeldFunction):
             plan.append((over_function(name, layer, rule), layer.layer, name))
             continue
         refuse_scripted(name, layer)
@@ -129,7 +129,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     return [
         Layer(
             tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
-            Function(layer.layer, attribute, value),
+            HeldFunction(layer.layer, attribute, value),
         )
         for layer in layers
         for attribute, value in vars(layer.layer).items()
@@ -140,7 +140,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     ]
 
 
-def over_function(name: str, function: Function, rule: Any) -> FunctionActing:
+def over_function(name: str, function: HeldFunction, rule: Any) -> FunctionActing:
     """Return an object that applies a rule to a function held by a module.
 
     Raises:

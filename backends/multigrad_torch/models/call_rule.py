@@ -247,7 +247,7 @@ def reads(node: Any, x: Tensor) -> bool:
 
 # --- rules that read what a layer holds, on the calls that are that layer -------------------------
 @dataclass(frozen=True, slots=True)
-class Merging:
+class MergedCall:
     """A layer's call and output, for a batch normalization that is merged with it."""
 
     call: CallOfLayer
@@ -327,7 +327,7 @@ class WeightRule:
         # clone.
         result = function(*inputs, *taken.params, given).clone().reshape(shape)
         if self.merges:
-            setattr(result, MERGES, Merging(taken, out, version_of(result)))
+            setattr(result, MERGES, MergedCall(taken, out, version_of(result)))
         return result
 
 

@@ -52,7 +52,7 @@ HARDTANH, LIMITS = "hardtanh", (0.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownFunction:
     """A function of torch that a mode reacts to.
 
     Attributes:
@@ -68,14 +68,14 @@ class Known:
     inplace_at: int = 99
 
 
-def know(name: str, function: Any) -> Known:
+def know(name: str, function: Any) -> KnownFunction:
     own = function.__name__
     writes = own.endswith("_") and not own.endswith("__")
     writes = writes or (own.startswith("__i") and own != "__invert__")
     code = getattr(function, "__code__", None)
     taken = code.co_varnames[: code.co_argcount] if code is not None else ()
     at = taken.index("inplace") if "inplace" in taken else 99
-    return Known(name, writes=writes, inplace_at=at)
+    return KnownFunction(name, writes=writes, inplace_at=at)
 
 
 class OperationMode(TorchFunctionMode):
@@ -106,13 +106,15 @@ class OperationMode(TorchFunctionMode):
         self.key = f"operations_{next(SERIALS)}"
         MODES[self.key] = self
         self.table = self._tabulate()
-        by_name = [Known(name, writes=writes) for name in self.rules for writes in (False, True)]
+        by_name = [
+            KnownFunction(name, writes=writes) for name in self.rules for writes in (False, True)
+        ]
         self.rows = {str(i): row for i, row in enumerate({*self.table.values(), *by_name})}
         self.row_names = {row: key for key, row in self.rows.items()}
         let_dynamo_dispatch(self.table)
 
-    def _tabulate(self) -> dict[Any, Known]:
-        table: dict[Any, Known] = {}
+    def _tabulate(self) -> dict[Any, KnownFunction]:
+        table: dict[Any, KnownFunction] = {}
         names = set(self.rules)
         if "relu6" in names:
             # A call of hardtanh may be a relu6, depending on its limits.
@@ -124,7 +126,7 @@ class OperationMode(TorchFunctionMode):
             for packet, *overloads in overloaded(name):
                 table |= dict.fromkeys([packet, *overloads], know(name, packet))
         for function in functions_calling(names):
-            table[function] = Known("", through=see_through(function))
+            table[function] = KnownFunction("", through=see_through(function))
         return table
 
     def __torch_function__(
@@ -235,7 +237,7 @@ def note_seen(key: str, function: Any) -> str:
     mode, name = MODES[key], name_operation(function)
     known = mode.table.get(function)
     if known is None and name in mode.rules:
-        known = Known(name, writes=know(name, function).writes)
+        known = KnownFunction(name, writes=know(name, function).writes)
     if known is None and mode.seen is not None:
         mode.seen.add(name)
     return "" if known is None else mode.row_names[known]

@@ -47,7 +47,7 @@ Print = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditRequest:
     """The options of an audit, the same for every target.
 
     Attributes:
@@ -67,7 +67,7 @@ class Asked:
 
 def audit_targets(
     targets: Sequence[str],
-    asked: Asked,
+    asked: AuditRequest,
     *,
     as_json: bool = False,
     junit: Path | None = None,
@@ -123,7 +123,7 @@ class Watched:
 
 
 def _audit_all(
-    watched: Watched, target: str, asked: Asked, is_alone: bool
+    watched: Watched, target: str, asked: AuditRequest, is_alone: bool
 ) -> Iterator[tuple[str, AuditReport]]:
     process, progress, say = watched.process, watched.progress, watched.say
     with TemporaryDirectory() as folder:
@@ -185,7 +185,7 @@ def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, 
         say(f"docstrings and tests, which show inputs: {error}")
 
 
-def _audit(process: Apart, name: str, asked: Asked, recorded: Path) -> AuditReport:
+def _audit(process: Apart, name: str, asked: AuditRequest, recorded: Path) -> AuditReport:
     try:
         report: AuditReport = process.call(audit_named, name, asked, str(recorded))
     except MultigradError as error:
@@ -194,7 +194,7 @@ def _audit(process: Apart, name: str, asked: Asked, recorded: Path) -> AuditRepo
 
 
 # --- in the other process -------------------------------------------------------------------------
-def audit_named(what: str, asked: Asked, recorded: str = "") -> AuditReport:
+def audit_named(what: str, asked: AuditRequest, recorded: str = "") -> AuditReport:
     """Audit one target with the first inputs that it accepts: given, stated by its module, found in
     annotations, docstrings or tests, or guessed.
 

@@ -12,7 +12,7 @@ import multigrad as xg
 from multigrad.audit.command.audit import INPUTS_IN_CODE
 from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.audit.lock.probes import FRAMEWORKS, Answer, Asking, Probe, find_probes, probes_of
-from multigrad.audit.lock.runner import Refused, read_call
+from multigrad.audit.lock.runner import RefusedProbe, read_call
 from multigrad.audit.lock.verify import (
     Verification,
     check_entries,
@@ -122,7 +122,7 @@ def function_probes(word: str) -> dict[str, Probe]:
     try:
         for probe in probes.values():
             read_call(probe.call)
-    except Refused as error:
+    except RefusedProbe as error:
         raise MultigradError(f"{word}: {error}") from error
     return probes
 

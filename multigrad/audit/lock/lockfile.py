@@ -16,7 +16,7 @@ from ...errors import FormatError
 from ...functions.documents.format import digest, parse
 from ...graph.passes.serialize import describe, fail, read_fields, read_text
 from .probes import FRAMEWORKS, Answer, Probe
-from .runner import Refused, framework_of, read_call
+from .runner import RefusedProbe, framework_of, read_call
 
 Data = Any
 FORMAT, VERSION = "multigrad-lock", 1
@@ -154,7 +154,7 @@ def _decode_place(
             # Parsed and checked against the functions that a probe may call; nothing runs.
             read_call(call)
             owner = framework_of(call)
-        except Refused as error:
+        except RefusedProbe as error:
             fail(f"{where}.calls", str(error))
         if owner != framework:
             fail(f"{where}.calls", f"{call} is a call of {owner}")

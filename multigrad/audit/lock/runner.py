@@ -37,7 +37,7 @@ MOST_CALL = 300
 DTYPE = "float32"
 
 
-class Refused(Exception):
+class RefusedProbe(Exception):
     """A text is no call that a probe may make."""
 
 
@@ -52,22 +52,22 @@ def framework_of(call: str) -> str:
     first = call.partition(".")[0]
     known = {spaces[0].partition(".")[0]: name for name, spaces in NAMESPACES.items()}
     if first not in known:
-        raise Refused(f"{call[:60]!r} begins with none of {', '.join(known)}")
+        raise RefusedProbe(f"{call[:60]!r} begins with none of {', '.join(known)}")
     return known[first]
 
 
 def read_call(text: str) -> Any:
     """Return the checked syntax tree of a call, or of an index into a call's result."""
     if type(text) is not str or len(text) > MOST_CALL:
-        raise Refused(f"a call is a text of at most {MOST_CALL} characters")
+        raise RefusedProbe(f"a call is a text of at most {MOST_CALL} characters")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise Refused(f"{text[:60]!r} is no call") from None
+        raise RefusedProbe(f"{text[:60]!r} is no call") from None
     _check(tree, framework_of(text))
     inner = tree.value if isinstance(tree, ast.Subscript) else tree
     if not isinstance(inner, ast.Call) or not any(map(_has_name, inner.args)):
-        raise Refused(f"{text[:60]!r} is no call with a tensor")
+        raise RefusedProbe(f"{text[:60]!r} is no call with a tensor")
     return tree
 
 
@@ -77,7 +77,7 @@ def path_of(tree: Any) -> str:
         parts.append(tree.attr)
         tree = tree.value
     if not isinstance(tree, ast.Name):
-        raise Refused("what is called is no dotted name")
+        raise RefusedProbe("what is called is no dotted name")
     return ".".join([tree.id, *reversed(parts)])
 
 
@@ -89,36 +89,36 @@ def _check(tree: Any, framework: str) -> None:
     if isinstance(tree, ast.Subscript):
         _check(tree.value, framework)
         if type(_number(tree.slice)) is not int:
-            raise Refused("an index is an integer")
+            raise RefusedProbe("an index is an integer")
     elif isinstance(tree, ast.Call):
         space, _, name = path_of(tree.func).rpartition(".")
         if space not in NAMESPACES[framework] or REFUSED.match(name):
-            raise Refused(f"{space}.{name} is none of the functions that a probe may call")
+            raise RefusedProbe(f"{space}.{name} is none of the functions that a probe may call")
         for each in tree.args:
             _check(each, framework)
         for keyword in tree.keywords:
             if keyword.arg is None:
-                raise Refused("a call has no **")
+                raise RefusedProbe("a call has no **")
             _check(keyword.value, framework)
     elif isinstance(tree, (ast.List, ast.Tuple)):
         for each in tree.elts:
             _check(each, framework)
     elif isinstance(tree, ast.Name):
         if len(tree.id) != 1:
-            raise Refused(f"{tree.id[:60]!r} is no input: they have one letter")
+            raise RefusedProbe(f"{tree.id[:60]!r} is no input: they have one letter")
     else:
         value = _number(tree)
         if isinstance(value, str) and not WORD.fullmatch(value):
-            raise Refused(f"{value[:60]!r} is no word that a function takes")
+            raise RefusedProbe(f"{value[:60]!r} is no word that a function takes")
 
 
 def _number(tree: Any) -> Any:
     try:
         value = ast.literal_eval(getattr(tree, "value", tree) if _is_index(tree) else tree)
     except (ValueError, TypeError):
-        raise Refused("an argument is an input, a literal or a call") from None
+        raise RefusedProbe("an argument is an input, a literal or a call") from None
     if not isinstance(value, (int, float, str, type(None))):
-        raise Refused("a literal is a number, a word, a bool or None")
+        raise RefusedProbe("a literal is a number, a word, a bool or None")
     return value
 
 
@@ -146,7 +146,7 @@ def _find(path: str, module: Any) -> Callable[..., Any]:
         found = getattr(found, part)
     # To call a class could do more than compute.
     if isinstance(found, type) or not callable(found):
-        raise Refused(f"{path} is no function")
+        raise RefusedProbe(f"{path} is no function")
     return found
 
 
@@ -266,7 +266,7 @@ def run_probe(framework: str, module: Any, probe: Probe) -> Outcome:
 
     try:
         value, gradients = DIFFERENTIATE[framework](module, call, inputs, cotangent)
-    except Refused:
+    except RefusedProbe:
         raise
     except Missing:
         return {"missing": True}

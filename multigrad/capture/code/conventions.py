@@ -34,7 +34,7 @@ class Convention:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class FunctionConventions:
     """The conventions of one function.
 
     Attributes:
@@ -59,7 +59,7 @@ class Known:
 AT_KINK = "at the kink of"
 UNORDERED = "equal elements in any order:"
 # By library and function; filled when a backend registers its dialect.
-KNOWN: dict[tuple[str, str], Known] = {}
+KNOWN: dict[tuple[str, str], FunctionConventions] = {}
 # What each capture has relied on; weak, so that an entry goes with its trace.
 _read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
 
@@ -71,7 +71,7 @@ def register_conventions(
 ) -> None:
     """Add a library's conventions by function: a probe of it, and the releases in order."""
     for name, (passes, rows) in table.items():
-        KNOWN[library, name] = Known(rows, version, functools.cache(passes))
+        KNOWN[library, name] = FunctionConventions(rows, version, functools.cache(passes))
 
 
 def passes_at(trace: Trace, name: str) -> bool:

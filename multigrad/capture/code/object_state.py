@@ -37,7 +37,7 @@ UNNAMED = ("_parameters", "_buffers", "_modules", "_raw_value")
 
 
 @dataclass(slots=True)
-class State:
+class ObjectState:
     """The present state of an object.
 
     Attributes:
@@ -59,7 +59,7 @@ class State:
         return next((backend_of(tensor).name for tensor in held), "")
 
 
-def read_state(owner: Any) -> State:
+def read_state(owner: Any) -> ObjectState:
     """Return the state of an object, of a tuple's objects, or of a function's references."""
     load_dialects()  # they recognize variables
     items = owner if type(owner) is tuple else ()
@@ -74,7 +74,7 @@ class _Reading:
 
     def __init__(self, roots: set[int]) -> None:
         self.roots = roots  # by id: the only values in which a function is opened
-        self.state = State()
+        self.state = ObjectState()
         self.parts: list[Any] = []
         self.tensors: dict[int, int] = {}
         self.seen: dict[int, int] = {}
@@ -247,7 +247,7 @@ class Filled:
         copy: replaces the object, and shares with it all values that lead to no tensor.
     """
 
-    def __init__(self, owner: Any, state: State, given: Mapping[str, Any]) -> None:
+    def __init__(self, owner: Any, state: ObjectState, given: Mapping[str, Any]) -> None:
         self._leading = state.leading
         self._given = {id(own): given.get(name, own) for name, own in state.tensors.items()}
         self._copies: dict[int, Any] = {}

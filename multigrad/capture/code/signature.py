@@ -21,7 +21,7 @@ TAKEN = ("ctx", "grad_out", "key", "tin")
 
 
 @dataclass(frozen=True, slots=True)
-class Param:
+class RuleParam:
     """One parameter of a rule.
 
     Attributes:
@@ -40,16 +40,16 @@ class Param:
 class Signature:
     """The parameters of a rule after `(ctx, grad_out, tin)`."""
 
-    params: Mapping[str, Param]
+    params: Mapping[str, RuleParam]
     takes_any: bool  # has **params, so receives everything
 
     def takes(self, name: str) -> bool:
         """Return whether a parameter of that name is accepted; `**params` gets no key of a draw."""
         return name in self.params or (self.takes_any and name not in TAKEN)
 
-    def param(self, name: str) -> Param:
+    def param(self, name: str) -> RuleParam:
         """Return the parameter of that name; one for `**params` may be anything."""
-        return self.params.get(name) or Param(name)
+        return self.params.get(name) or RuleParam(name)
 
     def select(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in values.items() if self.takes(name)}
@@ -115,20 +115,20 @@ def _is_settable(p: inspect.Parameter) -> bool:
     return isinstance(p.default, (*STATIC_TYPES, float, np.generic)) or hasattr(p.default, "shape")
 
 
-def _read_param(p: inspect.Parameter) -> Param:
+def _read_param(p: inspect.Parameter) -> RuleParam:
     # The annotation decides the kind, else the default.
     words = {p.annotation.__name__} if isinstance(p.annotation, type) else set()
     words = words or set(re.findall(r"\w+", str(p.annotation)))
     if p.annotation is not REQUIRED:
         for kind in (int, bool, str):
             if words == {kind.__name__} and p.default is not None:
-                return Param(p.name, p.default, kind)
+                return RuleParam(p.name, p.default, kind)
         if "float" in words and "int" not in words:
-            return Param(p.name, p.default, float, words != {"float"} or p.default is None)
-    return Param(p.name, p.default, float if isinstance(p.default, float) else None)
+            return RuleParam(p.name, p.default, float, words != {"float"} or p.default is None)
+    return RuleParam(p.name, p.default, float if isinstance(p.default, float) else None)
 
 
-def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
+def check_value(rule: str, param: RuleParam, value: Any) -> tuple[bool, Any]:
     """Return (whether it is known at run time only, the coerced value)."""
     if isinstance(value, np.generic | np.ndarray) and value.shape == ():
         value = value.item()
@@ -146,7 +146,7 @@ def check_value(rule: str, param: Param, value: Any) -> tuple[bool, Any]:
     return False, value
 
 
-def _run_time_value(rule: str, param: Param, value: Any) -> Any:
+def _run_time_value(rule: str, param: RuleParam, value: Any) -> Any:
     # A float; a scalar tensor or a moving number is unchanged.
     if isinstance(value, Moving):
         value.take(f"param {param.name!r} of rule {rule!r}")
@@ -184,7 +184,7 @@ NOUNS = {
 }
 
 
-def _wrong(rule: str, param: Param, value: Any) -> RuleTypeError:
+def _wrong(rule: str, param: RuleParam, value: Any) -> RuleTypeError:
     given = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
     return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
 

@@ -345,7 +345,7 @@ def turns(
         TypeError: it has more turns than can be unrolled, counts in floats that round, or a turn
             changes a dtype or a shape in a loop that ends depending on values.
     """
-    size = Size(values)
+    size = RecordedSize(values)
     while most is None or size.turns < most:
         condition = goes_on(*values)
         if isinstance(condition, Value) and condition.node.type.kind == "tensor":
@@ -360,7 +360,7 @@ def turns(
     return values
 
 
-class Size:
+class RecordedSize:
     """Counts the turns and operations that an unrolled loop records."""
 
     def __init__(self, values: Any) -> None:

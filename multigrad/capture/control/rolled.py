@@ -109,7 +109,7 @@ def _word(node: Node) -> Any:
 
 # --- a loop ---------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class RowRead:
     """What a turn reads of a tensor: an element along an axis, one step further at each turn.
 
     Attributes:
@@ -128,7 +128,7 @@ class Row:
         return xp.moveaxis(picked, self.axis, 0) if self.axis else picked
 
 
-def _row_of(nodes: Sequence[Node]) -> Row | None:
+def _row_of(nodes: Sequence[Node]) -> RowRead | None:
     # None if the turns do not pick equally spaced elements of one tensor.
     if any(n.op is not ops.GETITEM or n.operands != nodes[0].operands for n in nodes):
         return None
@@ -148,7 +148,7 @@ def _row_of(nodes: Sequence[Node]) -> Row | None:
     is_end = (last, step > 0) in ((-1, True), (0, False))
     part = (start, None if is_end else beyond, step)
     index = (*before, part, *indices[0][place + 1 :])
-    return Row(nodes[0].operands[0], index, sum(type(item) is not int for item in before))
+    return RowRead(nodes[0].operands[0], index, sum(type(item) is not int for item in before))
 
 
 @dataclass(slots=True, eq=False)
@@ -164,7 +164,7 @@ class Loop:
     trace: Trace
     turns: Turns
     carried: dict[int, Node] = field(default_factory=dict)
-    rows: dict[tuple[Node, ...], Row] = field(default_factory=dict)
+    rows: dict[tuple[Node, ...], RowRead] = field(default_factory=dict)
 
     def keeps_shapes(self) -> bool:
         """Return whether all turns have the dtypes and shapes of the first.

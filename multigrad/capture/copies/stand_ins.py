@@ -168,7 +168,7 @@ def holds(values: Iterable[Any], kinds: tuple[type, ...]) -> bool:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class FunctionStandIn:
     """The stand-in for one function of a library without a protocol."""
 
     library: str

@@ -26,7 +26,7 @@ from ..code.libraries import in_package, is_library_file
 from ..code.table import defaults, held_around, mentioned, nested_codes
 from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching
-from .stand_ins import BUILTINS, Call, find_index
+from .stand_ins import BUILTINS, FunctionStandIn, find_index
 
 Maker = Callable[[], Any]  # makes the stand-in for one value
 OWN = __name__.partition(".")[0]
@@ -207,10 +207,10 @@ class _Substitution:
         may_be = bool(self.index.libraries) and hasattr(value, "__dict__")
         return partial(self._object, value) if may_be and self._class_maker(kind) else None
 
-    def _call(self, library: str, function: Any, name: str) -> Call:
+    def _call(self, library: str, function: Any, name: str) -> FunctionStandIn:
         own = getattr(function, "__name__", type(function).__name__)
         name = name or f"{getattr(function, '__module__', library)}.{own}"
-        return Call(library, self.index.libraries[library], function, name, self.trace)
+        return FunctionStandIn(library, self.index.libraries[library], function, name, self.trace)
 
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
         # Of a function that returns a value and a gradient (`jax.value_and_grad`), the value alone.

@@ -52,7 +52,7 @@ def is_places(item: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedAxes:
     """A tensor whose indexed axes are merged into one.
 
     Attributes:
@@ -73,7 +73,7 @@ class Merged:
         return x if self.shape is None else xp.reshape(x, self.shape)
 
 
-def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> Merged:
+def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> MergedAxes:
     """Merge the axes that several arrays index.
 
     Args:
@@ -92,7 +92,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
         front = indices.from_front(arrays[0], x, axis) if from_end else arrays[0]
-        return Merged(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
+        return MergedAxes(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
     total = prod(lengths)
@@ -110,7 +110,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     if inside is not None and outside not in ("nearest", "clip"):
         places = xp.where(inside, places, total)
     whole = xp.reshape(x, (*shape[:axis], total, *shape[axis + len(arrays) :]))
-    return Merged(whole, places, axis, shape, inside)
+    return MergedAxes(whole, places, axis, shape, inside)
 
 
 def limited(places: Value, x: Tensor, axis: int) -> Value:

@@ -21,7 +21,7 @@ Refusals = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AttributeRow:
     """What a symbol does when one attribute is read.
 
     Attributes:
@@ -35,7 +35,7 @@ class Row:
     reason: str = ""
 
 
-MODELLED, FACT, ABSENT = Row("modelled"), Row("fact"), Row("absent")
+MODELLED, FACT, ABSENT = AttributeRow("modelled"), AttributeRow("fact"), AttributeRow("absent")
 _FACTS = """
     __bool__ __class__ __complex__ __float__ __format__ __hash__ __index__ __int__ __len__ __repr__
     __str__ device dtype ndim shape
@@ -110,7 +110,7 @@ def refusals(groups: Mapping[str, str]) -> Refusals:
     return find
 
 
-def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | None:
+def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> AttributeRow | None:
     """Return the row of an attribute in a library, or None if it has none.
 
     Args:
@@ -121,14 +121,14 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
     if name in FACTS:
         return FACT
     if name in NEVER:
-        return Row("refused", NEVER[name])
+        return AttributeRow("refused", NEVER[name])
     if dialect is not None and dialect.classes.refusals is not None:
         if (
             name.startswith("__")
             and hasattr(dialect.tensors.tensor, name)
             and hasattr(object, name)
         ):
-            return MODELLED if _owns(kind, name) else Row("refused", OBJECT)
+            return MODELLED if _owns(kind, name) else AttributeRow("refused", OBJECT)
         if name in dialect.names.attributes:
             return MODELLED
         if not hasattr(dialect.tensors.tensor, name):
@@ -136,13 +136,13 @@ def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> Row | Non
     if _owns(kind, name) or find_method(name, dialect) is not None:
         return MODELLED
     if name in methods.REFUSED:
-        return Row("refused", methods.REFUSED[name])
+        return AttributeRow("refused", methods.REFUSED[name])
     reason = (
         None
         if dialect is None or dialect.classes.refusals is None
         else dialect.classes.refusals(name)
     )
-    return None if reason is None else Row("refused", reason)
+    return None if reason is None else AttributeRow("refused", reason)
 
 
 def check_callers(value: Value, name: str) -> None:

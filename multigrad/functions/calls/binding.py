@@ -22,12 +22,12 @@ from ...graph.ir.types import FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.trees import optree
 from ...lowering.input_checks import find_device
-from ...trace.scope.draws import Draws
+from ...trace.scope.draws import KeySource
 from .arguments import Layout
 from .recipe import Recipe, Variant
 
 Tensor = Any
-Run = Callable[[Sequence[Any], Draws], Any]
+Run = Callable[[Sequence[Any], KeySource], Any]
 
 
 class Entry(NamedTuple):
@@ -44,29 +44,31 @@ class Entry(NamedTuple):
     bind: Callable[[Tensor, tuple[Any, ...]], Callable[[Tensor], Any]] | None = None
     call: Callable[..., Any] | None = None
 
-    def bound(self, x: Tensor, numbers: tuple[Any, ...], draws: Draws) -> Callable[[Tensor], Any]:
+    def bound(
+        self, x: Tensor, numbers: tuple[Any, ...], draws: KeySource
+    ) -> Callable[[Tensor], Any]:
         """Return `f(x)` for tensors like x, with these numbers for the rest of the leaves."""
         if self.bind is not None and all(type(number) is float for number in numbers):
             return self.bind(x, numbers)
         return partial(_run_with, self.run, numbers, draws)
 
-    def open(self, draws: Draws) -> Callable[..., Any]:
+    def open(self, draws: KeySource) -> Callable[..., Any]:
         """Return `f(x, *numbers)` for numbers that have been checked."""
         return self.call or partial(_run_on, self.run, draws)
 
 
 def _run_flat(
-    variant: Variant, flat: Run, single: bool, leaves: Sequence[Any], draws: Draws
+    variant: Variant, flat: Run, single: bool, leaves: Sequence[Any], draws: KeySource
 ) -> Any:
     outputs = flat(leaves, draws)
     return assemble(variant, (outputs,) if single else outputs)
 
 
-def _run_with(run: Run, numbers: tuple[Any, ...], draws: Draws, x: Tensor) -> Any:
+def _run_with(run: Run, numbers: tuple[Any, ...], draws: KeySource, x: Tensor) -> Any:
     return run((x, *numbers), draws)
 
 
-def _run_on(run: Run, draws: Draws, *leaves: Any) -> Any:
+def _run_on(run: Run, draws: KeySource, *leaves: Any) -> Any:
     return run(leaves, draws)
 
 
@@ -80,21 +82,21 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     is_random, is_rule = variant.graphs.is_random, variant.graphs.is_rule
     bare = variant.outputs.is_leaf() and not variant.fixed
 
-    def run(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run(leaves: Sequence[Any], draws: KeySource) -> Any:
         try:
             return call(*leaves)
         except Exception as error:
             explain(recipe.subject, layout, leaves, error)
             raise
 
-    def run_checked(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_checked(leaves: Sequence[Any], draws: KeySource) -> Any:
         recipe.check(backend, leaves)
         return call(*leaves)
 
-    def run_chosen(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
         return call(*[leaves[i] for i in order])
 
-    def run_random(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_random(leaves: Sequence[Any], draws: KeySource) -> Any:
         recipe.check(backend, leaves)
         return call(*[leaves[i] for i in order], draws.next_key(backend))
 
@@ -117,7 +119,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
     if not is_placed and (inner is run or len(tensors) < 2):
         return Entry(inner, call=call if inner is run and len(tensors) < 2 else None)
 
-    def explained(leaves: Sequence[Any], draws: Draws) -> Any:
+    def explained(leaves: Sequence[Any], draws: KeySource) -> Any:
         try:
             return inner(leaves, draws)
         except Exception as error:
@@ -134,7 +136,7 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
 def weakened(run: Run, weak: tuple[int, ...], weaken: Callable[[Tensor], Tensor]) -> Run:
     """Return a run that makes the outputs at some positions weakly typed."""
 
-    def run_weakened(leaves: Sequence[Any], draws: Draws) -> Any:
+    def run_weakened(leaves: Sequence[Any], draws: KeySource) -> Any:
         outputs = run(leaves, draws)
         if not isinstance(outputs, tuple):
             return weaken(outputs)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...backend.finding.values import concrete_number
-from ...capture.code.signature import REQUIRED, TAKEN, Param, check_value, read_signature
+from ...capture.code.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph
@@ -162,7 +162,7 @@ def decode_shards(data: Data, where: str) -> Shards:
     return Shards(tuple(split))
 
 
-def _decode_param(data: Data, where: str) -> Param:
+def _decode_param(data: Data, where: str) -> RuleParam:
     fields = read_fields(data, where, ("name",), ("kind", "optional", "default", "value", "range"))
     name = read_name(fields["name"], where)
     if name in TAKEN:
@@ -174,7 +174,7 @@ def _decode_param(data: Data, where: str) -> Param:
     default = REQUIRED
     if "default" in fields:
         default = decode_value(fields["default"], f"{where}.default")
-    return Param(name, default, KINDS.get(kind or ""), optional)
+    return RuleParam(name, default, KINDS.get(kind or ""), optional)
 
 
 def _decode_form(
@@ -208,7 +208,7 @@ class SavedRule:
         self,
         make: Callable[..., Rule],
         data: Data,
-        params: Sequence[Param],
+        params: Sequence[RuleParam],
         fixed: Mapping[str, Any],
         forms: tuple[Form, ...],
     ) -> None:
@@ -270,7 +270,7 @@ class SavedRule:
 _known: weakref.WeakValueDictionary[str, SavedRule] = weakref.WeakValueDictionary()
 
 
-def _parameter(param: Param) -> inspect.Parameter:
+def _parameter(param: RuleParam) -> inspect.Parameter:
     # A rule reads its params from a signature, so that kinds become annotations.
     annotation: Any = REQUIRED
     if param.kind is not None:
@@ -439,7 +439,7 @@ def _without(fixed: Mapping[str, Any], graph: Graph) -> Graph:
     return Graph(graph.name, inputs, graph.outputs, graph.locations)
 
 
-def _encode_param(rule: Rule, param: Param, static: Mapping[str, Any]) -> Data:
+def _encode_param(rule: Rule, param: RuleParam, static: Mapping[str, Any]) -> Data:
     data: dict[str, Data] = {"name": param.name}
     if param.kind is not None:
         data["kind"] = param.kind.__name__

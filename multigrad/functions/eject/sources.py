@@ -136,7 +136,7 @@ def rewrite(
         UnsupportedOp: it changes a variable outside it.
     """
     tree = ast.parse(text)
-    source = _Source(text)
+    source = _EditedText(text)
     first = tree.body[0]
     if isinstance(first, ast.FunctionDef | ast.ClassDef):
         if name and name != first.name:
@@ -156,7 +156,7 @@ def rewrite(
     return REMARKS.sub("", source.edited())
 
 
-class _Source:
+class _EditedText:
     # A text and its edits; positions of the syntax tree count bytes of a line.
 
     def __init__(self, text: str) -> None:

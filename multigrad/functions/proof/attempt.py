@@ -30,9 +30,9 @@ from .compare import (
     OURS_BUT_FOR_SIGNS,
     OUT_OF_RANGE,
     VARIES,
-    Difference,
+    Disagreement,
     Judge,
-    Subject,
+    ProofSubject,
     are_equal,
     casts_to_integers,
     count_ops,
@@ -54,7 +54,7 @@ from .rounding import (
     run_in_own_dtype,
 )
 from .run import KEY, Outcome
-from .samples import Sample, Slot
+from .samples import InputSlot, Sample
 from .step_limit import MOST_TURNS, find_parting
 
 Array = Any
@@ -91,12 +91,12 @@ class Attempt:
             rounding, and on edges.
     """
 
-    subject: Subject
+    subject: ProofSubject
     graphs: tuple[Graph, ...]
     names: tuple[str, ...]
     shown: Mapping[str, str]
     dtypes: Mapping[str, str]
-    slots: tuple[Slot, ...]
+    slots: tuple[InputSlot, ...]
     numbers: Mapping[str, Any]
     fixed: frozenset[str]
     acts: bool
@@ -104,7 +104,7 @@ class Attempt:
     run: Callable[[Sequence[Sample]], list[Outcome]]
     recapture: Callable[[], Any]
     complete: Callable[[Sample], Sample] = _as_it_is
-    whole: tuple[Slot, ...] | None = None
+    whole: tuple[InputSlot, ...] | None = None
     is_neutral: bool = False
     is_generic: bool = False
     coarseness: float = 0.0
@@ -372,7 +372,7 @@ def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose
     )
 
 
-def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Difference) -> str:
+def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Disagreement) -> str:
     if _varies(attempt, sample, outcome):
         return VARIES
     if casts_to_integers(attempt.graphs) and _is_meant(
@@ -393,7 +393,7 @@ def _differ(
     is_call: bool = False,
     is_in_range: bool = False,
     choose: Change | None = None,
-) -> Difference | None:
+) -> Disagreement | None:
     # `is_in_range`: count only differences where the original is what its graphs mean. `choose`
     # makes the choices that ops leave open.
     original, shown = outcome.original or {}, attempt.shown

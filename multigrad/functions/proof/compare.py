@@ -34,7 +34,7 @@ MOST_OPS = 64  # that are counted: more of them lose no more digits in practice
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Disagreement:
     """Where an original and its graph part.
 
     Attributes:
@@ -162,7 +162,7 @@ def find_difference(
     judge: Judge,
     shown: Mapping[str, str],
     forgive: Callable[[str, Array, Array, Array], Array] | None = None,
-) -> Difference | None:
+) -> Disagreement | None:
     """Return the first place where an original's results are not those of its graph.
 
     Args:
@@ -184,7 +184,7 @@ def find_difference(
         found = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
         if found.shape != expected.shape:
             shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
-            return Difference(what, (), *shapes, sample)
+            return Disagreement(what, (), *shapes, sample)
         # By the result alone first: the largest value on the way takes another pass.
         off = judge.find_off(found, expected, 0.0 if bounded is None else magnitude(expected))
         if off.any() and bounded is not None:
@@ -193,7 +193,7 @@ def find_difference(
             off = forgive(name, found, expected, off)
         if off.any():
             index = tuple(int(i) for i in np.argwhere(off)[0])
-            return Difference(what, index, found[index], expected[index], sample)
+            return Disagreement(what, index, found[index], expected[index], sample)
     return None
 
 
@@ -202,7 +202,7 @@ def find_dtype(
     original: Mapping[str, Any],
     expected: Mapping[str, str],
     shown: Mapping[str, str],
-) -> Difference | None:
+) -> Disagreement | None:
     """Return the first result whose dtype is another one in the graph."""
     for name, dtype in expected.items():
         found = original.get(name)
@@ -211,7 +211,7 @@ def find_dtype(
         name_found = name_of(found.dtype)
         if HOLDING.get(name_found, name_found) != dtype:
             words = f"of {found.dtype.name}", f"of {dtype}"
-            return Difference(shown[name], (), *words, sample)
+            return Disagreement(shown[name], (), *words, sample)
     return None
 
 
@@ -303,7 +303,7 @@ def is_asked(prove: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ProofSubject:
     """What is proven, for messages: "rule 'gate'", its code, and the framework that it is for."""
 
     words: str
@@ -340,7 +340,7 @@ NOT_AS_KNOWN = (
 
 
 def disprove(
-    subject: Subject, difference: Difference, parted: Location | None, blame: str
+    subject: ProofSubject, difference: Disagreement, parted: Location | None, blame: str
 ) -> DisprovedError:
     """Return the error for a graph that computes something else than its code."""
     where = f" ({Location(*subject.place)})" if subject.place else ""
@@ -354,7 +354,7 @@ def disprove(
     )
 
 
-def leave_open(subject: Subject, reason: str) -> str:
+def leave_open(subject: ProofSubject, reason: str) -> str:
     """Return why nothing was proven; under MULTIGRAD_PROVE=all, say so at once."""
     if how_much() == ALL:
         file, line = subject.place or ("<unknown>", 1)

@@ -32,7 +32,7 @@ from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove
 from .bounded import run_bounded
-from .compare import Subject, leave_open
+from .compare import ProofSubject, leave_open
 from .executions import FunctionUnderProof, run_lowered, run_original
 from .run import (
     KEY,
@@ -51,7 +51,7 @@ from .run import (
     to_array,
     to_tensor,
 )
-from .samples import Sample, Slot, is_float
+from .samples import InputSlot, Sample, is_float
 from .step_limit import Stoppable, may_act
 
 Array = Any
@@ -71,7 +71,7 @@ def prove_function(
         return ""  # made of graphs, as what comes from a document
     dialect = _dialect(given)
     code = getattr(functions[0], "__code__", None)
-    subject = Subject(f"function {given.recipe.name!r}", code, home_name(dialect))
+    subject = ProofSubject(f"function {given.recipe.name!r}", code, home_name(dialect))
     slots = _slots(given)
     if slots is None:
         return leave_open(
@@ -148,7 +148,7 @@ def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any
     return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
 
-def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
+def _dtypes(given: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, str]:
     graphs = given.graphs
     first = samples.first_float(slots)
     outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
@@ -158,7 +158,7 @@ def _dtypes(given: FunctionUnderProof, slots: Sequence[Slot]) -> dict[str, str]:
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def _slots(given: FunctionUnderProof) -> tuple[Slot, ...] | None:
+def _slots(given: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
     # Tensors are small if their shapes are free; None if fixed ones are too large.
     facts = given.variant.facts
     shapes = _shapes(given)
@@ -179,7 +179,7 @@ def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
         return None
 
 
-def _whole(given: FunctionUnderProof, slots: tuple[Slot, ...]) -> tuple[Slot, ...] | None:
+def _whole(given: FunctionUnderProof, slots: tuple[InputSlot, ...]) -> tuple[InputSlot, ...] | None:
     # The call's own shapes; None if these are tried already, or too large.
     shapes = _shapes(given) or []
     known = all(isinstance(n, int) for shape in shapes for n in shape)
@@ -190,7 +190,7 @@ def _whole(given: FunctionUnderProof, slots: tuple[Slot, ...]) -> tuple[Slot, ..
     return _fill(given, shapes)
 
 
-def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple[Slot, ...]:
+def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple[InputSlot, ...]:
     layout = given.layout
     first = layout.dtype or ""
     rows = []
@@ -200,7 +200,7 @@ def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple
             T if leaf.dtype == T else leaf.dtype, given.variant.facts, first
         )
         own = samples.values_of(given.leaves[i], shape)
-        rows.append(Slot(leaf.name, shape, dtype, own, _is_strided(given.leaves[i])))
+        rows.append(InputSlot(leaf.name, shape, dtype, own, _is_strided(given.leaves[i])))
     return tuple(rows)
 
 
@@ -224,7 +224,7 @@ class _Cotangents:
 
     def __init__(self, graphs: FunctionGraph) -> None:
         self.graphs = graphs
-        self.known: dict[Any, tuple[Slot, ...]] = {}  # the slots, by the inputs' shapes
+        self.known: dict[Any, tuple[InputSlot, ...]] = {}  # the slots, by the inputs' shapes
 
     def __call__(self, sample: Sample) -> Sample:
         key = tuple(array.shape for array in sample.arrays.values())
@@ -238,7 +238,7 @@ class _Cotangents:
             arrays |= {name: np.zeros_like(arrays[name]) for name in sample.absent}
         return replace(sample, arrays={**sample.arrays, **arrays})
 
-    def slots(self, sample: Sample) -> tuple[Slot, ...]:
+    def slots(self, sample: Sample) -> tuple[InputSlot, ...]:
         given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         dtype = floats[0] if floats else np.dtype("float32")
@@ -246,7 +246,7 @@ class _Cotangents:
         outputs = run_bounded(forward, given, dtype)
         rows = zip(self.graphs.seeds, outputs, forward.outputs, strict=True)
         return tuple(
-            Slot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
+            InputSlot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
             for name, y, n in rows
             if name is not None
         )
@@ -294,7 +294,7 @@ def prove_rule(
     code = getattr(plain_function(functions[0]), "__code__", None)
     dialects = {id(leaf.function): dialect_for(leaf) for leaf in leaves}
     attempt = Attempt(
-        subject=Subject(f"rule {given.rule.name!r}", code, home_name(dialect)),
+        subject=ProofSubject(f"rule {given.rule.name!r}", code, home_name(dialect)),
         graphs=(given.graph,),
         names=("result",),
         shown={"result": "the result"},
@@ -325,7 +325,7 @@ def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
         yield from _leaves(part)
 
 
-def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
+def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
     # The shape has the call's rank, if there is a call. `is_narrow`: the library computes some of
     # float64 in float32, while the rule keeps float64.
     call = samples.CALL.get()
@@ -346,7 +346,7 @@ def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[Slot, ...]:
     own = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
         values = {"tin": own if own is None else own.astype(as_numpy_dtype(dtype))}
-    return tuple(Slot(name, tuple(shape), dtype, values.get(name)) for name in names)
+    return tuple(InputSlot(name, tuple(shape), dtype, values.get(name)) for name in names)
 
 
 def _numbers_of_rule(given: RuleUnderProof) -> dict[str, float]:

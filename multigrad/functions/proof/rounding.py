@@ -21,7 +21,7 @@ from ...graph.support.class_bases import cached_property
 from ...trace.derived.calls import drop_calls
 from .bounded import Bounded, Change, magnitude, run_bounded, run_rounded
 from .compare import (
-    Difference,
+    Disagreement,
     Judge,
     count_ops,
     eps_of,
@@ -225,7 +225,7 @@ def differ_from_lowered(
     least: float,
     is_in_range: bool,
     is_derived: bool,
-) -> Difference | None:
+) -> Disagreement | None:
     """Return the first difference between results and those of the lowered code.
 
     In the dtype of the call, to its last digits but what rounding decides.
@@ -304,7 +304,7 @@ def differ_from_meaning(
     half: bool,
     least: float,
     is_derived: bool,
-) -> Difference | None:
+) -> Disagreement | None:
     """Return the first result that is not the graphs', neither in float64 nor in their dtype."""
     wide = rounding.wide
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)

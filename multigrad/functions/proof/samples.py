@@ -47,7 +47,7 @@ CALL: contextvars.ContextVar[tuple[Any, Mapping[str, Any]] | None] = contextvars
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class InputSlot:
     """A tensor input to be filled: its name, its shape and the name of its dtype.
 
     Attributes:
@@ -118,20 +118,20 @@ def called_dtype() -> str:
     return "" if call is None else dtype_name(call[0].dtype)
 
 
-def draw(slots: Sequence[Slot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
+def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
     return Sample(label, _drawn(tuple(slots), label), numbers)
 
 
 # Equal slots get equal numbers, whatever `own` is, so each is drawn once.
 @functools.lru_cache(maxsize=128)
-def _drawn(slots: tuple[Slot, ...], label: str) -> Mapping[str, Array]:
+def _drawn(slots: tuple[InputSlot, ...], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
     fill = _fill_far if label == FAR else _fill
     return {slot.name: fill(slot, generator) for slot in slots}
 
 
 def draw_far(
-    slots: Sequence[Slot], numbers: Mapping[str, Any], *, only_whole: bool = False
+    slots: Sequence[InputSlot], numbers: Mapping[str, Any], *, only_whole: bool = False
 ) -> Sample:
     """Return numbers so large that a dtype's range, or its digits, show.
 
@@ -143,7 +143,7 @@ def draw_far(
     return replace(far, arrays={**far.arrays, **{n: a for n, a in near.items() if is_float(a)}})
 
 
-def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
+def _fill_far(slot: InputSlot, generator: np.random.Generator) -> Array:
     array = _fill(slot, generator)
     if slot.name.startswith("grad_out") or slot.dtype == BOOL:
         return array
@@ -156,7 +156,7 @@ def _fill_far(slot: Slot, generator: np.random.Generator) -> Array:
         return in_layout(slot, far.astype(array.dtype))
 
 
-def in_layout(slot: Slot, array: Array) -> Array:
+def in_layout(slot: InputSlot, array: Array) -> Array:
     """Return an array as the call's lies in memory: in order, or not."""
     if not slot.is_strided or array.size < 2:
         return array
@@ -168,7 +168,7 @@ def in_layout(slot: Slot, array: Array) -> Array:
 
 
 def on_edges(
-    slots: Sequence[Slot], numbers: Mapping[str, Any], values: Sequence[float], distinct: bool
+    slots: Sequence[InputSlot], numbers: Mapping[str, Any], values: Sequence[float], distinct: bool
 ) -> Sample:
     """Return the first float tensor but the cotangents on edge values, the others drawn.
 
@@ -190,7 +190,7 @@ def on_edges(
     return Sample("on edges", arrays, numbers)
 
 
-def own_values(slots: Sequence[Slot], numbers: Mapping[str, Any]) -> Sample | None:
+def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample | None:
     """Return the call's own values where all of them are small and known, cotangents drawn."""
     arrays: dict[str, Array] = {}
     drawn = _drawn(tuple(slots), DRAWN)
@@ -225,7 +225,7 @@ def values_of(leaf: Any, shape: tuple[int, ...]) -> Array | None:
         return None
 
 
-def _fill(slot: Slot, generator: np.random.Generator) -> Array:
+def _fill(slot: InputSlot, generator: np.random.Generator) -> Array:
     if slot.dtype == BOOL:
         return in_layout(slot, generator.integers(0, 2, slot.shape).astype(bool))
     if slot.dtype in WHOLE:
@@ -234,7 +234,7 @@ def _fill(slot: Slot, generator: np.random.Generator) -> Array:
     return in_layout(slot, drawn)
 
 
-def first_float(slots: Sequence[Slot]) -> str:
+def first_float(slots: Sequence[InputSlot]) -> str:
     """Return the dtype of the first float tensor, which T stands for."""
     return next((slot.dtype for slot in slots if "float" in slot.dtype), "float32")
 

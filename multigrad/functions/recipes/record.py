@@ -61,7 +61,7 @@ from ..calls.effects import (
 from ..calls.facts import facts_of_inputs, find_facts
 from ..calls.gradients import check_gradient, match_gradients, modes_of
 from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
-from ..proof.compare import Subject, leave_open
+from ..proof.compare import ProofSubject, leave_open
 from ..proof.functions import FunctionUnderProof, prove_function
 from .recapture import (
     Way,
@@ -279,8 +279,8 @@ class _Recording:
         else:
             self.check_updates(updates)
         self.check_dtypes(flat)
-        outcome = {"flat": flat, "outputs": outputs, "updates": updates, "dirty": dirty}
-        return _Run(leaves, rebuilt, named, recorded, **outcome)
+        outcome = {"outputs": outputs, "updates": updates, "dirty": dirty}
+        return _Run(leaves, rebuilt, named, recorded, flat, **outcome)
 
     def find_results(self, run: _Run) -> _Results:
         """Split the outputs into tensors, and values that are the same at every call."""
@@ -589,13 +589,11 @@ class CodeRecipe(Recipe):
         if variant.combines:
             return self.leave_open("it calls a function that has accumulate=; autodiff adds up")
 
-        def recapture() -> Any:
-            return capture_function(self, variant.layout, variant.facts)
-
-        under_proof = FunctionUnderProof(self, variant, leaves)
-        return prove_function(under_proof, recapture, is_call=is_call)
+        recapture = partial(capture_function, self, variant.layout, variant.facts)
+        given = FunctionUnderProof(self, variant, leaves)
+        return prove_function(given, recapture, is_call=is_call)
 
     def leave_open(self, reason: str) -> str:
         """Return why nothing was proven; under MULTIGRAD_PROVE=all, warn as well."""
         code = next((getattr(f, "__code__", None) for f in self.functions()), None)
-        return leave_open(Subject(self.subject, code, OWN), reason)
+        return leave_open(ProofSubject(self.subject, code, OWN), reason)

@@ -133,12 +133,12 @@ def parts_of(row: Op) -> tuple[Op, ...]:
     assert row.made_of is not None
     lengths = (1, 0) if row.coerce == "indices" else (1,)  # whether there is a place to take from
     for length, *values in itertools.product(lengths, *samples):
-        operands = [Sample((length,))] * len(row.operands)
+        operands = [ListedValue((length,))] * len(row.operands)
         row.made_of(asked, *operands, **dict(zip(row.attrs, values, strict=True)))
     return tuple(asked.parts)
 
 
-class Sample:
+class ListedValue:
     """An operand, or the result of a function, while the ops of a composition are listed.
 
     It has no values: no value of a tensor decides which ops a composition calls.
@@ -149,7 +149,7 @@ class Sample:
     def __init__(self, shape: tuple[int] = (1,)) -> None:
         self.shape = shape
 
-    def itself(self, *others: Any) -> Sample:
+    def itself(self, *others: Any) -> ListedValue:
         return self
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = itself
@@ -159,7 +159,7 @@ class Sample:
     __hash__ = object.__hash__
 
 
-ANSWER = Sample()
+ANSWER = ListedValue()
 
 
 class _Asked:

@@ -121,7 +121,7 @@ BYTES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cut:
+class ResidualCut:
     """A backward split at what forward keeps for it.
 
     Attributes:
@@ -184,7 +184,7 @@ def cut_residuals(
     loops: bool = False,
     masks: bool = False,
     costly: bool = False,
-) -> Cut:
+) -> ResidualCut:
     """Choose what forward keeps for backward.
 
     Args:
@@ -321,7 +321,7 @@ def outputs_as_inputs(backward: Graph, roles: Roles) -> Graph:
     )
 
 
-def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> Cut:
+def keep_inputs(forward: Graph, backward: Graph, roles: Roles) -> ResidualCut:
     """Return the cut that keeps whatever backward reads of inputs and of forward's outputs."""
     backward = outputs_as_inputs(backward, roles)
     nodes = {node.attr("name"): node for node in backward.nodes if node.op is ops.INPUT}
@@ -440,7 +440,7 @@ def _split(
     *,
     alike: bool,
     apart: bool = True,
-) -> Cut:
+) -> ResidualCut:
     # `alike`: the derivative of an output is that of its ops. `apart`: residuals are computed after
     # forward, from its outputs.
     names = names | _dtype_carrier(backward, roles, names)
@@ -471,4 +471,4 @@ def _split(
     tails = tuple([n for n in backward.inputs if called[n] == "key"])
     rest = replace(rest, inputs=(*heads, *dict.fromkeys(inputs.values()), *params, *tails))
     kept = tuple(dict.fromkeys(names.values()))
-    return Cut(short, rest, kept, tuple([names[node] for node in computed]))
+    return ResidualCut(short, rest, kept, tuple([names[node] for node in computed]))

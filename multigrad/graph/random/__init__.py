@@ -42,8 +42,8 @@ from .keys import place as place
 from .keys import split_axes as split_axes
 from .keys import strides as strides
 from .keys import threefry_rounds as threefry_rounds
-from .native import Kernels as Kernels
-from .native import Layout as Layout
+from .native import DrawKernels as DrawKernels
+from .native import DrawLayout as DrawLayout
 from .native import find_kernels as find_kernels
 from .native import lay_out as lay_out
 

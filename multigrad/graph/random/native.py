@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..support.c_libraries import Compiled, NoLibraryError
+from ..support.c_libraries import CLibrary, NoLibraryError
 from . import draws
 from .draws import UNIFORM_FIELDS, find_runs
 from .keys import ERFINV_FLOAT32, ERFINV_FLOAT64, PARITY, ROTATIONS, WORD_MASK, PlacedKey
@@ -177,7 +177,7 @@ FUNCTIONS = {
 }
 
 
-class Layout(NamedTuple):
+class DrawLayout(NamedTuple):
     """A key's two words and the counters of a draw: runs of one length from `firsts` on."""
 
     first: int
@@ -188,13 +188,13 @@ class Layout(NamedTuple):
     firsts: Array
 
 
-def lay_out(key: Any, shape: Sequence[int]) -> Layout:
+def lay_out(key: Any, shape: Sequence[int]) -> DrawLayout:
     if isinstance(key, PlacedKey):
         firsts, length = find_runs(key, tuple(shape))
         first, second = key.key
-        return Layout(int(first), int(second), address_of(firsts), length, firsts)
+        return DrawLayout(int(first), int(second), address_of(firsts), length, firsts)
     first, second = key
-    return Layout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
+    return DrawLayout(int(first), int(second), FROM_ZERO_ADDRESS, math.prod(shape), FROM_ZERO)
 
 
 # NumPy takes longer for the name of a dtype than for a small array.
@@ -207,7 +207,7 @@ def address_of(array: Array) -> int:
     return array.__array_interface__["data"][0]
 
 
-class Kernels:
+class DrawKernels:
     """The functions of the library, with their types of arguments."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -221,7 +221,7 @@ class Kernels:
             (library.begin_normal_double, library.finish_normal_double, 8),
         )
 
-    def uniform(self, out: int, layout: Layout, start: int, count: int, dtype: str) -> None:
+    def uniform(self, out: int, layout: DrawLayout, start: int, count: int, dtype: str) -> None:
         drawn = (*layout[:4], start, count)
         if dtype == "float64":
             self.uniform_double(*drawn, out)
@@ -232,7 +232,7 @@ class Kernels:
     def normal(
         self,
         out: int,
-        layout: Layout,
+        layout: DrawLayout,
         start: int,
         count: int,
         *,
@@ -256,9 +256,9 @@ class Kernels:
             finish(number, place, *scratch)
 
 
-def bind(library: ctypes.CDLL) -> Kernels:
+def bind(library: ctypes.CDLL) -> DrawKernels:
     """Return a library's functions, or raise NoLibraryError if their bits are not plain code's."""
-    kernels = Kernels(library)
+    kernels = DrawKernels(library)
     # The part crosses a multiple of 2**32, and the end of a chunk.
     part = PlacedKey((WORD_MASK, 7), (1 << 32) - CHUNK, (4, CHUNK + 9))
     for key, shape in (((0, 7), (3,)), (part, (2, CHUNK + 5))):
@@ -270,13 +270,13 @@ def bind(library: ctypes.CDLL) -> Kernels:
     return kernels
 
 
-def uniform(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+def uniform(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     draw = np.empty(shape, dtype)
     fill_uniform(kernels, draw, key, name_of(draw.dtype))
     return draw
 
 
-def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
+def fill_uniform(kernels: DrawKernels, draw: Array, key: Any, dtype: str) -> None:
     layout = lay_out(key, draw.shape)
 
     def fill(out: int, start: int, count: int) -> None:
@@ -285,7 +285,7 @@ def fill_uniform(kernels: Kernels, draw: Array, key: Any, dtype: str) -> None:
     fill_wide(draw, "float64" if dtype == "float64" else "float32", fill)
 
 
-def normal(kernels: Kernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+def normal(kernels: DrawKernels, key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
     draw = np.empty(shape, dtype)
     double = name_of(draw.dtype) == "float64"
     wide, log = ("float64", np.log) if double else ("float32", np.log1p)
@@ -328,9 +328,9 @@ def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> 
 
 
 FROM_ZERO_ADDRESS = address_of(FROM_ZERO)
-LIBRARY = Compiled("draws", write_source, bind, PAYS_FROM)
+LIBRARY = CLibrary("draws", write_source, bind, PAYS_FROM)
 
 
-def find_kernels(size: int) -> Kernels | None:
+def find_kernels(size: int) -> DrawKernels | None:
     """Return the compiled functions, or None where plain code draws this many elements."""
     return LIBRARY.get(size + CALL)

@@ -46,7 +46,7 @@ class FailedError(NoLibraryError):
     """The compiler failed; its first message."""
 
 
-class Compiled(Generic[Bound]):
+class CLibrary(Generic[Bound]):
     """A library that is looked for once, and compiled in the background once it pays.
 
     Attributes:

@@ -349,7 +349,7 @@ THREAD = "multigrad kernels"  # in which they are made while plain code runs
 SETTINGS: dict[str, Fused] = {"": "auto", "auto": "auto", "on": True, "off": False}
 
 
-class Layout(NamedTuple):
+class KernelLayout(NamedTuple):
     """The layout of a tensor in a kernel over elements.
 
     `rank`: of one number or a column, its axes at most; of one number for each row, the axes of a
@@ -369,7 +369,7 @@ class Layout(NamedTuple):
         return (*ones[1:], *shape[-1:]) if self.kind == COLUMN else ones
 
 
-WHOLE = Layout()
+WHOLE = KernelLayout()
 
 
 class CannotFuseError(Exception):

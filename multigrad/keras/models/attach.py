@@ -19,7 +19,7 @@ from ...models.attribution.layers import merge_batch_norm
 from ...models.handle import Attachment, Row, named
 from ...models.interpose import (
     Choice,
-    Function,
+    HeldFunction,
     Layer,
     OperationChoice,
     choose,
@@ -45,7 +45,7 @@ from .layer_kinds import (
     read_layer,
     refuse_cells,
 )
-from .layers import Attached, Changes, changes_of, make_run
+from .layers import Changes, LayerRules, changes_of, make_run
 from .operations import NAMES, find_operation, is_float, unwatch, watch
 
 
@@ -97,7 +97,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         runs = {
             id(each.layer.layer): make_layer_run(each.layer.layer, each.rule)
             for each in choices
-            if not isinstance(each.layer.layer, Function)
+            if not isinstance(each.layer.layer, HeldFunction)
         }
         refuse_cells(layers, runs.keys())
         acting, rows = rules_of(operations), list_rows(choices, operations)
@@ -108,7 +108,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         late = [each for each in list_layers(model) if id(each.layer) not in known]
         return [each.names[0] for each in late if selects(selectors, each)]
 
-    handle = Attached(model, acting, None if is_built else find_late, within)
+    handle = LayerRules(model, acting, None if is_built else find_late, within)
     if selectors is None:
         # A composite's operations need not be called: its rules are for kinds.
         vars(handle.called).update(dict.fromkeys(acting, True))
@@ -138,7 +138,9 @@ def selects(selectors: Sequence[Any] | None, layer: Layer) -> bool:
     return any(match(selector, [layer]) for selector in selectors)
 
 
-def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], watches: bool) -> None:
+def put(
+    parts: Sequence[Changes], handle: LayerRules, runs: Mapping[int, Any], watches: bool
+) -> None:
     """Attach a handle to layers."""
     if watches:
         watch(handle)
@@ -150,7 +152,7 @@ def put(parts: Sequence[Changes], handle: Attached, runs: Mapping[int, Any], wat
     renew(parts, handle)
 
 
-def take(parts: Sequence[Changes], handle: Attached) -> None:
+def take(parts: Sequence[Changes], handle: LayerRules) -> None:
     """Detach a handle from layers."""
     # first: a compiled step that still runs must notice
     handle.superseded = True
@@ -164,7 +166,7 @@ def take(parts: Sequence[Changes], handle: Attached) -> None:
     unwatch(handle)
 
 
-def renew(parts: Sequence[Changes], handle: Attached) -> None:
+def renew(parts: Sequence[Changes], handle: LayerRules) -> None:
     renew_steps(find_compiled([handle.model, *(part.layer for part in parts)]))
     # a user's own tf.function knows nothing of the rules
     if HOST.compiler.forget_traces is not None:
@@ -187,7 +189,7 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
     rules: dict[int, dict[str, Any]] = {}
     for choice in choices:
         held = choice.layer.layer
-        if not isinstance(held, Function):
+        if not isinstance(held, HeldFunction):
             continue
         over(choice.rule)
         operation = operation_held(choice.layer.names[0], held)
@@ -196,7 +198,7 @@ def rules_within(choices: Sequence[Choice], layers: Sequence[Layer]) -> dict[int
     return rules
 
 
-def refuse_twice(handle: Attached, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
+def refuse_twice(handle: LayerRules, runs: Mapping[int, Any], parts: Sequence[Changes]) -> None:
     """Raise for a layer or operation that has a rule by another handle."""
     for part in parts:
         shown = f"layer {part.layer.name!r}"
@@ -255,7 +257,7 @@ def make_reading(layer: Any, kind: str, rule: Any) -> Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Merging:
+class MergedLayer:
     """A layer's inputs and output, for a batch normalization that is merged with it."""
 
     rule: Any
@@ -277,7 +279,7 @@ def make_reading_weights(layer: Any, kind: str, rule: Any, merges: bool) -> Call
             return layer.activation(y)
         if merges:
             # the normalization finds what it is merged with on its input tensor
-            set_tensor_attr(y, MERGES, Merging(rule, read, out))
+            set_tensor_attr(y, MERGES, MergedLayer(rule, read, out))
         return y
 
     return run

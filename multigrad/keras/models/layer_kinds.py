@@ -25,7 +25,7 @@ from keras.src.ops.numpy import Add as AddOperation
 from ...backend.finding.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
-from ...models.interpose import Function, Layer
+from ...models.interpose import HeldFunction, Layer
 from ...models.layer_memory import WHOLE, Row, Within
 from ..tracing import BACKEND
 from .operations import FUNCTIONS, NAMES
@@ -86,11 +86,11 @@ def list_functions(layers: Sequence[Layer]) -> list[Layer]:
             if isinstance(held, keras.Operation):
                 continue
             names = tuple(f"{name}.{attribute}" if name else attribute for name in each.names)
-            found.append(Layer(names, Function(each.layer, attribute, held)))
+            found.append(Layer(names, HeldFunction(each.layer, attribute, held)))
     return found
 
 
-def operation_held(name: str, held: Function) -> str:
+def operation_held(name: str, held: HeldFunction) -> str:
     """Return the operation that a layer's activation is."""
     operation = FUNCTIONS.get(held.function) if inspect.isfunction(held.function) else None
     if operation is None or operation not in NAMES.values():
@@ -109,7 +109,7 @@ def operation_held(name: str, held: Function) -> str:
     return operation
 
 
-def callers_of(held: Function, layers: Sequence[Layer]) -> list[Any]:
+def callers_of(held: HeldFunction, layers: Sequence[Layer]) -> list[Any]:
     """Return the layers that call an activation, such as a recurrent layer's cell."""
     # the recurrent layer itself calls it if one kernel computes all steps
     cell = getattr(held.layer, "cell", held.layer)

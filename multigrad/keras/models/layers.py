@@ -24,7 +24,7 @@ from ..base import list_leaves
 from ..compiled_steps import keeping_weights
 from ..tracing import HOST, in_symbolic_scope
 from .layer_kinds import children_of
-from .operations import CURRENT, NAMES, Called, Scope, is_float, look_up
+from .operations import CURRENT, NAMES, CalledOperations, LayerScope, is_float, look_up
 
 Call = Callable[..., Any]
 METHODS = ("call", "quantized_call")
@@ -33,7 +33,7 @@ WITH_LOGITS = frozenset({"sigmoid", "softmax"})
 
 
 @dataclass(eq=False, slots=True)
-class Attached:
+class LayerRules:
     """The rules that one handle puts on a model.
 
     Attributes:
@@ -50,7 +50,7 @@ class Attached:
     operations: dict[str, Any]
     misses: Callable[[], list[str]] | None = None
     within: dict[int, dict[str, Any]] = field(default_factory=dict)
-    called: Called = field(default_factory=Called)
+    called: CalledOperations = field(default_factory=CalledOperations)
     is_seen: bool = False
     superseded: bool = False
 
@@ -75,9 +75,9 @@ class Changes:
     def __init__(self, layer: Any) -> None:
         self.layer = layer
         self.run: Call | None = None
-        self.owner: Attached | None = None
-        self.handles: list[Attached] = []
-        self.scope: Scope | None = None
+        self.owner: LayerRules | None = None
+        self.handles: list[LayerRules] = []
+        self.scope: LayerScope | None = None
         self.own: dict[str, Any] = {}
 
     def call(self, original: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,7 +127,7 @@ class Changes:
             acting = {
                 name: None if rule is None else RuleOver(rule) for name, rule in rules.items()
             }
-            self.scope = Scope(acting, tuple(each.called for each in ruled))
+            self.scope = LayerScope(acting, tuple(each.called for each in ruled))
         for name in METHODS:
             if not hasattr(type(self.layer), name):
                 continue
@@ -145,7 +145,7 @@ class Changes:
 
 
 def run_in(
-    scope: Scope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
+    scope: LayerScope | None, run: Call | None, original: Call, args: tuple[Any, ...], kwargs: Any
 ) -> Any:
     """Return a layer's outputs, under its rule if it has one, and with rules on operations."""
     before = CURRENT.scope
@@ -186,7 +186,7 @@ def forget_logits(outputs: Any) -> None:
             del leaf._keras_logits
 
 
-def check_seen(handle: Attached) -> None:
+def check_seen(handle: LayerRules) -> None:
     """Raise if a model's call reached not all operations, or made selected layers."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:

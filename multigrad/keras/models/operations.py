@@ -94,11 +94,11 @@ def find_operation(selector: Any) -> str | None:
 
 # --- a call of a layer ----------------------------------------------------------------------------
 # not a dict: Dynamo (torch 2.13) reads no signatures after a dict has changed in its trace
-class Called:
+class CalledOperations:
     """The operations that were called, as attributes."""
 
 
-class Scope:
+class LayerScope:
     """The operations that have rules while a layer is called.
 
     Attributes:
@@ -108,7 +108,7 @@ class Scope:
 
     __slots__ = ("called", "rules")
 
-    def __init__(self, rules: dict[str, Any], called: tuple[Called, ...]) -> None:
+    def __init__(self, rules: dict[str, Any], called: tuple[CalledOperations, ...]) -> None:
         self.rules = rules
         self.called = called
 
@@ -118,7 +118,7 @@ class Current(threading.local):
 
     def __init__(self) -> None:
         # not a ContextVar, which torch.compile cannot follow; a call ends before another task runs
-        self.scope: Scope | None = None
+        self.scope: LayerScope | None = None
 
 
 CURRENT = Current()
@@ -146,7 +146,7 @@ def run_composed(name: str, original: Call, args: tuple[Any, ...], kwargs: dict[
     return original(*args, **kwargs)
 
 
-def note(scope: Scope, name: str) -> Any:
+def note(scope: LayerScope, name: str) -> Any:
     """Note that an operation is called, and return its rule, if any."""
     for called in scope.called:
         setattr(called, name, True)

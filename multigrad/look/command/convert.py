@@ -50,7 +50,7 @@ Print = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConvertRequest:
     """The options of a conversion, the same for every custom gradient.
 
     Attributes:
@@ -70,7 +70,7 @@ class Asked:
     transforms: bool = True
 
 
-def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
+def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     """Convert a target, print its verdicts, and return the exit status.
 
     Args:
@@ -90,7 +90,7 @@ def convert_named(what: str, asked: Asked, *, as_json: bool, echo: Print) -> int
     return 0 if report.ok else FAILURE
 
 
-def _convert_package(module: str, asked: Asked, *, as_json: bool, echo: Print) -> int:
+def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     kinds: Counter[str] = Counter()
     tried: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
     found = Importable()
@@ -157,7 +157,7 @@ class Importable:
 
 
 # --- in another process, if they are a package's ------------------------------------------------
-def find_all(module: str, asked: Asked) -> Importable:
+def find_all(module: str, asked: ConvertRequest) -> Importable:
     """Return the custom gradients that a module or a package defines."""
     found = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
@@ -168,7 +168,7 @@ def installed(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names) or tuple(row.name for row in backends(load=True) if row.installed)
 
 
-def convert_one(what: str, asked: Asked, names: Sequence[str]) -> Conversion:
+def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conversion:
     """Convert module:name, with inputs that are given or guessed."""
     module, _, name = what.partition(":")
     obj = find_in(import_named(module), name)

@@ -231,7 +231,7 @@ EXAMPLE = np.array([0.9, -0.4, 1.6, 0.2, -1.2, 0.7, 2.2, -0.1, -0.8, 0.5, 1.1, -
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class FunctionCurve:
     """A Function with values for its other arguments, and what it does.
 
     Attributes:
@@ -289,8 +289,10 @@ def of_function(
     return Picture(title, f"input {name}", y_label, tuple(curves))
 
 
-def observe_function(function: Function, params: Mapping[str, Any], x: Array, key: int) -> Applied:
-    applied = Applied(function, params, key)
+def observe_function(
+    function: Function, params: Mapping[str, Any], x: Array, key: int
+) -> FunctionCurve:
+    applied = FunctionCurve(function, params, key)
     try:
         output, _ = applied.values(x)
     except MultigradError:
@@ -309,7 +311,7 @@ def observe_function(function: Function, params: Mapping[str, Any], x: Array, ke
     output, gradient = applied.values(x)
     other, few = applied.values(x, key=1), applied.values(x[:count])
     columns = of_columns(applied, x)
-    return Applied(
+    return FunctionCurve(
         function,
         params,
         key,
@@ -321,7 +323,7 @@ def observe_function(function: Function, params: Mapping[str, Any], x: Array, ke
     )
 
 
-def of_columns(applied: Applied, x: Array) -> tuple[Array, Array]:
+def of_columns(applied: FunctionCurve, x: Array) -> tuple[Array, Array]:
     """Return output and gradient of a column, or of the row if the Function takes no column."""
     try:
         output, gradient = applied.values(x.reshape(-1, 1))
@@ -330,7 +332,7 @@ def of_columns(applied: Applied, x: Array) -> tuple[Array, Array]:
     return output.reshape(-1), gradient.reshape(-1)
 
 
-def vector_curves(applied: Sequence[Applied], name: str) -> list[Curve]:
+def vector_curves(applied: Sequence[FunctionCurve], name: str) -> list[Curve]:
     places = np.arange(len(EXAMPLE), dtype=np.float64)
     curves = [Curve(f"input {name}", "unchanged", Points(places, EXAMPLE))]
     for i, each in enumerate(applied):

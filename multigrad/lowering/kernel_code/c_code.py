@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from ...graph import ops
 from ...graph.ir.op import Op
-from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype, indented
-from .passes import COLUMN, FULL, ONE, ROW, Loop, Step, Total
+from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
+from .passes import COLUMN, FULL, ONE, ROW, Loop, LoopStep, Total
 
 # The C function that reduces a chunk; macros with its name join two numbers.
 REDUCTIONS = {
@@ -103,7 +103,7 @@ class _Kernel:
         of_rows = [step for step in self.steps if step.space == ROW]
         self.of_rows = {name for step in of_rows for name in self.names(step)}
 
-    def names(self, step: Step) -> list[str]:
+    def names(self, step: LoopStep) -> list[str]:
         return [named(line)[1] for line in step.lines]
 
     def text(self) -> str:
@@ -181,16 +181,16 @@ int32_t {parts.name}(
                 text.append(f"sum_rows(q{i}, chunks, columns);")
         return text
 
-    def once(self, step: Step) -> list[str]:
+    def once(self, step: LoopStep) -> list[str]:
         inside = ["const int64_t m = 1;", *self.stages(step)]
         return ["{", *[f"    {line}" for line in inside], "}"]
 
-    def over_columns(self, step: Step) -> list[str]:
+    def over_columns(self, step: LoopStep) -> list[str]:
         inside = ["const int64_t m = MIN(columns - start, CHUNK);", *self.stages(step)]
         begin = "for (int64_t start = 0; start < columns; start += CHUNK) {"
         return [begin, *[f"    {line}" for line in inside], "}"]
 
-    def over_chunk(self, step: Step) -> list[str]:
+    def over_chunk(self, step: LoopStep) -> list[str]:
         begin = "const int64_t first = c * CHUNK, m = n - first < CHUNK ? n - first : CHUNK;"
         values = [(total.value[1:], REDUCTIONS[total.op]) for total in step.totals]
         ends = [f"t{i}[c] = {how}(w{i}, m);" for i, how in values]
@@ -215,7 +215,7 @@ int32_t {parts.name}(
         rows = ["for (int64_t row = c * some; row < end; row++) {"]
         return [*begin, *rows, *[f"    {line}" for line in inside], "}", *end]
 
-    def over_row(self, step: Step) -> list[str]:
+    def over_row(self, step: LoopStep) -> list[str]:
         begin, end, after = [], [], []
         for total in step.totals:
             i, how = total.value[1:], REDUCTIONS[total.op]
@@ -231,7 +231,7 @@ int32_t {parts.name}(
         chunks = "for (int64_t start = 0; start < columns; start += CHUNK) {"
         return [*begin, chunks, *[f"    {line}" for line in inside], "}", *after]
 
-    def stages(self, step: Step) -> list[str]:
+    def stages(self, step: LoopStep) -> list[str]:
         before, load, store, after = [], [], [], []
         for value in step.reads:
             if value not in self.inputs:
@@ -277,7 +277,7 @@ def finished(total: Total, text: str) -> str:
     return f"(R)({total.finished(text, FINISHED, COUNTS)})"
 
 
-def kind_of(place: Place) -> str:
+def kind_of(place: KernelTensor) -> str:
     return "uint8_t" if place.is_mask else "S"
 
 

@@ -31,7 +31,7 @@ from .passes import (
     SIZES,
     WHOLE,
     Arrangement,
-    Layout,
+    KernelLayout,
     Layouts,
     Loop,
     in_sums,
@@ -53,7 +53,7 @@ INFIX = {
 SAME = dict.fromkeys((ops.STOP_GRADIENT, ops.BROADCAST_TO), "{0}")
 
 
-class Place(NamedTuple):
+class KernelTensor(NamedTuple):
     """A tensor that a kernel reads or writes.
 
     Attributes:
@@ -69,7 +69,7 @@ class Place(NamedTuple):
     value: str
     is_mask: bool
     is_packed: bool
-    layout: Layout
+    layout: KernelLayout
     is_reduced: bool
 
 
@@ -107,8 +107,8 @@ class Parts:
 
     name: str
     dtype: str
-    inputs: tuple[Place, ...]
-    results: tuple[Place, ...]
+    inputs: tuple[KernelTensor, ...]
+    results: tuple[KernelTensor, ...]
     numbers: int
     loops: tuple[Loop, ...]
 
@@ -147,7 +147,7 @@ class Kernel:
     parts: Parts
     source: str
     numbers: tuple[Node, ...]
-    sizes: Mapping[Node, Layout]
+    sizes: Mapping[Node, KernelLayout]
     ranks: Collection[int]
     row_axes: int
 
@@ -201,7 +201,7 @@ def write_kernel(
     language: Language,
     packed: Collection[str] = (),
     packs: Collection[int] = (),
-    layouts: Mapping[str, Layout] | None = None,
+    layouts: Mapping[str, KernelLayout] | None = None,
 ) -> Kernel:
     """Return a graph as a kernel.
 
@@ -219,14 +219,14 @@ def write_kernel(
     graph = rebuild(rebuild(graph, limit_in_turn), in_sums)
     given = [node.attr("name") for node in graph.nodes if node.op is ops.INPUT]
     found = Layouts(graph, dict.fromkeys(given, WHOLE) if layouts is None else layouts)
-    writer = _Writer(graph, dtype, language, found)
+    writer = _KernelWriter(graph, dtype, language, found)
     lines = {node: line for node in graph.nodes if (line := writer.line(node))}
     loops = Arrangement(graph, found, writer.names, lines).loops()
     read = {value for loop in loops for step in loop for value in step.reads}
 
-    def place(name: str, node: Node, is_packed: bool) -> Place:
+    def place(name: str, node: Node, is_packed: bool) -> KernelTensor:
         is_reduced = found.passes[node] + found.turns[node] > 0
-        return Place(
+        return KernelTensor(
             name,
             value=writer.names[node],
             is_mask=is_mask(node),
@@ -266,7 +266,7 @@ def is_mask(node: Node) -> bool:
     return node.type.dtype == BOOL
 
 
-class _Writer:
+class _KernelWriter:
     """Writes the nodes of a graph, each as a line that names it."""
 
     def __init__(self, graph: Graph, dtype: str, language: Language, layouts: Layouts) -> None:

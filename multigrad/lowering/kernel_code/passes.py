@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, derive_node
 from ...graph.ir.op import Op
-from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, Layout
+from ...graph.support.params import COLUMN, FULL, ONE, ROW, WHOLE, CannotFuseError, KernelLayout
 
 REDUCTIONS = (ops.SUM, ops.MEAN, ops.VAR, ops.STD, ops.MAX, ops.MIN, ops.SUM_TO)
 SQUARED = (ops.VAR, ops.STD)  # sums of squares of centered values
@@ -35,7 +35,7 @@ class Total(NamedTuple):
         return rows.get(self.op, "{0}").format(text, counts[self.kind], self.correction)
 
 
-class Step(NamedTuple):
+class LoopStep(NamedTuple):
     """The content of one loop, over the elements of a chunk or over what `space` says.
 
     Attributes:
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
 
 # A pass over the elements, or a step in between.
-Loop = tuple[Step, ...]
+Loop = tuple[LoopStep, ...]
 
 
 def make(op: Op, *operands: Node, **attrs: object) -> Node:
@@ -115,9 +115,9 @@ class Layouts:
         row_axes: how many of them, at the end, are a row.
     """
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Layout]) -> None:
+    def __init__(self, graph: Graph, inputs: Mapping[str, KernelLayout]) -> None:
         self.inputs = inputs
-        self.of: dict[Node, Layout] = {}
+        self.of: dict[Node, KernelLayout] = {}
         self.passes: dict[Node, int] = {}
         self.turns: dict[Node, int] = {}
         self.ranks: set[int] = set()
@@ -154,7 +154,7 @@ class Layouts:
         """Return whether loops read a value without computing it: an input, or a reduction."""
         return node.op is ops.INPUT or self.reduces(node)
 
-    def find(self, node: Node) -> Layout:
+    def find(self, node: Node) -> KernelLayout:
         if node.op is ops.INPUT:
             return self.inputs[node.attr("name")]
         found = [self.of[each] for each in node.operands if each.type.kind == "tensor"]
@@ -170,28 +170,28 @@ class Layouts:
             return WHOLE
         kind = next((each for each in (ROW, COLUMN) if each in kinds), ONE)
         axes = [each.rank for each in found if each.kind == kind or kind == COLUMN]
-        return Layout(kind, max(axes, default=0))
+        return KernelLayout(kind, max(axes, default=0))
 
-    def reduced(self, node: Node, x: Layout) -> Layout:
+    def reduced(self, node: Node, x: KernelLayout) -> KernelLayout:
         axis, keepdims = node.attr("axis"), node.attr("keepdims")
         if node.op in SQUARED and x.kind != FULL:
             raise CannotFuseError(f"op {node.op.name} of one number")
         if axis is None and x.kind in (FULL, ONE):
-            return Layout(ONE, x.rank if keepdims else 0)
+            return KernelLayout(ONE, x.rank if keepdims else 0)
         axes = [axis] if isinstance(axis, int) else sorted(axis or ())
         if axes and axes == [*range(axes[0], axes[-1] + 1)]:
             # The last axes; if they are counted from the front, their numbers tell the rank.
             if keepdims and x.kind in (FULL, ROW) and (axes[0] > 0 or axes[-1] == -1):
                 self.ranks.update([axes[-1] + 1] if axes[0] > 0 else [])
-                return Layout(ROW, len(axes))
+                return KernelLayout(ROW, len(axes))
             is_sum = node.op in (ops.SUM, ops.MEAN)
             # All axes but the last.
             if is_sum and x.kind == FULL and not keepdims and (axes[0] == 0 or axes[-1] == -2):
                 self.ranks.add(len(axes) + 1)
-                return Layout(COLUMN, 1)
+                return KernelLayout(COLUMN, 1)
         raise CannotFuseError(f"op {node.op.name} over {'axis' if axis is None else axis}")
 
-    def sized(self, node: Node) -> Layout:
+    def sized(self, node: Node) -> KernelLayout:
         """Return the layout of the tensor of which a number is the size, or a length."""
         layout = self.of[node.operands[0]]
         if node.op is ops.DIM:
@@ -285,7 +285,7 @@ class Arrangement:
 
     def step(
         self, space: str, roots: Sequence[Node], kinds: Collection[str], kept: Collection[Node]
-    ) -> Step:
+    ) -> LoopStep:
         layouts = self.layouts
         reduced = [node for node in roots if space == FULL and layouts.reduces(node)]
         ends = [*[node for node in roots if node not in reduced], *[n.operands[0] for n in reduced]]
@@ -297,7 +297,7 @@ class Arrangement:
         written = [node for node in written if self.is_of(node, space) and node in roots]
         read = [each for node in (*computed, *reduced) for each in layouts.read(node)]
         outside = dict.fromkeys([each for each in (*read, *written) if each not in computed])
-        return Step(
+        return LoopStep(
             space,
             tuple([self.lines[node] for node in (*computed, *reduced)]),
             tuple([self.names[node] for node in outside]),

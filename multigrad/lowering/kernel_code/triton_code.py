@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ...graph import ops
 from ...graph.ir.op import Op
-from .kernels import COMPUTED, INFIX, SAME, Language, Parts, Place, check_dtype, indented
-from .passes import COLUMN, FULL, ONE, REDUCTIONS, ROW, SQUARED, Loop, Step, Total
+from .kernels import COMPUTED, INFIX, SAME, KernelTensor, Language, Parts, check_dtype, indented
+from .passes import COLUMN, FULL, ONE, REDUCTIONS, ROW, SQUARED, Loop, LoopStep, Total
 
 BEGIN = "import triton.language as tl\nfrom triton.language.extra import libdevice\n"
 # As in torch on GPUs: NaN of either operand propagates, and 0 is larger than -0.
@@ -163,7 +163,7 @@ class Stage(NamedTuple):
     """
 
     over: str
-    before: tuple[Step, ...]
+    before: tuple[LoopStep, ...]
     loop: Loop
 
     @property
@@ -338,10 +338,10 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
             *ends,
         ]
 
-    def of_rows(self, step: Step) -> list[str]:
+    def of_rows(self, step: LoopStep) -> list[str]:
         return [*self.loads(step), *step.lines, *self.stores(step)]
 
-    def over_row(self, step: Step) -> list[str]:
+    def over_row(self, step: LoopStep) -> list[str]:
         of_row = [total for total in step.totals if total.kind == ROW]
         begin = [line for total in of_row for line in self.begin(total)]
         inside = [
@@ -391,12 +391,12 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
             ]
         return [*found, *self.loads(step), *step.lines, *self.stores(step)]
 
-    def lines(self, step: Step) -> list[str]:
+    def lines(self, step: LoopStep) -> list[str]:
         # A value to be reduced is called e7, and its result v7.
         reduced = {total.value for total in step.totals}
         return [f"e{line}" if line.partition(" ")[0] in reduced else line for line in step.lines]
 
-    def loads(self, step: Step) -> list[str]:
+    def loads(self, step: LoopStep) -> list[str]:
         own = [value for value in step.reads if value in self.inputs]
         return [self.load(each) for each in own if self.inputs[each][1].layout.kind != ONE]
 
@@ -404,7 +404,7 @@ def {parts.name}_{self.index}({", ".join(arguments_of(parts))}):
         i, place = self.inputs[value]
         return f"{value} = {loaded(i, place, self.number)}"
 
-    def stores(self, step: Step) -> list[str]:
+    def stores(self, step: LoopStep) -> list[str]:
         return [line for j in step.results for line in stored(j, self.parts.results[j])]
 
 
@@ -415,7 +415,7 @@ def numbers(parts: Parts) -> list[str]:
     return found + [f"c{i} = s{i}.to(tl.{parts.dtype}).to({number})" for i in range(parts.numbers)]
 
 
-def loaded(i: int, place: Place, number: str) -> str:
+def loaded(i: int, place: KernelTensor, number: str) -> str:
     kind = place.layout.kind
     if place.is_packed:
         # The order of numpy.packbits: the first element is the highest bit.
@@ -426,7 +426,7 @@ def loaded(i: int, place: Place, number: str) -> str:
     return f"{value} != 0" if place.is_mask else f"{value}.to({number})"
 
 
-def stored(j: int, place: Place) -> tuple[str, ...]:
+def stored(j: int, place: KernelTensor) -> tuple[str, ...]:
     kind = place.layout.kind
     if place.is_packed:
         return (

@@ -17,7 +17,7 @@ from ...graph.support.lazy_modules import namespace
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import rules
-from .kinds import KINDS, Kind, LayerRule
+from .kinds import KINDS, LayerKind, LayerRule
 
 Tensor = Any
 AnyRule: TypeAlias = str | Rule | LayerRule
@@ -152,7 +152,7 @@ class Composite(InNotebooks):
 def _entry(rules: Rules, kind: str | None) -> str | None:
     # The key of the kind itself, or of the kind that it is part of.
     while kind is not None and kind not in rules:
-        kind = KINDS.get(kind, Kind()).part_of
+        kind = KINDS.get(kind, LayerKind()).part_of
     return kind
 
 

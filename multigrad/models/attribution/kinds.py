@@ -31,7 +31,7 @@ from ...rules.model.rule import Rule
 # A batch normalization that is merged makes one layer with the linear layer or convolution before
 # it, of its kind and with its x, the weight and bias of `merge_batch_norm`, and out from itself.
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LayerKind:
     """A kind of layers.
 
     Attributes:
@@ -47,18 +47,18 @@ class Kind:
 
 _STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
 _WINDOWS = {"sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True}
-KINDS: Mapping[str, Kind] = MappingProxyType(
+KINDS: Mapping[str, LayerKind] = MappingProxyType(
     {
-        "linear": Kind(channels=-1),
-        "convolution": Kind(channels=0, example=_STEPS),
-        "convolution_transpose": Kind("convolution", channels=1, example=_STEPS),
-        "average_pooling": Kind(example=_WINDOWS),
-        "adaptive_average_pooling": Kind("average_pooling", example={"counts": (1,)}),
-        "max_pooling": Kind(),
-        "addition": Kind(),
-        "relu": Kind("activation"),
-        "activation": Kind(),
-        "batch_normalization": Kind(),
+        "linear": LayerKind(channels=-1),
+        "convolution": LayerKind(channels=0, example=_STEPS),
+        "convolution_transpose": LayerKind("convolution", channels=1, example=_STEPS),
+        "average_pooling": LayerKind(example=_WINDOWS),
+        "adaptive_average_pooling": LayerKind("average_pooling", example={"counts": (1,)}),
+        "max_pooling": LayerKind(),
+        "addition": LayerKind(),
+        "relu": LayerKind("activation"),
+        "activation": LayerKind(),
+        "batch_normalization": LayerKind(),
     }
 )
 

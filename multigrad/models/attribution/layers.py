@@ -22,7 +22,7 @@ Inputs: TypeAlias = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LinearLayer:
     """One kind of layer.
 
     Attributes:
@@ -178,18 +178,18 @@ def pull_addition(cotangent: Tensor, inputs: Inputs, weight: None) -> Inputs:
 
 STEPS = ("strides", "padding", "dilations", "groups")
 WINDOWS = ("sizes", "strides", "padding", "counts_padding")
-LAYERS: Mapping[str, Layer] = MappingProxyType(
+LAYERS: Mapping[str, LinearLayer] = MappingProxyType(
     {
-        "linear": Layer(("x",), (), linear, pull_linear, has_weight=True),
-        "convolution": Layer(("x",), STEPS, convolution, pull_convolution, has_weight=True),
-        "convolution_transpose": Layer(
+        "linear": LinearLayer(("x",), (), linear, pull_linear, has_weight=True),
+        "convolution": LinearLayer(("x",), STEPS, convolution, pull_convolution, has_weight=True),
+        "convolution_transpose": LinearLayer(
             ("x",), STEPS, transposed, pull_transposed, has_weight=True, needs_out=True
         ),
-        "average_pooling": Layer(("x",), WINDOWS, average_pooling, pull_average_pooling),
-        "adaptive_average_pooling": Layer(
+        "average_pooling": LinearLayer(("x",), WINDOWS, average_pooling, pull_average_pooling),
+        "adaptive_average_pooling": LinearLayer(
             ("x",), ("counts",), adaptive_pooling, pull_adaptive_pooling
         ),
-        "addition": Layer(("a", "b"), (), addition, pull_addition),
+        "addition": LinearLayer(("a", "b"), (), addition, pull_addition),
     }
 )
 

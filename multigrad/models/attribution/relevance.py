@@ -28,7 +28,7 @@ from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
 from ...trace.xp import all as xp
-from .layers import LAYERS, Inputs, Layer
+from .layers import LAYERS, Inputs, LinearLayer
 
 Tensor = Any
 Modify: TypeAlias = Callable[..., Tensor]
@@ -36,7 +36,7 @@ ZERO_PARAMS = ("weight", "bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SharePart:
     """How a part of a share sees the layer: each `(tensor, numbers) -> tensor`.
 
     Attributes:
@@ -54,7 +54,7 @@ class Part:
 class Share:
     """A share of the relevance, `weigh(relevance, out, numbers)`, and the parts that divide it."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[SharePart, ...]
     weigh: Modify
 
 
@@ -141,12 +141,12 @@ def minus_beta_times(relevance: Tensor, out: Tensor, numbers: Any) -> Tensor:
 
 # --- the formulas -------------------------------------------------------------------------------
 
-PLAIN = Share((Part(same, same, same),), whole)
+PLAIN = Share((SharePart(same, same, same),), whole)
 EPSILON = Formula("epsilon", (PLAIN,), ("epsilon",), stabilizer="epsilon", is_plain=True)
 NORM = Formula("norm", (PLAIN,), ("stabilizer",), is_plain=True)
 # Contributions to z by sign: of two factors of one sign, and of two signs.
-UPHILL = (Part(positive, positive, positive), Part(negative, negative))
-DOWNHILL = (Part(positive, negative, negative), Part(negative, positive))
+UPHILL = (SharePart(positive, positive, positive), SharePart(negative, negative))
+DOWNHILL = (SharePart(positive, negative, negative), SharePart(negative, positive))
 ZPLUS = Formula("zplus", (Share(UPHILL, whole),), ("stabilizer",))
 ALPHA_BETA = Formula(
     "alpha_beta",
@@ -157,22 +157,31 @@ GAMMA = Formula(
     "gamma",
     (
         Share(
-            (Part(positive, more_positive, more_positive), Part(negative, more_negative)),
+            (SharePart(positive, more_positive, more_positive), SharePart(negative, more_negative)),
             where_positive,
         ),
         Share(
-            (Part(positive, more_negative, more_negative), Part(negative, more_positive)),
+            (SharePart(positive, more_negative, more_negative), SharePart(negative, more_positive)),
             where_negative,
         ),
     ),
     ("gamma", "stabilizer"),
 )
-WSQUARE = Formula("wsquare", (Share((Part(ones, squared, squared),), whole),), ("stabilizer",))
-FLAT = Formula("flat", (Share((Part(ones, ones),), whole),), ("stabilizer",))
+WSQUARE = Formula("wsquare", (Share((SharePart(ones, squared, squared),), whole),), ("stabilizer",))
+FLAT = Formula("flat", (Share((SharePart(ones, ones),), whole),), ("stabilizer",))
 # b - max(b, 0) - min(b, 0) = 0: biases leave the sum.
 ZBOX = Formula(
     "zbox",
-    (Share((Part(same, same), Part(minus_low, positive), Part(minus_high, negative)), whole),),
+    (
+        Share(
+            (
+                SharePart(same, same),
+                SharePart(minus_low, positive),
+                SharePart(minus_high, negative),
+            ),
+            whole,
+        ),
+    ),
     ("low", "high", "stabilizer"),
 )
 
@@ -187,7 +196,7 @@ def stabilize(z: Tensor, stabilizer: Any) -> Tensor:
 
 def share_out(
     formula: Formula,
-    layer: Layer,
+    layer: LinearLayer,
     attributes: Mapping[str, Any],
     zero_params: Sequence[str],
     tensors: tuple[Inputs, Tensor, Tensor, Tensor],

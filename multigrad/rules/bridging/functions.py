@@ -35,7 +35,7 @@ from ...lowering.forwards import Forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.lower import lower_graphs
 from ...lowering.plain_functions import PlainFunctions, without_autodiff
-from ...trace.scope.draws import FREE, Draws
+from ...trace.scope.draws import FREE, KeySource
 from ...trace.scope.lookups import at_present
 from ..context import RuleInForce
 from ..in_force.activation import plain
@@ -340,7 +340,7 @@ def _call_leaves(
     leaves: Sequence[Any],
     host: Backend,
     guest: Backend,
-    draws: Draws,
+    draws: KeySource,
 ) -> Any:
     variant = find_variant(function, layout, leaves)
     if variant is None:

@@ -15,7 +15,7 @@ from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
 from ...graph.support.public_types import Axes, Key, Over
-from ...trace.scope.draws import FREE, Counter, Draws, keyed
+from ...trace.scope.draws import FREE, Counter, KeySource, keyed
 from ...trace.scope.lookups import Lookup, names_in, note_lookup, reading
 from ...trace.scope.ranks import CHECKED, compare
 from .. import registry
@@ -322,7 +322,7 @@ class GradientRule:
             )
         )
         bound_rule = BoundRule(bound_rule.specialization, tuple(values), bound_rule.token)
-        draws = FREE if key is None else Draws(fold_step(key, count), Counter())
+        draws = FREE if key is None else KeySource(fold_step(key, count), Counter())
         return RuleInForce(bound_rule, draws)
 
 

@@ -18,14 +18,14 @@ from ...errors import BackendNotFound, MultigradError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.public_types import P, R
 from ...graph.support.threads import SERIALS
-from ...trace.scope.draws import FREE, Counter, Draws
+from ...trace.scope.draws import FREE, Counter, KeySource
 from ...trace.scope.schedule_values import Moving
 from ..context import ActiveRules, RuleInForce
 from ..model.binding import value_token
 from ..model.specialization import BoundRule
 
 
-class Decorator(Protocol):
+class JitDecorator(Protocol):
     """The decorator that `jit` returns if it gets options only."""
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
@@ -34,10 +34,10 @@ class Decorator(Protocol):
 @overload
 def jit(fn: Callable[P, R], framework: str | None = None, **options: Any) -> Callable[P, R]: ...
 @overload
-def jit(fn: None = None, framework: str | None = None, **options: Any) -> Decorator: ...
+def jit(fn: None = None, framework: str | None = None, **options: Any) -> JitDecorator: ...
 def jit(
     fn: Callable[P, R] | None = None, framework: str | None = None, **options: Any
-) -> Callable[P, R] | Decorator:
+) -> Callable[P, R] | JitDecorator:
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not
@@ -229,7 +229,7 @@ def _reveal(
     bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(SERIALS)}>")
     if in_force.counter is None:
         return RuleInForce(bound_rule, FREE)
-    return RuleInForce(bound_rule, Draws(hidden.key, Counter(hidden.count)))
+    return RuleInForce(bound_rule, KeySource(hidden.key, Counter(hidden.count)))
 
 
 def count_applied(traced: ActiveRules) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from ...graph.passes.facts import LIBRARY
 from ...graph.support.public_types import R
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
-from ...trace.scope.draws import FREE, Draws
+from ...trace.scope.draws import FREE, KeySource
 from ...trace.scope.lookups import at_present
 from ...trace.trace import Value
 from ..model.under import put_under
@@ -217,7 +217,7 @@ def _by_capture(
 
 def as_function(
     f: Callable[..., Any], leaves: Sequence[Any], tree: Any, backend: Backend
-) -> tuple[Function, Sequence[Any], Any, Draws]:
+) -> tuple[Function, Sequence[Any], Any, KeySource]:
     """Return a Function that is f, its arguments, the first of which are the leaves, their nesting,
     and where its draws come from.
     """
@@ -237,7 +237,7 @@ def as_function(
     return function, leaves, tree, draws
 
 
-def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], Draws]:
+def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], KeySource]:
     in_force = f.in_force()
     if in_force is None:
         return put_under(None, f.forward), (), FREE
@@ -246,7 +246,7 @@ def _under(f: Activation, backend: Backend) -> tuple[Function, tuple[Any, ...], 
 
 
 def _of_function(
-    function: Function, leaves: Sequence[Any], tree: Any, draws: Draws, backend: Backend
+    function: Function, leaves: Sequence[Any], tree: Any, draws: KeySource, backend: Backend
 ) -> tuple[Any, Callable[[list[Any]], list[Any]]]:
     layout = function.recipe.lay_out(function.parameters, leaves, tree)
     if function.entries.runs_as_written:
@@ -313,7 +313,7 @@ def _keep(
     ):
         return
 
-    def run(leaves: Sequence[Any], draws: Draws) -> tuple[Any, Pullback]:
+    def run(leaves: Sequence[Any], draws: KeySource) -> tuple[Any, Pullback]:
         output, pull_array = native.vjp(*leaves)
         shape, dtype, arrays = output.shape, output.dtype, leaves[:count]
 
@@ -345,7 +345,7 @@ def checked_values(
     variant: Variant,
     layout: Layout,
     leaves: Sequence[Any],
-    draws: Draws,
+    draws: KeySource,
     backend: Backend,
 ) -> list[Any]:
     """Check a call, and return the arguments of a captured form's code: tensors, numbers, a key."""

@@ -37,7 +37,7 @@ MOST_CODES = 4096
 MOST_MEANINGS = 64
 
 
-class Code:
+class RuleCode:
     """The graphs and the lowered code of a rule with its static params fixed.
 
     Attributes:
@@ -106,11 +106,11 @@ class Code:
             self._memories.clear()
 
 
-_codes: dict[Any, Code] = {}
+_codes: dict[Any, RuleCode] = {}
 _owned: dict[int, tuple[Same, set[Any]]] = {}  # by an owner's identity: which codes go with it
 
 
-def code_of(name: str, key: Any, owners: Iterable[Any]) -> Code:
+def code_of(name: str, key: Any, owners: Iterable[Any]) -> RuleCode:
     """Return the code made of a rule; it is dropped with the first of its owners to go.
 
     Args:
@@ -126,7 +126,7 @@ def code_of(name: str, key: Any, owners: Iterable[Any]) -> Code:
         owners = tuple(owners)
         for owner in owners:
             _keys_of(owner).add(key)
-        code = _codes.setdefault(key, Code(name, tuple(map(id, owners))))
+        code = _codes.setdefault(key, RuleCode(name, tuple(map(id, owners))))
     return code
 
 
@@ -181,7 +181,7 @@ class Specialization:
         runtime: tuple[str, ...],
         static: Mapping[str, Any],
         hidden: frozenset[str],
-        code: Code,
+        code: RuleCode,
     ) -> None:
         self.rule = rule
         self.runtime = runtime

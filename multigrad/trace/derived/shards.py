@@ -27,7 +27,7 @@ Tensor = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ArrayPart:
     """The part of an array that a shard's value is.
 
     Attributes:
@@ -56,21 +56,21 @@ class Part:
         return EVERY if EVERY in names else tuple(name for each in names for name in each)
 
 
-def whole(node: Node, own: list[Part]) -> Part:
+def whole(node: Node, own: list[ArrayPart]) -> ArrayPart:
     """Return the placement of a value that is not split, with its rank if it is known."""
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
-        return Part(0)
+        return ArrayPart(0)
     if node.op is ops.ARRAY:
         shape = node.attr("value").shape
-        return Part(len(shape), ones=frozenset(i for i, n in enumerate(shape) if n == 1))
+        return ArrayPart(len(shape), ones=frozenset(i for i, n in enumerate(shape) if n == 1))
     if node.op.result in PER_ELEMENT and all(part.rank is not None for part in own):
         return broadcast(own)
     if "keepdims" in dict(node.attrs) and own[0].rank is not None:
         return reduced(own[0], node)
-    return Part(None)
+    return ArrayPart(None)
 
 
-def broadcast(parts: list[Part]) -> Part:
+def broadcast(parts: list[ArrayPart]) -> ArrayPart:
     """Return the placement of an elementwise result."""
     rank = max((part.rank or 0 for part in parts), default=0)
     split: dict[int, Names] = {}
@@ -80,23 +80,23 @@ def broadcast(parts: list[Part]) -> Part:
         for i, names in part.split.items():
             split.setdefault(i + lead, names)
         ones -= {i + lead for i in range(part.rank or 0) if i not in part.ones}
-    return Part(rank, split, frozenset(ones))
+    return ArrayPart(rank, split, frozenset(ones))
 
 
-def reduced(part: Part, node: Node) -> Part:
+def reduced(part: ArrayPart, node: Node) -> ArrayPart:
     """Return the placement of a reduction's result."""
     assert part.rank is not None
     gone = set(part.axes(node.attr("axis")))
     if node.attr("keepdims"):
         split = {i: names for i, names in part.split.items() if i not in gone}
-        return Part(part.rank, split, part.ones | gone)
+        return ArrayPart(part.rank, split, part.ones | gone)
     return kept_axes(part, [i for i in range(part.rank) if i not in gone])
 
 
-def kept_axes(part: Part, order: list[int]) -> Part:
+def kept_axes(part: ArrayPart, order: list[int]) -> ArrayPart:
     """Return the placement of a value with only these axes left, in this order."""
     split = {order.index(i): names for i, names in part.split.items() if i in order}
-    return Part(len(order), split, frozenset(order.index(i) for i in part.ones if i in order))
+    return ArrayPart(len(order), split, frozenset(order.index(i) for i in part.ones if i in order))
 
 
 def rebuilt(node: Node, done: Mapping[Node, Node]) -> Node:
@@ -133,7 +133,7 @@ def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph
             f"rule {graph.name!r} is used {shards}, which splits axis {max(split)}, on an array of "
             f"{rank} axes. Name the axes that it has, or use over=None for it"
         )
-    return Parting(graph, shards, Part(rank, split), facts).run()
+    return Parting(graph, shards, ArrayPart(rank, split), facts).run()
 
 
 def _of_any_rank(
@@ -146,7 +146,7 @@ def _of_any_rank(
         if max(split) >= rank:  # an array may lack the axis
             raise NeedsConcrete("ndim", noted=False)
         try:
-            found.append(Parting(graph, shards, Part(rank, split), facts).run())
+            found.append(Parting(graph, shards, ArrayPart(rank, split), facts).run())
         except UnsupportedOp:
             raise NeedsConcrete("ndim", noted=False) from None
         if found[-1].outputs != found[0].outputs:
@@ -177,12 +177,14 @@ def _alone(graph: Graph) -> Graph:
 class Parting:
     """One graph being rewritten."""
 
-    def __init__(self, graph: Graph, shards: Shards, given: Part, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, graph: Graph, shards: Shards, given: ArrayPart, facts: Mapping[str, Any]
+    ) -> None:
         self.graph = graph
         self.shards = shards
         self.given = given
         self.trace = Trace(graph.name, facts)
-        self.parts: dict[Node, Part] = {}
+        self.parts: dict[Node, ArrayPart] = {}
         self.done: dict[Node, Node] = {}
 
     def run(self) -> Graph:
@@ -195,7 +197,7 @@ class Parting:
     def value(self, node: Node) -> Value:
         return self.trace.value(self.done[node])
 
-    def _rewrite(self, node: Node) -> tuple[Node, Part]:
+    def _rewrite(self, node: Node) -> tuple[Node, ArrayPart]:
         if not node.operands:
             return node, self._of_leaf(node)
         own = [self.parts[operand] for operand in node.operands]
@@ -222,12 +224,12 @@ class Parting:
             "where each shard may be taken as an array of its own, or gather the array first"
         )
 
-    def _of_leaf(self, node: Node) -> Part:
+    def _of_leaf(self, node: Node) -> ArrayPart:
         if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
             return self.given
-        return Part(0 if node.type.shape == SCALAR_SHAPE else None)
+        return ArrayPart(0 if node.type.shape == SCALAR_SHAPE else None)
 
-    def joined(self, node: Node, own: list[Part]) -> Part:
+    def joined(self, node: Node, own: list[ArrayPart]) -> ArrayPart:
         """Return the placement of an elementwise op's result; its operands must be split alike."""
         pairs = zip(node.operands, own, strict=True)
         parts = [part for operand, part in pairs if operand.type.kind == "tensor"]
@@ -243,12 +245,12 @@ class Parting:
                     raise self.error(node, f"{node.op.name} meets values that are split otherwise")
         return part
 
-    def _along(self, node: Node, part: Part) -> Part:
+    def _along(self, node: Node, part: ArrayPart) -> ArrayPart:
         if node.op is ops.EXPAND_DIMS or not isinstance(dict(node.attrs).get("keepdims"), bool):
             return part
         return reduced(part, node)
 
-    def _draw(self, node: Node, own: list[Part]) -> tuple[Node, Part]:
+    def _draw(self, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
         key, like, *others = node.operands
         part = own[1]
         if any(other.split for other in own[2:]) and part != self.joined(node, own[1:]):
@@ -263,14 +265,14 @@ class Parting:
         return with_operands(node, operands), part
 
 
-Handler = Callable[[Parting, Node, list[Part]], tuple[Node, Part]]
-Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], Part], Tensor]
+Handler = Callable[[Parting, Node, list[ArrayPart]], tuple[Node, ArrayPart]]
+Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], ArrayPart], Tensor]
 
 
 # --- reductions --------------------------------------------------------------------------------
 
 
-def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
+def _count(x: Tensor, part: ArrayPart, axis: Any, of_all: bool) -> Any:
     # How many elements each result of a reduction combines, in the shard or in the whole array.
     total: Any = 1
     for i in part.axes(axis):
@@ -284,31 +286,31 @@ def _count(x: Tensor, part: Part, axis: Any, of_all: bool) -> Any:
 def _over_all(op: Op, of_shards: Op) -> Callable[..., Tensor]:
     # First the shard's own reduction, then that of the shards' results.
 
-    def reduce(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+    def reduce(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
         return apply(of_shards, apply(op, x, **attrs), x, names=names)
 
     return reduce
 
 
-def _mean(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _mean(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     # Each shard's mean weighted by its share of the elements: no sum can overflow.
     split = tuple(i for i in part.axes(attrs["axis"]) if i in part.split)
     share = _count(x, part, split, of_all=False) / _count(x, part, split, of_all=True)
     return apply(ops.ALL_SUM, apply(ops.MEAN, x, **attrs) * share, x, names=names)
 
 
-def _min(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _min(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     return -apply(ops.ALL_MAX, -apply(ops.MIN, x, **attrs), x, names=names)
 
 
-def _norm(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _norm(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     own, order = apply(ops.NORM, x, **attrs), attrs["ord"]
     if order == math.inf:
         return apply(ops.ALL_MAX, own, x, names=names)
     return apply(ops.ALL_NORM, own, x, names=names, ord=order)
 
 
-def _var(x: Tensor, names: Any, part: Part, correction: Any, **attrs: Any) -> Tensor:
+def _var(x: Tensor, names: Any, part: ArrayPart, correction: Any, **attrs: Any) -> Tensor:
     centered = x - _mean(x, names, part, axis=attrs["axis"], keepdims=True)
     square = _mean(centered * centered, names, part, **attrs)
     if correction == 0:
@@ -317,21 +319,21 @@ def _var(x: Tensor, names: Any, part: Part, correction: Any, **attrs: Any) -> Te
     return square * (number / xp.maximum(number - correction, 0))
 
 
-def _std(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _std(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     return xp.sqrt(_var(x, names, part, **attrs))
 
 
-def _any(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _any(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     number = xp.where(apply(ops.ANY, x, **attrs), 1.0, 0.0)
     return apply(ops.ALL_MAX, number, x, names=names) > 0.5
 
 
-def _all(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _all(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     number = xp.where(apply(ops.ALL, x, **attrs), 0.0, 1.0)
     return apply(ops.ALL_MAX, number, x, names=names) < 0.5
 
 
-def _logsumexp(x: Tensor, names: Any, part: Part, **attrs: Any) -> Tensor:
+def _logsumexp(x: Tensor, names: Any, part: ArrayPart, **attrs: Any) -> Tensor:
     own = apply(ops.LOGSUMEXP, x, **attrs)
     # Shifted by the largest, and not by an infinity: inf - inf is NaN.
     largest = apply(ops.ALL_MAX, own, x, names=names)
@@ -354,7 +356,7 @@ REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
 }
 
 
-def _reduce(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _reduce(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     if not part.split:
         return rebuilt(node, run.done), whole(node, own)
@@ -368,7 +370,7 @@ def _reduce(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     return made.node, reduced(part, node)
 
 
-def _softmax(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _softmax(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     names = part.over(node.attr("axis")) if part.split else None
     if names is None:
@@ -378,15 +380,15 @@ def _softmax(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
 
 
-def _dim(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _dim(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     if not part.split:
-        return rebuilt(node, run.done), Part(0)
+        return rebuilt(node, run.done), ArrayPart(0)
     axis = None if node.op is ops.SIZE else node.attr("axis")
-    return _count(run.value(node.operands[0]), part, axis, of_all=True).node, Part(0)
+    return _count(run.value(node.operands[0]), part, axis, of_all=True).node, ArrayPart(0)
 
 
-def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _like(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     # `broadcast_to`, and `sum_to`, which undoes it, take the shape of another value.
     x, like = own
     if not x.split and not like.split:
@@ -406,7 +408,7 @@ def _like(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     return made.node, like
 
 
-def _moved(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _moved(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     made, attrs = rebuilt(node, run.done), dict(node.attrs)
     if part.rank is None:
@@ -425,18 +427,18 @@ def _moved(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     return made, kept_axes(part, order)
 
 
-def _reshape(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _reshape(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     # Only flattening an array split along its first axis keeps each shard's elements together.
     (part,) = own
     made = rebuilt(node, run.done)
     if not part.split:
-        return made, Part(len(node.attr("shape")))
+        return made, ArrayPart(len(node.attr("shape")))
     if node.attr("shape") != (-1,) or set(part.split) != {0}:
         raise run.error(node)
-    return made, Part(1, part.split)
+    return made, ArrayPart(1, part.split)
 
 
-def _expand(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _expand(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     made = rebuilt(node, run.done)
     if part.rank is None:
@@ -444,25 +446,25 @@ def _expand(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
     at = node.attr("axis") % (part.rank + 1)
     split = {i + (i >= at): names for i, names in part.split.items()}
     ones = frozenset({at, *(i + (i >= at) for i in part.ones)})
-    return made, Part(part.rank + 1, split, ones)
+    return made, ArrayPart(part.rank + 1, split, ones)
 
 
-def _squeeze(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _squeeze(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     made, axis = rebuilt(node, run.done), node.attr("axis")
     if part.rank is None or (axis is None and not part.split):
-        return made, Part(None)
+        return made, ArrayPart(None)
     if axis is None or part.over(axis) is not None:
         raise run.error(node)
     gone = part.axes(axis)
     return made, kept_axes(part, [i for i in range(part.rank) if i not in gone])
 
 
-def _constant(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _constant(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     return rebuilt(node, run.done), whole(node, own)
 
 
-def _exchanged(run: Parting, node: Node, own: list[Part]) -> tuple[Node, Part]:
+def _exchanged(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     return rebuilt(node, run.done), own[0]
 
 

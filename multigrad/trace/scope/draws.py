@@ -110,7 +110,7 @@ def join(branches: Sequence[Branch]) -> dict[Counter, int]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draws:
+class KeySource:
     """The source of the keys of calls.
 
     Attributes:
@@ -138,12 +138,12 @@ class Draws:
         return backend.draws.draw_key() if self.generator is None else self.generator()
 
 
-FREE = Draws()
+FREE = KeySource()
 
 
-def keyed(key: Any) -> Draws:
+def keyed(key: Any) -> KeySource:
     """Return reproducible draws for an int as for `jax.random.key`, a jax key or two uint32."""
-    return Draws(normalize_key(key), Counter())
+    return KeySource(normalize_key(key), Counter())
 
 
 def normalize_key(key: Any) -> Any:

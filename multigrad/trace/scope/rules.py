@@ -9,7 +9,7 @@ import contextvars
 from typing import Any
 
 from ...graph.support.class_bases import dataclass
-from .draws import Draws
+from .draws import KeySource
 from .schedule_values import Moving
 
 # A `BoundRule` and a `Specialization` of rules/model/specialization.py. Rooms below `rules` hold
@@ -40,7 +40,7 @@ class RuleInForce:
         "token", "values",
     )  # fmt: skip
 
-    def __init__(self, bound_rule: BoundRule, draws: Draws) -> None:
+    def __init__(self, bound_rule: BoundRule, draws: KeySource) -> None:
         self._bound_rule, self.draws = bound_rule, draws
         self.specialization: Specialization = bound_rule.specialization
         self.values: tuple[Any, ...] = bound_rule.values
@@ -132,7 +132,7 @@ CURRENT: contextvars.ContextVar[ActiveRules] = contextvars.ContextVar(
 )
 
 
-def key_token(draws: Draws) -> str:
+def key_token(draws: KeySource) -> str:
     """Return text that is equal for equal keys.
 
     Examples:

@@ -109,7 +109,7 @@ def test_the_table_asks_what_upgrades_have_changed() -> None:
     ],
 )
 def test_what_is_no_call_with_a_tensor_is_refused(call: str) -> None:
-    with pytest.raises(runner.Refused):
+    with pytest.raises(runner.RefusedProbe):
         runner.read_call(call)
 
 

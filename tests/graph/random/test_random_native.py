@@ -20,7 +20,7 @@ from multigrad.errors import RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.random import draws, native
 from multigrad.graph.random.native import write_source
-from multigrad.graph.support.c_libraries import Compiled, NoLibraryError, find_command
+from multigrad.graph.support.c_libraries import CLibrary, NoLibraryError, find_command
 
 from ...support.threads import on_threads
 
@@ -37,7 +37,7 @@ POSIX = pytest.mark.skipif(os.name == "nt", reason="there is no compiled code on
 
 
 def library(setting: str = "on", pays_from: int = 1, source: str = "") -> Any:
-    return Compiled("draws", lambda: source or write_source(), native.bind, pays_from, setting)
+    return CLibrary("draws", lambda: source or write_source(), native.bind, pays_from, setting)
 
 
 @pytest.fixture(scope="module")

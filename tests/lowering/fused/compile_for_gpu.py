@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 import multigrad as xg
-from multigrad.lowering.kernel_code.passes import WHOLE, Layout
+from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
 from multigrad_torch.attach.fusing import fused, triton_kernels
 
 launched = []
@@ -72,7 +72,7 @@ driver.set_active(Driver())
 xp, found, variants = xg.xp, {}, []
 every = xg.function(exact_ops, lambda gs, x, y: (gs[0] * x, gs[1] * y))
 norm = xg.function(scaled_norm, gradients)
-ONE, ROW, COLUMN = Layout("one", 0), Layout("row", 1), Layout("column", 1)
+ONE, ROW, COLUMN = KernelLayout("one", 0), KernelLayout("row", 1), KernelLayout("column", 1)
 for name, function, dtypes, layouts in (
     ("every op", every, "float32 float64", [WHOLE, WHOLE]),
     ("triangular", "triangular", "float32", [WHOLE]),

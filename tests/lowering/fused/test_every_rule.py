@@ -170,7 +170,7 @@ def test_kernels_are_compared_in_whatever_mode_the_call_is(device: Any) -> None:
     from multigrad_torch.attach.fusing import fused
 
     native = xg.lower("triangular", "torch", forward="Heaviside")
-    kernels = fused.Kernels(native, torch.empty(0, device=device), is_proven=False)
+    kernels = fused.CompiledKernels(native, torch.empty(0, device=device), is_proven=False)
     torch.set_default_dtype(torch.float64)
     try:
         with torch.inference_mode(), torch.device("meta"):

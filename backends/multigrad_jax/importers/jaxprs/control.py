@@ -23,14 +23,16 @@ from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
 from ...walk import jaxprs_of, opened
-from .primitives import Operand, Scope, Unknown, integers, repeated
+from .primitives import ImportScope, Operand, Unknown, integers, repeated
 
 MOST_UNROLLED = 64  # operations of a loop over rows; unrolled code of that size is fast everywhere
 # Records a jaxpr: (scope, jaxpr, constants, arguments) -> results.
-Run = Callable[[Scope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
+Run = Callable[[ImportScope, Any, Sequence[Any], Sequence[Operand]], list[Operand]]
 
 
-def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]) -> list[Operand]:
+def run_closed(
+    run: Run, scope: ImportScope, closed: Any, arguments: Sequence[Operand]
+) -> list[Operand]:
     """Record a jaxpr that holds its constants."""
     if closed.effects:
         raise Unknown(f"an effect inside a branch or a loop: {next(iter(closed.effects))}")
@@ -38,7 +40,7 @@ def run_closed(run: Run, scope: Scope, closed: Any, arguments: Sequence[Operand]
 
 
 # --- branches -------------------------------------------------------------------------------------
-def cond(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def cond(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """One of several jaxprs, by a number; the last one where it is none of theirs."""
     branches, (which, *arguments) = equation.params["branches"], operands
     # a known index needs only its own branch
@@ -90,7 +92,7 @@ def check_size(turns: int, body: Any, what: str) -> None:
         )
 
 
-def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a loop over the first axis: as one op, or unrolled."""
     params = equation.params
     length, body = params["length"], params["jaxpr"]
@@ -128,7 +130,7 @@ def scan(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list
     ]
 
 
-def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a loop over the first axis as one op.
 
     Raises:
@@ -163,7 +165,7 @@ def _by_rows(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> 
     return [Operand(v, tuple(a.shape)) for v, a in zip(found, avals, strict=True)]
 
 
-def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
+def _rows(scope: ImportScope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
     def row(i: int) -> Operand:
         if operand.known is not None:
             return scope.lift(operand.known[i])
@@ -174,7 +176,7 @@ def _rows(scope: Scope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[i
     return row
 
 
-def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Operand:
+def _stack(scope: ImportScope, column: list[Operand], shape: tuple[Any, ...]) -> Operand:
     if not column:
         raise Unknown("a loop of no turns")
     known = [operand.known for operand in column]
@@ -184,7 +186,7 @@ def _stack(scope: Scope, column: list[Operand], shape: tuple[Any, ...]) -> Opera
     return Operand(xp.stack(parts, 0), shape)
 
 
-def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a loop, unrolled as long as its condition is a known number."""
     params = equation.params
     test, body = params["cond_jaxpr"], params["body_jaxpr"]
@@ -210,7 +212,7 @@ def while_(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> li
 
 
 def _by_values(
-    run: Run, scope: Scope, equation: Any, given: Sequence[list[Operand]]
+    run: Run, scope: ImportScope, equation: Any, given: Sequence[list[Operand]]
 ) -> list[Operand]:
     for_test, for_body, carry = given
     params = equation.params
@@ -253,7 +255,7 @@ def _by_values(
         scope.examples = examples
 
 
-def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
+def as_carried(scope: ImportScope, operand: Operand, aval: Any) -> Any:
     """Return a tensor in the dtype and shape of a loop's carry."""
     shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
     # An argument may be int64; integers made here are not.
@@ -269,7 +271,7 @@ def as_carried(scope: Scope, operand: Operand, aval: Any) -> Any:
 
 # --- linear equations -----------------------------------------------------------------------------
 def custom_linear_solve(
-    run: Run, scope: Scope, equation: Any, operands: list[Operand]
+    run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
     """Record the solver of a linear equation, with its stopped gradients removed.
 
@@ -306,13 +308,15 @@ def without_stops(results: Sequence[Node], given: Sequence[Node]) -> list[Node]:
 
 
 # --- platforms ------------------------------------------------------------------------------------
-def platform_index(run: Run, scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def platform_index(
+    run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
     """Return the index of the branch for all platforms, as a graph has none; else the first one."""
     platforms = equation.params["platforms"]
     return [scope.lift(np.int32(platforms.index(None) if None in platforms else 0))]
 
 
-CONTROL: dict[str, Callable[[Run, Scope, Any, list[Operand]], list[Operand]]] = {
+CONTROL: dict[str, Callable[[Run, ImportScope, Any, list[Operand]], list[Operand]]] = {
     "cond": cond,
     "custom_linear_solve": custom_linear_solve,
     "platform_index": platform_index,

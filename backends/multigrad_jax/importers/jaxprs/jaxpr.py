@@ -38,11 +38,21 @@ from ...distributed import manual_axes
 from ...versions import traced_of
 from ...walk import INLINED, opened, walk
 from ..custom_functions import is_recorded
-from ..custom_gradients import CALLED, Called, own_gradient, reading
+from ..custom_gradients import CALLED, JaxCall, own_gradient, reading
 from .control import CONTROL
 from .linalg import LINALG, ONLY_OWN, OWN
 from .places import PLACES
-from .primitives import ELEMENTS, SHAPES, Handler, Operand, Scope, Step, Trial, Unknown, elementwise
+from .primitives import (
+    ELEMENTS,
+    SHAPES,
+    EquationStep,
+    Handler,
+    ImportScope,
+    Operand,
+    TrialDtype,
+    Unknown,
+    elementwise,
+)
 
 Tensor = Any
 
@@ -111,10 +121,11 @@ def _import(
     fixed = trace.facts.get("dtype")
     trace.facts.has_dtype(*FLOATS_OF_16_BITS)  # they have jaxprs of their own
     if fixed is not None:
-        return _import_for(called, trace, values, Trial(fixed))
+        return _import_for(called, trace, values, TrialDtype(fixed))
     try:
         wide, single = (
-            _import_for(called, trace, values, Trial(dtype)) for dtype in ("float64", "float32")
+            _import_for(called, trace, values, TrialDtype(dtype))
+            for dtype in ("float64", "float32")
         )
     except Unknown as error:  # the function, or an argument, has one dtype only
         if error.lacks:
@@ -125,7 +136,9 @@ def _import(
     return wide  # its constants are not rounded to float32
 
 
-def _import_for(called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: Trial) -> Any:
+def _import_for(
+    called: Callable[..., Any], trace: Trace, values: Sequence[V], trial: TrialDtype
+) -> Any:
     shapes, names = _open_shapes(values)
     try:
         return _record(called, trace, values, shapes, names, trial=trial)
@@ -170,7 +183,7 @@ def _record(
     values: Sequence[V],
     shapes: Sequence[tuple[Any, ...]],
     lengths: Mapping[str, Any],
-    trial: Trial,
+    trial: TrialDtype,
 ) -> Any:
     with trial.context():
         given = [
@@ -185,7 +198,7 @@ def _record(
     trace.memory.lifted += [
         constant for constant in closed.consts if isinstance(constant, jax.Array)
     ]
-    scope = Scope(trace, trial, lengths)
+    scope = ImportScope(trace, trial, lengths)
     operands = [Operand(v, shape) for v, shape in zip(values, shapes, strict=True)]
     for operand in operands:
         scope.remember(operand)
@@ -214,7 +227,7 @@ def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, 
     return first
 
 
-def _dtype(value: V, trial: Trial) -> Any:
+def _dtype(value: V, trial: TrialDtype) -> Any:
     name = value.node.type.dtype
     if value.node.type.kind == "scalar":
         name = {"float": T, "int": INT32}.get(name, name)
@@ -222,7 +235,7 @@ def _dtype(value: V, trial: Trial) -> Any:
 
 
 def _run(
-    scope: Scope, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Operand]
+    scope: ImportScope, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Operand]
 ) -> list[Operand]:
     def literal(atom: Any) -> Operand:
         return scope.lift(np.asarray(atom.val, atom.aval.dtype))
@@ -236,7 +249,7 @@ def _run(
     return walk(jaxpr, [scope.lift(c) for c in constants], arguments, compute, literal)
 
 
-def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     name = equation.primitive.name
     inner = equation.params.get(INLINED[name]) if name in INLINED else traced_of(equation)
     if inner is not None:
@@ -273,10 +286,10 @@ def _compute(scope: Scope, equation: Any, operands: list[Operand]) -> list[Opera
 
 
 def _handled(
-    handler: Handler, scope: Scope, equation: Any, operands: list[Operand]
+    handler: Handler, scope: ImportScope, equation: Any, operands: list[Operand]
 ) -> list[Operand]:
     avals = [variable.aval for variable in equation.invars]
-    step = Step(
+    step = EquationStep(
         scope=scope,
         operands=operands,
         shapes=[tuple(aval.shape) for aval in avals],
@@ -289,7 +302,7 @@ def _handled(
     return [scope.noted(operand) for operand in results]
 
 
-def _fold(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
+def _fold(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand] | None:
     avals = [variable.aval for variable in (*equation.invars, *equation.outvars)]
     # Integers and bools of known operands are computed now, as loops count by them and indices are
     # made of them.
@@ -325,13 +338,13 @@ def factors_its_argument(jaxpr: Any) -> bool:
     return False
 
 
-def _whole(scope: Scope, equation: Any, operands: list[Operand]) -> list[Value]:
+def _whole(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Value]:
     shapes = [tuple(variable.aval.shape) for variable in equation.invars]
     return [scope.whole(each, shape) for each, shape in zip(operands, shapes, strict=True)]
 
 
-def _call(scope: Scope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    called: Called = equation.params["called"]
+def _call(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
+    called: JaxCall = equation.params["called"]
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
     # without a captured gradient the primal is recorded, and a derivative of it raises

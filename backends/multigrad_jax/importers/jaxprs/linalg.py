@@ -16,17 +16,17 @@ from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 
-from .primitives import Handler, Operand, Step, Unknown, integers
+from .primitives import EquationStep, Handler, Operand, Unknown, integers
 
 Tensor = Any
 
 
-def cholesky(step: Step) -> Operand:
+def cholesky(step: EquationStep) -> Operand:
     # jax's reads the lower triangle; its jaxpr makes the matrix symmetric before
     return step.result(xp.cholesky(step.whole()))
 
 
-def triangular_solve(step: Step) -> Operand:
+def triangular_solve(step: EquationStep) -> Operand:
     params = step.params
     result = matrices.solve_triangular(
         step.whole(0),
@@ -40,7 +40,7 @@ def triangular_solve(step: Step) -> Operand:
 
 
 # --- factors --------------------------------------------------------------------------------------
-def lu(step: Step) -> list[Operand]:
+def lu(step: EquationStep) -> list[Operand]:
     x = step.whole()
     *batch, rows, columns = step.shapes[0]
     packed, pivots = xp.lu(x)
@@ -53,7 +53,7 @@ def lu(step: Step) -> list[Operand]:
     ]
 
 
-def lu_pivots_to_permutation(step: Step) -> Operand:
+def lu_pivots_to_permutation(step: EquationStep) -> Operand:
     like = np.zeros((step.params["permutation_size"], 1))
     return step.result(cast(transposes.lu_permutation(step.whole(), like), INT32))
 
@@ -63,7 +63,7 @@ def beyond(what: str) -> Unknown:
     return Unknown(reason, lacks=reason)
 
 
-def svd(step: Step) -> list[Operand]:
+def svd(step: EquationStep) -> list[Operand]:
     *batch, rows, columns = step.shapes[0]
     u, s, vh = xp.svd(step.whole())
     count = min(rows, columns)
@@ -75,12 +75,12 @@ def svd(step: Step) -> list[Operand]:
     return [values, Operand(u, (*batch, rows, count)), Operand(vh, (*batch, count, columns))]
 
 
-def eigh(step: Step) -> list[Operand]:
+def eigh(step: EquationStep) -> list[Operand]:
     w, v = matrices.eigh(step.whole(), not step.params["lower"])
     return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
 
 
-def qr(step: Step) -> list[Operand]:
+def qr(step: EquationStep) -> list[Operand]:
     *batch, rows, columns = step.shapes[0]
     if step.params["pivoting"]:
         raise Unknown("a QR factorization with pivots")
@@ -129,12 +129,12 @@ ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
 
 
 # --- convolutions and windows ---------------------------------------------------------------------
-def border_of(step: Step) -> convolutions.Pairs:
+def border_of(step: EquationStep) -> convolutions.Pairs:
     pairs = map(integers, step.params["padding"])
     return tuple((before, after) for before, after in pairs)
 
 
-def conv_general_dilated(step: Step) -> Operand:
+def conv_general_dilated(step: EquationStep) -> Operand:
     params, numbers = step.params, step.params["dimension_numbers"]
     x, kernels = step.whole(0), step.whole(1)
     wanted = params["preferred_element_type"]
@@ -158,7 +158,7 @@ def conv_general_dilated(step: Step) -> Operand:
     return step.result(xp.permute_dims(result, order))
 
 
-def windows_of(step: Step) -> tuple[Any, ...]:
+def windows_of(step: EquationStep) -> tuple[Any, ...]:
     params = step.params
     if set(params.get("base_dilation", ())) - {1}:
         raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
@@ -167,11 +167,11 @@ def windows_of(step: Step) -> tuple[Any, ...]:
     return sizes, strides, border_of(step), spacing
 
 
-def reduce_window(step: Step, reduce: Callable[..., Tensor]) -> Operand:
+def reduce_window(step: EquationStep, reduce: Callable[..., Tensor]) -> Operand:
     return step.result(reduce(step.whole(), *windows_of(step)))
 
 
-def select_and_scatter_add(step: Step) -> Operand:
+def select_and_scatter_add(step: EquationStep) -> Operand:
     """Record the gradient of a pooling, from its cotangent and the pooled tensor."""
     pool = convolutions.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
     x = step.whole_tensor(1)

@@ -22,13 +22,13 @@ from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 from multigrad.trace.xp.indices import put_at
 
-from .primitives import Operand, Shape, Step, Unknown, integers
+from .primitives import EquationStep, Operand, Shape, Unknown, integers
 
-Handler = Callable[[Step], Operand | list[Operand]]
+Handler = Callable[[EquationStep], Operand | list[Operand]]
 Places = Any  # integers: an array that is known, or a value
 
 
-def number(step: Step, i: int) -> Places:
+def number(step: EquationStep, i: int) -> Places:
     """Return an operand of integers: its array if known."""
     operand = step.operands[i]
     return operand.known if operand.known is not None else step.whole(i)
@@ -50,7 +50,7 @@ def plus(a: Places, b: Places) -> Places:
 def extreme(function: Callable[..., Any]) -> Handler:
     """Return the handler of the place of the largest or the smallest."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         (axis,) = integers(step.params["axes"])
         x = step.whole()
         x = cast(x, INT32) if x.node.type.dtype == BOOL else x
@@ -59,7 +59,7 @@ def extreme(function: Callable[..., Any]) -> Handler:
     return handle
 
 
-def sort(step: Step) -> list[Operand]:
+def sort(step: EquationStep) -> list[Operand]:
     """Record a sort of arrays by the first of them."""
     axis = step.params["dimension"]
     if len(step.operands) == 1:
@@ -84,7 +84,7 @@ def _counts(operand: Operand, shape: Shape, axis: int) -> bool:
     return bool(np.array_equal(operand.known, places))
 
 
-def top_k(step: Step) -> list[Operand]:
+def top_k(step: EquationStep) -> list[Operand]:
     axis, k = step.params["axis"], step.params["k"]
     places = xp.argsort(step.whole(), axis, descending=True)
     first = xp.getitem(places, (*(slice(None),) * axis, slice(0, k)))
@@ -182,7 +182,7 @@ def take_flat(x: Value, places: Places) -> Value:
 
 
 # --- taking ---------------------------------------------------------------------------------------
-def gather(step: Step) -> Operand:
+def gather(step: EquationStep) -> Operand:
     numbers, sizes = step.params["dimension_numbers"], step.params["slice_sizes"]
     row = _row(step, numbers, sizes)
     if row is not None:
@@ -217,7 +217,7 @@ def gather(step: Step) -> Operand:
     return step.result(xp.where(found.inside, taken, fill))
 
 
-def _row(step: Step, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
+def _row(step: EquationStep, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
     known = step.operands[1].known
     if len(numbers.start_index_map) != 1 or numbers.collapsed_slice_dims != numbers.start_index_map:
         return None
@@ -235,7 +235,7 @@ def _row(step: Step, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
     return step.result(xp.getitem(step.whole(), index))
 
 
-def dynamic_slice(step: Step) -> Operand:
+def dynamic_slice(step: EquationStep) -> Operand:
     """Record a slice at any start; one that would end outside is moved inside, as in jax."""
     x, sizes = step.whole_tensor(0), integers(step.params["slice_sizes"])
     for axis, (length, size) in enumerate(zip(step.shapes[0], sizes, strict=True)):
@@ -251,7 +251,7 @@ def dynamic_slice(step: Step) -> Operand:
 
 
 # --- putting --------------------------------------------------------------------------------------
-def dynamic_update_slice(step: Step) -> Operand:
+def dynamic_update_slice(step: EquationStep) -> Operand:
     """Record a tensor with a slice replaced."""
     lengths, sizes = integers(step.shapes[0]), integers(step.shapes[1])
     strides, rank = strides_of(lengths), len(lengths)
@@ -274,7 +274,7 @@ def _flat_list(places: Places) -> Places:
 def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
     """Return the handler of a scatter."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
         jaxpr = step.params.get("update_jaxpr")
         if jaxpr is not None and len(jaxpr.eqns) > 1:
@@ -336,7 +336,7 @@ def computed(function: Callable[..., Value]) -> Callable[[Value, Places, Value],
     return combine
 
 
-def pad(step: Step) -> Operand:
+def pad(step: EquationStep) -> Operand:
     """Record a pad, also between elements and of negative width."""
     fill, config = step.operands[1], step.params["padding_config"]
     node = fill.value.node

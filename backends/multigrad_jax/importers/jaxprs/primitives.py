@@ -50,7 +50,7 @@ class Unknown(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TrialDtype:
     """The dtype that stands for the input's open dtype while jax traces.
 
     Attributes:
@@ -76,10 +76,10 @@ class Operand:
     known: Any = None
 
 
-class Scope:
+class ImportScope:
     """One import: its capture, and the meaning of the jaxpr's dtypes and lengths."""
 
-    def __init__(self, trace: Trace, trial: Trial, lengths: Mapping[str, Any]) -> None:
+    def __init__(self, trace: Trace, trial: TrialDtype, lengths: Mapping[str, Any]) -> None:
         self.trace = trace
         self.trial = trial
         self.lengths = lengths
@@ -163,10 +163,10 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class EquationStep:
     """One equation: its operands, their shapes and dtypes, its first result's shape, its params."""
 
-    scope: Scope
+    scope: ImportScope
     operands: list[Operand]
     shapes: list[Shape]
     dtypes: list[Any]
@@ -185,14 +185,14 @@ class Step:
         return Operand(value, self.shape)
 
 
-Handler = Callable[[Step], Operand | list[Operand]]
+Handler = Callable[[EquationStep], Operand | list[Operand]]
 
 
 # --- along axes -----------------------------------------------------------------------------------
 def reduction(function: Callable[..., Any]) -> Handler:
     """Return the handler of a reduction."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         axes = tuple(int(axis) for axis in step.params["axes"])
         everything = len(axes) == len(step.shapes[0])
         return step.result(function(step.whole(), None if everything else axes))
@@ -203,7 +203,7 @@ def reduction(function: Callable[..., Any]) -> Handler:
 def along(function: Callable[..., Any]) -> Handler:
     """Return the handler of what runs along one axis, in either direction."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         x, axis, reverse = step.whole(), step.params["axis"], step.params["reverse"]
         along_axis = function(xp.flip(x, axis) if reverse else x, axis)
         return step.result(xp.flip(along_axis, axis) if reverse else along_axis)
@@ -214,14 +214,14 @@ def along(function: Callable[..., Any]) -> Handler:
 def moved(function: Callable[..., Any], name: str) -> Handler:
     """Return the handler of a function that takes one param, of integers."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         return step.result(function(step.whole(), integers(step.params[name])))
 
     return handle
 
 
 def joined(function: Callable[..., Any], name: str) -> Handler:
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         parts = [step.whole(i) for i in range(len(step.operands))]
         return step.result(function(parts, step.params[name]))
 
@@ -229,7 +229,7 @@ def joined(function: Callable[..., Any], name: str) -> Handler:
 
 
 # --- shapes ---------------------------------------------------------------------------------------
-def broadcast_in_dim(step: Step) -> Operand:
+def broadcast_in_dim(step: EquationStep) -> Operand:
     """Move the operand's axes, with ones along new axes, repeated later where it matters."""
     operand, places = step.operands[0], step.params["broadcast_dimensions"]
     if not operand.shape:
@@ -251,7 +251,7 @@ def broadcast_in_dim(step: Step) -> Operand:
     return Operand(x, tuple(shape))
 
 
-def reshape(step: Step) -> Operand:
+def reshape(step: EquationStep) -> Operand:
     lengths = [step.scope.length(n) for n in step.params["new_sizes"]]
     x, order = step.whole(), step.params["dimensions"]
     if order is not None:
@@ -267,7 +267,7 @@ def reshape(step: Step) -> Operand:
     return step.result(xp.reshape(x, sizes))
 
 
-def slice_(step: Step) -> Operand:
+def slice_(step: EquationStep) -> Operand:
     starts, limits = step.params["start_indices"], step.params["limit_indices"]
     strides = step.params["strides"] or (1,) * len(starts)
     items = []
@@ -277,7 +277,7 @@ def slice_(step: Step) -> Operand:
     return step.result(xp.getitem(step.whole(), tuple(items)))
 
 
-def split(step: Step) -> list[Operand]:
+def split(step: EquationStep) -> list[Operand]:
     axis, start, parts = step.params["axis"], 0, []
     for size in integers(step.params["sizes"]):
         index = (*(slice(None),) * axis, slice(start, start + size))
@@ -287,7 +287,7 @@ def split(step: Step) -> list[Operand]:
     return parts
 
 
-def unstack(step: Step) -> list[Operand]:
+def unstack(step: EquationStep) -> list[Operand]:
     axis, shape = step.params["axis"], step.shapes[0]
     rest = (*shape[:axis], *shape[axis + 1 :])
     (count,) = integers(shape[axis : axis + 1])
@@ -295,7 +295,7 @@ def unstack(step: Step) -> list[Operand]:
     return [Operand(xp.getitem(step.whole(), (*index, i)), rest) for i in range(count)]
 
 
-def iota(step: Step) -> Operand:
+def iota(step: EquationStep) -> Operand:
     lengths = integers(step.params["shape"])
     axis = step.params["dimension"]
     ones = [1] * len(lengths)
@@ -303,7 +303,7 @@ def iota(step: Step) -> Operand:
     return step.scope.lift(np.broadcast_to(np.arange(lengths[axis]).reshape(ones), lengths))
 
 
-def dot_general(step: Step) -> Operand:
+def dot_general(step: EquationStep) -> Operand:
     (left_sum, right_sum), (left_batch, right_batch) = step.params["dimension_numbers"]
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     left = [next(letters) for _ in step.shapes[0]]
@@ -328,11 +328,11 @@ def integers(given: Any) -> tuple[int, ...]:
         raise Unknown(f"the lengths {tuple(given)}") from error
 
 
-def several(step: Step) -> list[Operand]:
+def several(step: EquationStep) -> list[Operand]:
     return list(step.operands)
 
 
-def empty(step: Step) -> Operand:
+def empty(step: EquationStep) -> Operand:
     """Return zeros for elements that no equation reads."""
     return step.scope.lift(np.zeros(integers(step.shape)))
 
@@ -365,14 +365,14 @@ def repeated(shapes: Sequence[Shape]) -> Shape:
 def elementwise(function: Callable[..., Any]) -> Handler:
     """Return the handler of a primitive that computes element by element."""
 
-    def handle(step: Step) -> Operand:
+    def handle(step: EquationStep) -> Operand:
         result = function(*(operand.value for operand in step.operands))
         return Operand(result, repeated([operand.shape for operand in step.operands]))
 
     return handle
 
 
-def integer_pow(step: Step) -> Operand:
+def integer_pow(step: EquationStep) -> Operand:
     (x,) = step.operands
     return Operand(xp.pow(x.value, int(step.params["y"])), x.shape)
 
@@ -384,7 +384,7 @@ def rounded(x: Tensor, method: Any) -> Tensor:
     return xp.where(xp.abs(x - whole) >= 0.5, whole + xp.sign(x), whole)
 
 
-def polygamma(step: Step) -> Operand:
+def polygamma(step: EquationStep) -> Operand:
     order, x = step.operands
     if order.known is None:
         raise Unknown("polygamma of an order that is a tensor")
@@ -392,17 +392,17 @@ def polygamma(step: Step) -> Operand:
     return Operand(composites.polygamma(float(order.known), x.value, math.nan), x.shape)
 
 
-def round_(step: Step) -> Operand:
+def round_(step: EquationStep) -> Operand:
     (x,) = step.operands
     return Operand(rounded(x.value, step.params["rounding_method"]), x.shape)
 
 
-def convert_element_type(step: Step) -> Operand:
+def convert_element_type(step: EquationStep) -> Operand:
     (x,) = step.operands
     return Operand(cast(x.value, step.scope.dtype_name(step.params["new_dtype"])), x.shape)
 
 
-def dim_as_value(step: Step) -> Operand:
+def dim_as_value(step: EquationStep) -> Operand:
     length = step.scope.length(step.params["dim"])
     return Operand(length, ()) if isinstance(length, Value) else step.scope.lift(length)
 
@@ -443,7 +443,7 @@ def select_n(which: Tensor, *cases: Tensor) -> Tensor:
     return result
 
 
-def reduce_precision(step: Step) -> Operand:
+def reduce_precision(step: EquationStep) -> Operand:
     given = jnp.finfo(step.dtypes[0])
     if (step.params["exponent_bits"], step.params["mantissa_bits"]) != (given.nexp, given.nmant):
         raise Unknown("reduce_precision to another format")

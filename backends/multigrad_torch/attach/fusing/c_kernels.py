@@ -21,7 +21,7 @@ from multigrad.backend.fast import FastKernels, disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
-from multigrad.graph.support.c_libraries import Compiled
+from multigrad.graph.support.c_libraries import CLibrary
 from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from multigrad.lowering.patterns import apply_patterns
@@ -250,7 +250,7 @@ def rounding_as_eager(graph: Graph) -> Graph:
     return apply_patterns(graph, FastKernels(patterns=rows), disabled())
 
 
-class Launch:
+class CLaunch:
     def __init__(self, library: ctypes.CDLL, kernel: Kernel) -> None:
         self.function = getattr(library, kernel.name)
         self.pointers = Struct(f"{len((*kernel.parts.inputs, *kernel.parts.results))}P").pack
@@ -272,7 +272,7 @@ class Launch:
             raise MemoryError
 
 
-def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
+def load(kernels: Sequence[Kernel], like: Tensor) -> list[CLaunch]:
     """Compile and load the kernels, and return a launcher for each.
 
     Raises:
@@ -281,6 +281,6 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
     dtype = kernels[0].parts.dtype
     text = "".join([kernel.source for kernel in kernels])
     code = begin(dtype) + source(text, dtype) + text
-    library = Compiled("kernels", lambda: code, lambda found: found, 0, flags=FLAGS).load()
+    library = CLibrary("kernels", lambda: code, lambda found: found, 0, flags=FLAGS).load()
     give(library, text, dtype)
-    return [Launch(library, kernel) for kernel in kernels]
+    return [CLaunch(library, kernel) for kernel in kernels]

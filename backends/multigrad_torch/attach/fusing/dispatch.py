@@ -19,7 +19,7 @@ from multigrad.graph.support.params import (
     THREAD,
     WHOLE,
     CannotFuseError,
-    Layout,
+    KernelLayout,
     in_process,
 )
 from multigrad.graph.support.threads import make_lock
@@ -28,11 +28,11 @@ from ...state import eager_of, is_memory
 from ...versions import top_hooks
 
 if TYPE_CHECKING:
-    from .fused import Call, Kernels
+    from .fused import CompiledKernels, KernelCall
 
 Tensor: TypeAlias = torch.Tensor
 # What kernels are specialized for: dtype, kind of device, and each tensor's layout.
-Kind: TypeAlias = tuple[torch.dtype, str, tuple[Layout, ...]]
+Kind: TypeAlias = tuple[torch.dtype, str, tuple[KernelLayout, ...]]
 # Number of elements from which kernels pay, by kind of device: measured, see docs/performance.md.
 # Python takes longer to call a kernel than plain code. On a GPU, which works meanwhile, the work
 # has to take longer than that.
@@ -64,7 +64,7 @@ class Fusing:
         self.native = native
         self.waits = fused is True
         self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
-        self.kernels: dict[Kind, Kernels | None] = {}
+        self.kernels: dict[Kind, CompiledKernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.said = False
         # The previous call: its tensors' dtypes, devices and shapes; its values; their text, which
@@ -86,7 +86,7 @@ class Fusing:
 
     def fit(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]
-    ) -> tuple[Kernels, Call] | None:
+    ) -> tuple[CompiledKernels, KernelCall] | None:
         """Return kernels that may run on these tensors, and the arguments of their call."""
         # Under saved-tensor hooks (a checkpoint) backward may recompute, and must get what forward
         # kept, so both run plain code.
@@ -110,7 +110,7 @@ class Fusing:
 
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
-    ) -> tuple[Kernels, Call] | None:
+    ) -> tuple[CompiledKernels, KernelCall] | None:
         """Return what `fit` does, if tensors or values differ from the previous call's."""
         x = tensors[0]
         device = x.device
@@ -153,8 +153,8 @@ class Fusing:
         return found
 
     def find(
-        self, x: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]
-    ) -> Kernels | None:
+        self, x: Tensor, values: tuple[Any, ...], layouts: tuple[KernelLayout, ...]
+    ) -> CompiledKernels | None:
         """Return the kernels for such tensors and layouts if they are compiled and proven."""
         kind = x.dtype, x.device.type, layouts
         kernels = self.kernels.get(kind)
@@ -182,17 +182,19 @@ class Fusing:
                 thread.start()
             return None
 
-    def make(self, like: Tensor, values: tuple[Any, ...], layouts: tuple[Layout, ...]) -> Kernels:
+    def make(
+        self, like: Tensor, values: tuple[Any, ...], layouts: tuple[KernelLayout, ...]
+    ) -> CompiledKernels:
         """Return new kernels for tensors like this one, proven unless a later call has to do it."""
         from . import fused
 
-        kernels = fused.Kernels(self.native, like, self.waits, layouts)
+        kernels = fused.CompiledKernels(self.native, like, self.waits, layouts)
         if not self.waits and not kernels.pays:
             raise fused.CannotFuseError("plain code is faster")
         done = kernels.is_proven or not kernels.compares_beside
         return kernels if done else kernels.prove(values)
 
-    def settle(self, kind: Kind, make: Callable[[], Kernels]) -> Kernels | None:
+    def settle(self, kind: Kind, make: Callable[[], CompiledKernels]) -> CompiledKernels | None:
         """Keep the kernels that `make` returns, or None if it fails, and report the reason."""
         try:
             kernels = make()
@@ -220,17 +222,17 @@ def is_recorded(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def layout_in(shape: torch.Size, own: torch.Size) -> Layout | None:
+def layout_in(shape: torch.Size, own: torch.Size) -> KernelLayout | None:
     """Return how a tensor's shape relates to the elements' shape; None if kernels refuse it."""
     if own == shape:
         return WHOLE
     if len(own) > len(shape):
         return None
     if own.numel() == 1:
-        return Layout(ONE, len(own))
+        return KernelLayout(ONE, len(own))
     if own == shape[-1:]:
-        return Layout(COLUMN, 1)
-    rows = [Layout(ROW, axes) for axes in range(1, len(shape))]
+        return KernelLayout(COLUMN, 1)
+    rows = [KernelLayout(ROW, axes) for axes in range(1, len(shape))]
     return next((layout for layout in rows if own == layout.shape(shape)), None)
 
 

@@ -23,7 +23,7 @@ from multigrad.graph.passes.simplify import substitute
 from multigrad.graph.support.params import CannotFuseError
 from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
-from multigrad.lowering.kernel_code.passes import WHOLE, Layout
+from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
 
 from ...kernels.fast.masks import unpack
 from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
@@ -41,7 +41,7 @@ LANGUAGES: dict[str, Any] = {"cpu": c_kernels, "cuda": triton_kernels}
 MANY = 4
 
 
-class Kernels:
+class CompiledKernels:
     """The compiled kernels of a Function for one dtype, one kind of device, and one layout of
     tensors.
 
@@ -61,7 +61,11 @@ class Kernels:
     """
 
     def __init__(
-        self, native: Any, like: Tensor, is_proven: bool, layouts: Sequence[Layout] | None = None
+        self,
+        native: Any,
+        like: Tensor,
+        is_proven: bool,
+        layouts: Sequence[KernelLayout] | None = None,
     ) -> None:
         """Write and compile kernels for tensors like this one with these layouts.
 
@@ -94,7 +98,9 @@ class Kernels:
         params, on_numbers = self.emitted.names.params, language.ON_NUMBERS
         self.rank, self.row_axes = axes_of(kernels)
         parts = [
-            Part(each, names, next(launches) if each.parts.results else None, params, on_numbers)
+            KernelPart(
+                each, names, next(launches) if each.parts.results else None, params, on_numbers
+            )
             for each, names in zip(kernels, given, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
@@ -108,7 +114,7 @@ class Kernels:
         base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
-    def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> Call:
+    def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> KernelCall:
         """Prepare calls for given values of the params and a given shape of the elements."""
         if self.rank not in (None, len(shape)):
             raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
@@ -124,7 +130,7 @@ class Kernels:
         inputs = {slots[name]: i for i, name in enumerate(emitted.names.inputs)}
         at_hand = {slot: i for i, slot in checked}
 
-        def made(names: Sequence[str], beside: Mapping[Slot, int]) -> list[Any]:
+        def made(names: Sequence[str], beside: Mapping[KernelSlot, int]) -> list[Any]:
             own = [slots[name] for name in names]
             sizes = [torch.empty(slot.shape(shape), device="meta") for slot in own]
             return [
@@ -132,7 +138,7 @@ class Kernels:
                 for slot, size in zip(own, sizes, strict=True)
             ]
 
-        return Call(
+        return KernelCall(
             values=values,
             shape=shape,
             device=device,
@@ -145,7 +151,7 @@ class Kernels:
             slopes=made(emitted.names.wrt, at_hand),
         )
 
-    def prove(self, values: Any) -> Kernels:
+    def prove(self, values: Any) -> CompiledKernels:
         """Compare these kernels with eager code on edge values, for these values of params; return
         them.
 
@@ -158,7 +164,7 @@ class Kernels:
         return self
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """The arguments of kernels for given values of params, and elements of a given shape.
 
     Attributes:
@@ -181,7 +187,7 @@ class Call(NamedTuple):
     slopes: list[Any]
 
 
-class Part:
+class KernelPart:
     """One kernel and its launcher; `names` are those of the tensors that it is given."""
 
     def __init__(
@@ -267,7 +273,7 @@ def owned(emitted: Emitted) -> list[str]:
 
 
 def write(
-    emitted: Emitted, dtype: str, language: Any, layouts: dict[str, Layout] | None = None
+    emitted: Emitted, dtype: str, language: Any, layouts: dict[str, KernelLayout] | None = None
 ) -> tuple[Kernel, Kernel, Kernel]:
     """Return the kernels of forward, of forward with what it keeps, and of backward. Also complete
     `layouts`, given for the inputs, with those of all other tensors.
@@ -339,11 +345,11 @@ class Restored:
         return getattr(self.ctx, name)
 
 
-class Slot(NamedTuple):
+class KernelSlot(NamedTuple):
     """A tensor that is kept or made; without a layout it holds masks of all elements as bits."""
 
     dtype: torch.dtype
-    layout: Layout | None = WHOLE
+    layout: KernelLayout | None = WHOLE
 
     def shape(self, shape: torch.Size) -> tuple[int, ...]:
         if self.layout is WHOLE:
@@ -351,17 +357,17 @@ class Slot(NamedTuple):
         return ((shape.numel() + 7) // 8,) if self.layout is None else self.layout.shape(shape)
 
 
-def slots_of(kernels: Kernels) -> dict[str, Slot]:
-    found = {name: Slot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
+def slots_of(kernels: CompiledKernels) -> dict[str, KernelSlot]:
+    found = {name: KernelSlot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:
-            found[name] = Slot(torch.uint8, None)
+            found[name] = KernelSlot(torch.uint8, None)
         elif place.is_mask:
-            found[name] = Slot(torch.bool, place.layout)
+            found[name] = KernelSlot(torch.bool, place.layout)
     return found
 
 
-def _restorer(native: Any, kernels: Kernels) -> Callable[[Any, list[Tensor]], Restored]:
+def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tensor]], Restored]:
     """Return a function that adds to a ctx what the plain forward would have saved."""
     emitted, slots = kernels.emitted, kernels.slots
     assert emitted.origin.graphs is not None
@@ -375,17 +381,17 @@ def _restorer(native: Any, kernels: Kernels) -> Callable[[Any, list[Tensor]], Re
         call = ctx.call
         restored = Restored(ctx, saved)
 
-        def like(slot: Slot) -> Tensor:
+        def like(slot: KernelSlot) -> Tensor:
             one = torch.empty((), dtype=slot.dtype, device=call.device)
             return one.expand(slot.shape(call.shape))
 
         for i in unpacked:
-            saved[i] = unpack(saved[i], like(Slot(kernels.dtype)))
+            saved[i] = unpack(saved[i], like(KernelSlot(kernels.dtype)))
         for name in emitted.residuals.shapes:
             setattr(restored, f"shape_of_{name}", like(slots[name]).shape)
         for name in emitted.residuals.likes:
             setattr(restored, f"like_{name}", Like(like(slots[name])))
-        values = prepared(native, like(Slot(kernels.dtype)), call.values)
+        values = prepared(native, like(KernelSlot(kernels.dtype)), call.values)
         params = ("values",) if native.prepare is not None else emitted.names.params
         for name, value in zip(params, values, strict=True):
             setattr(restored, name, value)
@@ -394,7 +400,7 @@ def _restorer(native: Any, kernels: Kernels) -> Callable[[Any, list[Tensor]], Re
     return restore
 
 
-def as_function(native: Any, kernels: Kernels) -> type[Function]:
+def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
     """Return the class that runs the kernels."""
     emitted, eager = kernels.emitted, native.eager
     # What forward has: the inputs, and what it writes.

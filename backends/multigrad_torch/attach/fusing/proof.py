@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 
 from multigrad.graph.support.params import CannotFuseError
-from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, Layout
+from multigrad.lowering.kernel_code.passes import COLUMN, FULL, WHOLE, KernelLayout
 
 from ...state import eager_of
 from . import c_kernels
@@ -97,7 +97,7 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
     layouts = list(map(kernels.layouts.__getitem__, native.emitted.names.inputs))
     rest = prepared(native, samples[0], values)
 
-    def sample(x: Tensor, layout: Layout, part: slice) -> Tensor:
+    def sample(x: Tensor, layout: KernelLayout, part: slice) -> Tensor:
         x = x[part]
         shape = layout.shape(fitting(kernels, ((len(x),),))[0])
         return x.view(shape) if layout.kind in (FULL, COLUMN) else x.new_full(shape, one)

@@ -23,7 +23,7 @@ from multigrad.graph.ops.results import elementwise
 from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.kernel_code import triton_code
-from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, Language, Parts, Place
+from multigrad.lowering.kernel_code.kernels import COMPUTED, Kernel, KernelTensor, Language, Parts
 from multigrad.lowering.kernel_code.passes import COLUMN, ONE
 from multigrad.lowering.kernel_code.triton_code import (
     COLUMNS,
@@ -81,7 +81,7 @@ def as_eager(graph: Graph) -> Graph:
     return apply_patterns(graph, FAST, disabled())
 
 
-class Launch:
+class TritonLaunch:
     """One kernel, launched on the tensors' device in the current stream."""
 
     def __init__(self, parts: Parts, functions: Sequence[Any], like: Tensor) -> None:
@@ -90,7 +90,7 @@ class Launch:
         self.ones, self.columns = len(given(parts, ONE)), len(given(parts, COLUMN))
         self.device = like.get_device()
         self.stages = [
-            (stage, Compiled(function))
+            (stage, CompiledTriton(function))
             for stage, function in zip(stages_of(parts), functions, strict=True)
         ]
         kinds = [stored(place, like.dtype) for place in (*parts.inputs, *parts.results)]
@@ -150,7 +150,7 @@ def tile_of(columns: int) -> tuple[int, int, bool]:
     return BLOCK, 1, False
 
 
-class Compiled:
+class CompiledTriton:
     """One Triton function with its compiled forms.
 
     `known` holds them by tile and whether 16 divides the lengths. Calling these takes Python half
@@ -189,7 +189,7 @@ def divides(sizes: Sequence[int]) -> bool:
     return not any(size % 16 for size in sizes[:2])
 
 
-def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
+def load(kernels: Sequence[Kernel], like: Tensor) -> list[TritonLaunch]:
     """Compile the kernels for a tensor's device, without a launch, and return their launchers."""
     if read_setting() == "off":
         raise NoLibraryError(f"{VARIABLE}=off")
@@ -208,11 +208,11 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[Launch]:
         # The number of programs changes with the length; Triton would compile for each.
         options = {} if is_plain(each.parts) else {"do_not_specialize": ["programs"]}
         own = [triton.jit(functions[name], **options) for name in names]
-        launches.append(Launch(each.parts, own, like))
+        launches.append(TritonLaunch(each.parts, own, like))
     return launches
 
 
-def stored(place: Place, dtype: torch.dtype) -> torch.dtype:
+def stored(place: KernelTensor, dtype: torch.dtype) -> torch.dtype:
     if place.is_packed:
         return torch.uint8
     return torch.bool if place.is_mask else dtype
