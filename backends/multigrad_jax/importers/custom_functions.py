@@ -13,8 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from multigrad.capture.code.dialect_detection import plain_function
-from multigrad.capture.code.table import contents
+from multigrad.capture.code.dialect_detection import contents, plain_function
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of

@@ -16,8 +16,8 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import BackwardHook
 
+from multigrad.capture.code.dialect_detection import contents, mentioned, nested_codes
 from multigrad.capture.code.interception import Interception, comes_to_us
-from multigrad.capture.code.table import contents, mentioned, nested_codes
 from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.types.oracle import is_capturing

@@ -22,8 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from multigrad.backend.finding.discovery import in_use
-from multigrad.capture.code.dialect_detection import dialect_of
-from multigrad.capture.code.table import mentioned
+from multigrad.capture.code.dialect_detection import dialect_of, mentioned
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import read_parameters
 from multigrad.functions.function import Function

@@ -20,7 +20,7 @@ from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from .libraries import is_library_file
-from .table import held_around, mentioned, nested_codes, registered_dialects
+from .table import registered_dialects
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -232,3 +232,39 @@ def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
         finally:
             if is_latest:
                 trace.source.latest.owner = trace.reading.owner
+
+
+# --- what a function refers to --------------------------------------------------------------------
+def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
+    """Return the global names in a function and those nested in it, with their values (None: not
+    bound).
+    """
+    known = function.__globals__
+    codes = nested_codes(function.__code__)
+    return [(name, known.get(name)) for code in codes for name in code.co_names]
+
+
+def contents(cell: types.CellType) -> Any:
+    """Return the contents of a closure cell, or None if the cell is not bound yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def held_around(function: types.FunctionType) -> list[Any]:
+    """Return the values of a function's closure variables."""
+    return list(map(contents, function.__closure__ or ()))
+
+
+def defaults(function: types.FunctionType) -> tuple[Any, ...]:
+    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+
+
+def nested_codes(code: types.CodeType) -> list[types.CodeType]:
+    """Return a code object and those of the functions, lambdas and comprehensions inside it."""
+    codes = [code]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            codes += nested_codes(constant)
+    return codes

@@ -26,7 +26,8 @@ from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.scope.lookups import Telling
 from ...trace.trace import Trace
-from .table import Dialect, contents, defaults, mentioned
+from .dialect_detection import contents, defaults, mentioned
+from .table import Dialect
 
 AT_ONCE = "which happens once, when the rule is captured, and not at each call"
 CHANGES = "which gives another value at each call: make it"

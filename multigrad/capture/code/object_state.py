@@ -23,9 +23,10 @@ from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.class_bases import dataclass
 from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
+from .dialect_detection import held_around, mentioned, nested_codes
 from .libraries import is_library_file
 from .snapshot import assign
-from .table import held_around, load_dialects, mentioned, nested_codes, registered_dialects
+from .table import load_dialects, registered_dialects
 
 OWN = __name__.partition(".")[0]
 MOST = 20_000  # values that are read; the rest is compared by identity

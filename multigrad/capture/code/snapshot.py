@@ -30,9 +30,16 @@ from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.scope.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .dialect_detection import method_of, plain_function
+from .dialect_detection import (
+    contents,
+    defaults,
+    mentioned,
+    method_of,
+    nested_codes,
+    plain_function,
+)
 from .libraries import is_library_file
-from .table import contents, defaults, mentioned, nested_codes, registered_dialects
+from .table import registered_dialects
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents

@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import field
 from typing import Any
 
@@ -308,16 +307,11 @@ def intercepting() -> Iterator[None]:
     """Let the custom gradients of all libraries come to us where they are called with symbolic
     values.
     """
-    entered: list[AbstractContextManager[Any]] = []
-    try:
+    with ExitStack() as entered:
         for dialect in tuple(_dialects.values()):
             for interception in dialect.gradients.interceptions:
-                interception.__enter__()
-                entered.append(interception)
+                entered.enter_context(interception)
         yield
-    finally:
-        for interception in reversed(entered):
-            interception.__exit__(*sys.exc_info())
 
 
 def load_dialects() -> None:
@@ -604,38 +598,3 @@ def require_dialect(name: str) -> None:
         load_backend(name)
     else:
         entry_points()[name].load()
-
-
-def mentioned(function: types.FunctionType) -> list[tuple[str, Any]]:
-    """Return the global names in a function and those nested in it, with their values (None: not
-    bound).
-    """
-    known = function.__globals__
-    codes = nested_codes(function.__code__)
-    return [(name, known.get(name)) for code in codes for name in code.co_names]
-
-
-def contents(cell: types.CellType) -> Any:
-    """Return the contents of a closure cell, or None if the cell is not bound yet."""
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
-def held_around(function: types.FunctionType) -> list[Any]:
-    """Return the values of a function's closure variables."""
-    return list(map(contents, function.__closure__ or ()))
-
-
-def defaults(function: types.FunctionType) -> tuple[Any, ...]:
-    return (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-
-
-def nested_codes(code: types.CodeType) -> list[types.CodeType]:
-    """Return a code object and those of the functions, lambdas and comprehensions inside it."""
-    codes = [code]
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            codes += nested_codes(constant)
-    return codes

@@ -19,11 +19,20 @@ from typing import Any
 
 from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
-from ..code.dialect_detection import home, method_of, own_root, plain_function, wrapped_function
+from ..code.dialect_detection import (
+    defaults,
+    held_around,
+    home,
+    mentioned,
+    method_of,
+    nested_codes,
+    own_root,
+    plain_function,
+    wrapped_function,
+)
 from ..code.global_references import Log, note_constants, refused_builtins, refusing
 from ..code.interception import call_by_own_gradient
 from ..code.libraries import in_package, is_library_file
-from ..code.table import defaults, held_around, mentioned, nested_codes
 from ..meanings.creation import in_trace
 from ..symbols.classes import Dispatch, compares_identity, is_dispatching
 from .stand_ins import BUILTINS, FunctionStandIn, find_index

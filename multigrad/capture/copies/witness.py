@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...trace.scope.identity import attributes_of
 from ...trace.trace import Trace, Value
+from ..code.dialect_detection import contents, nested_codes
 from ..code.global_references import tensors_of
 from ..code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
-from ..code.table import contents, nested_codes
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from ...backend.finding.discovery import backend_of
-from ...capture.code.dialect_detection import plain_function
+from ...capture.code.dialect_detection import nested_codes, plain_function
 from ...capture.code.libraries import is_library_file
 from ...capture.code.snapshot import functions_of
-from ...capture.code.table import nested_codes
 from ...graph.ir.graph import Location
 from ...trace.trace import Value
 
