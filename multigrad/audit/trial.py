@@ -155,7 +155,7 @@ class Trial:
         return self.noise_in(self.digits)
 
     def noise_in(self, dtype: str) -> float:
-        """Return what rounding leaves if terms cancel: some eps of an output over an input."""
+        """Return the residue of rounding if terms cancel: some eps of an output over an input."""
         results = largest_of(self.run(self.cast(self.wide)).arrays())
         given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
         return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0

@@ -13,7 +13,13 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from ..backend.events.compilers import Leave, enter_rules, hook_params, leave_rules, show_tensors
+from ..backend.finding.compiler_events import (
+    Leave,
+    enter_rules,
+    hook_params,
+    leave_rules,
+    show_tensors,
+)
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, read_params

@@ -26,7 +26,7 @@ ROOMS = (
 # door, which may open to all of them.
 INSIDE = {
     "graph": ("support", "random", "ir", "ops", "passes"),
-    "backend": ("", "finding", "events"),
+    "backend": ("", "finding"),
     "trace": ("", "scope", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (

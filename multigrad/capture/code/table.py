@@ -342,11 +342,8 @@ def record_call(
     trace: Trace | None = None,
     shown: str = "",
 ) -> Any:
-    """Record a foreign function called with symbolic values.
-
-    Args:
-        trace: where it is called from a stand-in.
-        shown: its name there, as people write it.
+    """Record a foreign function called with symbolic values: by protocol, or from a stand-in of
+    `trace`, where people write it as `shown`.
     """
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
     name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")

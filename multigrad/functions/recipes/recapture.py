@@ -213,7 +213,7 @@ def _simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def vanished(nodes: Sequence[Node], zeros: Collection[Node]) -> list[Node | None]:
-    """Return what nodes become where others are zero; None for zero."""
+    """Return the nodes that remain where others are zero; None for zero."""
     done: dict[Node, Node | None] = {}
     for node in Graph("gradients", (), tuple(nodes)).nodes:
         operands = [done[operand] for operand in node.operands]

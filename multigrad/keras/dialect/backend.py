@@ -107,7 +107,7 @@ def at_once(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def answer(question: Callable[[], bool]) -> bool:
-    """Return what Keras's backend answers to one of the questions below."""
+    """Return the answer of Keras's backend to one of the questions below."""
     return at_once(question)()
 
 

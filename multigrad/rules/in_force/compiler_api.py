@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from ...backend.contract import Backend
-from ...backend.events.compilers import enter_rules, leave_rules
+from ...backend.finding.compiler_events import enter_rules, leave_rules
 from ...backend.finding.discovery import load_backend
 from ...functions.function import Function
 from ...trace.scope.lookups import MOST_HELD, Met, all_at_present, read, revealing

@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any
 
-from ...backend.events.compilers import is_tracing, tell_moved
+from ...backend.finding.compiler_events import is_tracing, tell_moved
 from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...backend.contract import Group
-from ...backend.events.compilers import is_tracing
+from ...backend.finding.compiler_events import is_tracing
 from ...backend.finding.discovery import loaded
 from ...backend.finding.values import concrete_number, key_pair
 from ...errors import GradientError, MultigradError, RuleValueError

@@ -111,7 +111,7 @@ class Fusing:
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[CompiledKernels, KernelCall] | None:
-        """Return what `fit` does, if tensors or values differ from the previous call's."""
+        """Return the result of `fit` if tensors or values differ from the previous call's."""
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:

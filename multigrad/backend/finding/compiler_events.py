@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from ..contract import Backend
-from ..finding.discovery import AWAITED, in_use, load_imported, loaded, tell_loaded
+from .discovery import AWAITED, in_use, load_imported, loaded, tell_loaded
 
 Leave = Callable[[], None]
 # Of all loaded compilers: who is asked, and told, at each `use` and step of a number. They change
