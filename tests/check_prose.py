@@ -1,15 +1,17 @@
 """Lint the prose of the documentation: `python tests/check_prose.py [FILE ...]`.
 
-proselint reads what is left of README, the changelog and the pages without their code, and PHRASES
-are looked for in the pages: words that CONTRIBUTING's section "How we write" replaces. Prints each
-finding as `file:line`; exits with 1 if there is one.
+proselint reads what is left of README, the changelog and the pages without their code. PHRASES are
+looked for in the pages, and in docstrings and comments of the packages: words that CONTRIBUTING's
+section "How we write" replaces. Prints each finding as `file:line`; exits with 1 if there is one.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import time
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,7 +59,21 @@ HOUSE = re.compile("|".join(f"(?P<p{i}>{each})" for i, each in enumerate(PHRASES
 def pages() -> list[Path]:
     """Return the files that are read, in order."""
     names = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-    return [*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md"))]
+    sources = (path for room in ("multigrad", "backends") for path in (ROOT / room).rglob("*.py"))
+    return [*(ROOT / name for name in names), *sorted((ROOT / "docs").rglob("*.md")), *sources]
+
+
+def words_of(source: str) -> str:
+    """Return the docstrings and comments of a module, each in its lines."""
+    kept = [""] * (source.count("\n") + 1)
+    starts = True
+    for each in tokenize.generate_tokens(io.StringIO(source).readline):
+        if each.type == tokenize.COMMENT or (each.type == tokenize.STRING and starts):
+            for line, words in enumerate(each.string.split("\n"), each.start[0] - 1):
+                kept[line] += words
+        if each.type not in (tokenize.COMMENT, tokenize.NL):
+            starts = each.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    return "\n".join(kept)
 
 
 def prose_of(text: str) -> str:
@@ -74,8 +90,10 @@ def prose_of(text: str) -> str:
 
 def findings(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the words of each finding in a file."""
-    prose = prose_of(path.read_text(encoding="utf-8"))
-    for result in LintFile(path.name, prose).lint(CONFIG):
+    text = path.read_text(encoding="utf-8")
+    is_source = path.suffix == ".py"
+    prose = re.sub("`[^`\n]*`", "Q", words_of(text)) if is_source else prose_of(text)
+    for result in [] if is_source else LintFile(path.name, prose).lint(CONFIG):
         yield result.pos[0] - 1, f"{result.check_result.check_path}: {result.check_result.message}"
     if path.name in WITHOUT_PHRASES:
         return

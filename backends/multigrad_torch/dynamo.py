@@ -35,7 +35,7 @@ class _Import:
     it once and empties what waits, and nothing undoes that.
 
     Attributes:
-        allowed: the functions whose calls stand in graphs.
+        allowed: the functions whose calls may be in graphs.
         waiting: what is called then.
         forced: what makes code run eagerly that is entered now: it tells Dynamo, too.
         warned: whether it was said that calls run between graphs.

@@ -430,7 +430,7 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             floats = T if are_floats(nodes) else None
         else:
             floats = trace.types.floats_of(operands)
-        if floats and op.coerce == "float":  # as most are, and numbers beside them
+        if floats and op.coerce == "float":  # as most are, and plain numbers
             nodes, small, is_bool = in_dtype(nodes, floats), None, False
         elif op.coerce == "where" and (
             chosen := trace.types and chosen_floats(trace, nodes, operands)

@@ -2,7 +2,7 @@
 
 An alias is keyed by (dialect, callable), because the same name has other defaults elsewhere
 (`torch.std` divides by n - 1, `np.std` by n). A backend contributes its framework's table; NumPy's
-stands here.
+is here.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Names:
         aliases: its callables, and what each records.
         methods: tensor methods that mean something else in this library.
         attributes: attributes of a tensor that no other library's has, by name, from the tensor.
-        hidden: functions that offer no protocol, and what stands in for them in a rule: always,
+        hidden: functions that offer no protocol, and their stand-ins in a rule: always,
             also where no symbolic value is among the arguments.
         companions: modules of its own that it does not import by itself, by name, and what gives
             the `hidden` of their functions; it is asked once somebody has imported one.
@@ -137,7 +137,7 @@ class Tensors:
         correction: what `x.std()` and `x.var()` subtract from n by default.
         mutable: whether `x += 1` reaches whoever else holds x.
         shape_class: what `x.shape` is, and is an instance of.
-        scalars: classes of what stands in place of a tensor without axes in the library's own
+        scalars: classes of values that replace a tensor without axes in the library's own
             results.
     """
 

@@ -379,7 +379,7 @@ class LibraryTypes:
         return self._promoted(operator.add, marks)
 
     def follows(self, operands: Sequence[Any]) -> str:
-        """Return the dtype of floats that have one, and numbers beside them at most, which every
+        """Return the dtype of floats that have one, and of plain numbers at most, which every
         library keeps; "" of any others.
         """
         return self._kept(self._oracle(), operands)
@@ -498,7 +498,7 @@ class LibraryTypes:
         return first.dtype
 
     def _is_apart(self, dtypes: Iterable[str]) -> bool:
-        """Return whether a tensor is of a dtype that numbers beside it change."""
+        """Return whether a tensor is of a dtype that a plain number changes."""
         oracle, fixed = self._oracle(), self.trace.facts.get("dtype")
         if oracle is None or not oracle.apart:
             return False

@@ -187,7 +187,7 @@ def heatmap(
             where maps are not signed.
         alpha: how opaque the map is, from 0 to 1; by default 0.6 over an image, else 1.
         limit: m, the same for all maps.
-        columns: how many maps stand in a row.
+        columns: how many maps a row has.
         titles: a word for each map.
 
     Returns:
