@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = Path(__file__).with_name("size.txt")
 PRODUCT = ("multigrad", "backends")
 LOOSE = 0.01  # by how much a row may stand above what is there
-SLACK = 40  # lines that a rule or an op may add before the table is written again
 
 
 class Row(NamedTuple):
