@@ -16,8 +16,8 @@ from ..errors import DisprovedError, TraceError
 from ..graph import ops
 from ..graph.passes.facts import Shapes, needed_shapes
 from ..graph.support.threads import build_once
-from ..trace.scope.identity import items_key
-from ..trace.scope.lookups import look_up_all
+from ..trace.identity import items_key
+from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace
 from .calls.arguments import Layout
 from .calls.decision import warn_disproved

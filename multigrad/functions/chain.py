@@ -10,7 +10,7 @@ from ..errors import RuleTypeError, suggest
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, agreed, find_part, is_address
 from ..graph.support.trees import optree
-from ..trace.scope.draws import keyed
+from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, owner_of, unwrap
 from .calls.recipe import Recorded

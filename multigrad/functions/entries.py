@@ -23,10 +23,10 @@ from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..lowering.input_checks import find_lacking, refuse_lacking
 from ..lowering.lower import lower_graphs
+from ..trace.active_rules import KeySource
 from ..trace.assertions import AUTOCAST, FORWARD_MODE
-from ..trace.scope.draws import KeySource
-from ..trace.scope.identity import value_key
-from ..trace.scope.lookups import is_in_force
+from ..trace.identity import value_key
+from ..trace.lookups import is_in_force
 from .calls.arguments import (
     PLAIN,
     Completion,

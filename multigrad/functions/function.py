@@ -24,7 +24,7 @@ from ..graph.support.params import Fused, read_fused
 from ..graph.support.public_types import P, R
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
-from ..trace.scope.draws import FREE, Counter, keyed
+from ..trace.active_rules import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
 from .calls.decision import is_imported

@@ -13,10 +13,10 @@ from ..graph.ir.graph import Graph, Node, freeze
 from ..graph.ir.questions import crossing, note
 from ..graph.ir.types import BOOL, T
 from ..graph.support.trees import optree
+from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node
 from ..trace.derived.calls import CustomCall, mark, replay
-from ..trace.scope.draws import KeySource
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
 from .calls.arguments import Leaf
 from .calls.binding import assemble

@@ -29,7 +29,7 @@ from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
 from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
-from ..trace.scope.draws import FREE
+from ..trace.active_rules import FREE
 from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import Completion, flatten, owner_of, signature_of, unwrap
 from .calls.recipe import Recorded, library_of

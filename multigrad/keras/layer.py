@@ -27,7 +27,7 @@ from ..rules.model.binding import bind_addressed
 from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.registry import resolve
-from ..trace.scope.draws import KeySource
+from ..trace.active_rules import KeySource
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
 from .compiled_steps import fetch_state

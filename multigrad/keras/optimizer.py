@@ -21,7 +21,7 @@ from ..rules.model.acting import refuse_misplaced
 from ..rules.model.bare import apply_rule
 from ..rules.model.rule import Rule
 from ..rules.registry import resolve
-from ..trace.scope.schedule_values import Moving, settle
+from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import read_array, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults

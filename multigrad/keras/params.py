@@ -20,7 +20,7 @@ from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..graph.support.params import as_number
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.schedule import Schedule
-from ..trace.scope.schedule_values import Moving, settle
+from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import assign_number, is_taken, read_array, read_value
 from .tracing import BACKEND, HOST
 

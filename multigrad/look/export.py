@@ -31,7 +31,7 @@ from ..rules.in_force.activation import Activation
 from ..rules.model.rule import read_number
 from ..rules.model.under import put_under
 from ..rules.saving.files import from_dict
-from ..trace.scope.schedule_values import settle
+from ..trace.moving_numbers import settle
 
 Tensor = Any
 StrPath = str | os.PathLike[str]

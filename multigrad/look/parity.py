@@ -24,7 +24,7 @@ from ..lowering.function_graph import FunctionGraph
 from ..rules.context import use
 from ..rules.in_force.activation import Activation
 from ..rules.model.under import put_under
-from ..trace.scope.lookups import at_present
+from ..trace.lookups import at_present
 from .subject import (
     Inputs,
     Report,

@@ -31,7 +31,7 @@ from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
 from ..rules.model.rule import BoundRule, Rule, read_number
 from ..rules.model.under import RuleUnder
 from ..rules.registry import resolve
-from ..trace.scope.schedule_values import Moving
+from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete
 
 # --- graphs as text, and what forward keeps -------------------------------------------------------

@@ -21,7 +21,7 @@ from ..functions.function import Function as AnyFunction
 from ..lowering.input_checks import shapes_agree
 from ..rules.model.names import epoch
 from ..rules.model.rule import Rule, resolve
-from ..trace.scope.schedule_values import is_of_then
+from ..trace.moving_numbers import is_of_then
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
 from .handle import Row, named

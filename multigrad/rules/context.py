@@ -24,9 +24,16 @@ from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused, read_params
 from ..graph.support.public_types import Axes, Key, Over, Residuals
-from ..trace.scope.draws import Counter, normalize_key
-from ..trace.scope.ranks import CHECKED, compare, name_rank, note
-from ..trace.scope.rules import CURRENT, EMPTY, ActiveRules, RuleInForce, key_token
+from ..trace.active_rules import (
+    CURRENT,
+    EMPTY,
+    ActiveRules,
+    Counter,
+    RuleInForce,
+    key_token,
+    normalize_key,
+)
+from ..trace.ranks import CHECKED, compare, name_rank, note
 from .model.acting import act_alone, apply_now, refuse_misplaced, rule_fused, rule_over, tokens_of
 from .model.rule import Rule
 

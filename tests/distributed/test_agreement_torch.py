@@ -12,7 +12,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend import Group
-from multigrad.trace.scope.ranks import read_setting, settle
+from multigrad.trace.ranks import read_setting, settle
 
 from ..harness.distributed.disagreement import (
     BY_RANK,

@@ -27,7 +27,7 @@ ROOMS = (
 INSIDE = {
     "graph": ("support", "random", "ir", "ops", "passes"),
     "backend": ("", "finding"),
-    "trace": ("", "scope", "xp", "derived"),
+    "trace": ("", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (
         "code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",

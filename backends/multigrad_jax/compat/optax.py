@@ -18,7 +18,7 @@ from multigrad.rules.in_force.gradients import GradientRule, fold_step
 from multigrad.rules.model import bare
 from multigrad.rules.model.acting import refuse_misplaced
 from multigrad.rules.model.rule import Rule
-from multigrad.trace.scope.draws import Counter, KeySource, normalize_key
+from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
 from ..compile import compile
 

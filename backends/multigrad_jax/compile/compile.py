@@ -28,8 +28,8 @@ from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
-from multigrad.trace.scope.schedule_values import Moving, NumberRead
+from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
+from multigrad.trace.moving_numbers import Moving, NumberRead
 
 from ..kernels import random
 from ..versions import set_everywhere, take_current_trace

@@ -29,7 +29,7 @@ from multigrad.errors import GradientError
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.schedule_values import Moving, Noted
+from multigrad.trace.moving_numbers import Moving, Noted
 
 Tensor: TypeAlias = Any
 MOST_REGIONS = 4096

@@ -29,8 +29,8 @@ from multigrad.backend.finding.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.lookups import Lookup
-from multigrad.trace.scope.schedule_values import Moving, NumberRead
+from multigrad.trace.lookups import Lookup
+from multigrad.trace.moving_numbers import Moving, NumberRead
 
 from ..kernels import random
 from .checkpoint_regions import enter_use, find_again, follow_in_region, number_in_region

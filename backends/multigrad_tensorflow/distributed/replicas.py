@@ -23,7 +23,7 @@ from tensorflow.python.eager import context
 from multigrad.backend import Group
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace.scope.draws import BRANCH, Branch, Counter, join, part
+from multigrad.trace.active_rules import BRANCH, Branch, Counter, join, part
 
 start_replicas = mirrored_run._call_for_each_replica
 pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from multigrad.errors import RuleError
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.schedule_values import settle
+from multigrad.trace.moving_numbers import settle
 
 Tensor: TypeAlias = torch.Tensor
 

@@ -33,10 +33,10 @@ from multigrad.lowering.lower import lower_graphs
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.in_force.activation import Activation, plain
 from multigrad.rules.model.under import forward_on, put_under
+from multigrad.trace.active_rules import KeySource
 from multigrad.trace.assertions import AUTOCAST
-from multigrad.trace.scope.draws import KeySource
-from multigrad.trace.scope.lookups import Telling, is_read
-from multigrad.trace.scope.schedule_values import Moving, settle
+from multigrad.trace.lookups import Telling, is_read
+from multigrad.trace.moving_numbers import Moving, settle
 from multigrad.trace.trace import NeedsConcrete
 
 from ..attach.host import TransformedGuest, number_guest

@@ -21,7 +21,7 @@ from multigrad.backend import Reader
 from multigrad.backend.finding.compiler_events import enter_rules, leave_rules, show_tensors
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
-from multigrad.trace.scope.schedule_values import Noted
+from multigrad.trace.moving_numbers import Noted
 
 from ..kernels import random
 from ..versions import top_hooks

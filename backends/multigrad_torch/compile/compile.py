@@ -26,9 +26,9 @@ from multigrad.graph.support.trees import optree
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from multigrad.rules.in_force.activation import Activation, by_key
 from multigrad.rules.model.forwards_of_code import forward_by_key
+from multigrad.trace.active_rules import KeySource
 from multigrad.trace.assertions import MISSING, TWICE
-from multigrad.trace.scope.draws import KeySource
-from multigrad.trace.scope.lookups import all_at_present
+from multigrad.trace.lookups import all_at_present
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions

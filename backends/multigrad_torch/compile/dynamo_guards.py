@@ -20,7 +20,7 @@ from torch.compiler import is_compiling
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
-from multigrad.trace.scope.schedule_values import Moving
+from multigrad.trace.moving_numbers import Moving
 
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 

@@ -13,7 +13,7 @@ from torch.nn import Module
 
 from multigrad.capture.code.interception import Interception
 from multigrad.graph.support.trees import optree
-from multigrad.trace.scope.lookups import Telling, look_up, note_made, was_made
+from multigrad.trace.lookups import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value, setting
 
 if TYPE_CHECKING:

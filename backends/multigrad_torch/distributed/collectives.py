@@ -19,7 +19,7 @@ from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.trace.scope.ranks import CHECKED, compare, note
+from multigrad.trace.ranks import CHECKED, compare, note
 
 from .. import dynamo
 from ..kernels.ordering import wide

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from multigrad.graph.support.threads import SERIALS
 from multigrad.rules.context import CURRENT, EMPTY, ActiveRules
-from multigrad.trace.scope.lookups import all_at_present
+from multigrad.trace.lookups import all_at_present
 
 from .. import dynamo
 from ..compile.checkpoint_regions import note_regions

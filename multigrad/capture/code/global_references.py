@@ -24,7 +24,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
-from ...trace.scope.lookups import Telling
+from ...trace.lookups import Telling
 from ...trace.trace import Trace
 from .dialect_detection import contents, defaults, mentioned
 from .table import Dialect

@@ -21,7 +21,7 @@ from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound, RuleTypeError
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.class_bases import dataclass
-from ...trace.scope.identity import Same, attributes_of, is_plain, value_key
+from ...trace.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from .dialect_detection import held_around, mentioned, nested_codes
 from .libraries import is_library_file

@@ -28,7 +28,7 @@ import numpy as np
 from ...backend.finding.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
-from ...trace.scope.identity import attributes_of, is_plain
+from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from .dialect_detection import (
     contents,

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ...trace.scope.identity import attributes_of
+from ...trace.identity import attributes_of
 from ...trace.trace import Trace, Value
 from ..code.dialect_detection import contents, nested_codes
 from ..code.global_references import tensors_of

@@ -33,7 +33,7 @@ from ...graph.ops.results import PER_ELEMENT
 from ...graph.passes.facts import LIBRARY, needed_rank
 from ...trace.assertions import AUTOCAST
 from ...trace.axes import known_shape
-from ...trace.scope.lookups import note
+from ...trace.lookups import note
 from ...trace.source import OF_CODE, OF_TENSORS
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..code.table import find_dialect

@@ -23,7 +23,7 @@ from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
-from ...trace.scope.lookups import Telling
+from ...trace.lookups import Telling
 from ...trace.trace import Value
 from ..code.table import find_dialect, registered_dialects
 from ..meanings.places import Extremes

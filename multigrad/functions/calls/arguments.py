@@ -39,9 +39,9 @@ from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.params import FixedParams
 from ...graph.support.trees import learn, optree, with_own_classes
 from ...lowering.function_graph import OWN_NAMES
-from ...trace.scope.identity import is_plain, value_key
-from ...trace.scope.lookups import now
-from ...trace.scope.schedule_values import Moving
+from ...trace.identity import is_plain, value_key
+from ...trace.lookups import now
+from ...trace.moving_numbers import Moving
 from ...trace.trace import Value
 
 Tensor = Any

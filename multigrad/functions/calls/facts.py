@@ -20,8 +20,8 @@ from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
 from ...graph.passes.facts import GIVEN, LIBRARY, needed_shapes
 from ...trace.axes import known_shape
+from ...trace.lookups import is_read, look_up
 from ...trace.python_protocols import place_of
-from ...trace.scope.lookups import is_read, look_up
 from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of

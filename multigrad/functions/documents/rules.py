@@ -37,8 +37,8 @@ from ...graph.passes.serialize import (
 )
 from ...graph.support.params import Range, Shards
 from ...trace.derived.calls import drop_calls, replay
-from ...trace.scope.identity import value_key
-from ...trace.scope.schedule_values import Moving
+from ...trace.identity import value_key
+from ...trace.moving_numbers import Moving
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .format import MOST_DOC, Form, check_plain, choose, clean, decode_arrays, seal
 

@@ -35,8 +35,8 @@ from ...graph.passes.serialize import (
 from ...graph.passes.simplify import rename_inputs
 from ...graph.support.trees import optree
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
-from ...trace.scope.lookups import is_read
-from ...trace.scope.schedule_values import Moving
+from ...trace.lookups import is_read
+from ...trace.moving_numbers import Moving
 from ...trace.trace import NeedsConcrete
 from ..calls.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
 from ..calls.decision import SAVED, decide

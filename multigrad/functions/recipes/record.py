@@ -40,8 +40,8 @@ from ...lowering.function_graph import FunctionGraph, numbered
 from ...trace.assertions import ENTRANCES, ORDERS
 from ...trace.axes import known_shape
 from ...trace.derived.derivatives import accumulate_all
+from ...trace.lookups import NAME, names_in, reading
 from ...trace.python_protocols import Pair
-from ...trace.scope.lookups import NAME, names_in, reading
 from ...trace.source import lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant
 from ...trace.xp import all as xp

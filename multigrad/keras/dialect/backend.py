@@ -23,7 +23,7 @@ import numpy as np
 from ...capture.code.table import Dialect, Handler, OwnTrace, find_dialect
 from ...capture.types.oracle import ModeOf, StandInCall, TypeOracle
 from ...graph.support.trees import optree
-from ...trace.scope.lookups import note
+from ...trace.lookups import note
 
 
 def below() -> Dialect:

@@ -35,8 +35,8 @@ from ...lowering.forwards import Forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.lower import lower_graphs
 from ...lowering.plain_functions import PlainFunctions, without_autodiff
-from ...trace.scope.draws import FREE, KeySource
-from ...trace.scope.lookups import at_present
+from ...trace.active_rules import FREE, KeySource
+from ...trace.lookups import at_present
 from ..context import RuleInForce
 from ..in_force.activation import plain
 from ..in_force.vjp import vjp_leaves

@@ -32,7 +32,7 @@ from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range, read_ranges
 from ...graph.support.public_types import P, R
 from ...graph.support.trees import optree
-from ...trace.scope.lookups import now
+from ...trace.lookups import now
 from ...trace.trace import Trace, Value
 
 if TYPE_CHECKING:

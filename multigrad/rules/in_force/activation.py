@@ -22,8 +22,8 @@ from ...graph.support.threads import SERIALS
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.input_checks import find_lacking, refuse_lacking
 from ...lowering.names import ActivationName
-from ...trace.scope.draws import FREE
-from ...trace.scope.lookups import (
+from ...trace.active_rules import CURRENT, FREE, RuleInForce
+from ...trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
     at_present,
@@ -34,9 +34,8 @@ from ...trace.scope.lookups import (
     note_lookup,
     reading,
 )
-from ...trace.scope.ranks import CHECKED, note
-from ...trace.scope.rules import CURRENT, RuleInForce
-from ...trace.scope.schedule_values import is_of_then
+from ...trace.moving_numbers import is_of_then
+from ...trace.ranks import CHECKED, note
 from ...trace.trace import Value, dtype_name
 from .. import model
 from ..model.names import Epoch

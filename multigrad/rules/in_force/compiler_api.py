@@ -17,8 +17,8 @@ from ...backend.contract import Backend
 from ...backend.finding.compiler_events import enter_rules, leave_rules
 from ...backend.finding.discovery import load_backend
 from ...functions.function import Function
-from ...trace.scope.lookups import MOST_HELD, Met, all_at_present, read, revealing
-from ...trace.scope.schedule_values import Moving
+from ...trace.lookups import MOST_HELD, Met, all_at_present, read, revealing
+from ...trace.moving_numbers import Moving
 from .. import registry
 from ..context import CURRENT, ActiveRules
 from .activation import Activation

@@ -15,9 +15,9 @@ from ...backend.finding.discovery import backend_of
 from ...backend.finding.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
 from ...graph.support.public_types import Axes, Key, Over
-from ...trace.scope.draws import FREE, Counter, KeySource, keyed
-from ...trace.scope.lookups import Lookup, names_in, note_lookup, reading
-from ...trace.scope.ranks import CHECKED, compare
+from ...trace.active_rules import FREE, Counter, KeySource, keyed
+from ...trace.lookups import Lookup, names_in, note_lookup, reading
+from ...trace.ranks import CHECKED, compare
 from .. import registry
 from ..context import CURRENT, EMPTY, RuleInForce, apply_now
 from ..model.acting import refuse_misplaced, rule_over

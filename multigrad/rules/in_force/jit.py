@@ -18,8 +18,8 @@ from ...errors import BackendNotFound, MultigradError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.public_types import P, R
 from ...graph.support.threads import SERIALS
-from ...trace.scope.draws import FREE, Counter, KeySource
-from ...trace.scope.schedule_values import Moving
+from ...trace.active_rules import FREE, Counter, KeySource
+from ...trace.moving_numbers import Moving
 from ..context import ActiveRules, RuleInForce
 from ..model.binding import value_token
 from ..model.specialization import BoundRule

@@ -37,8 +37,8 @@ from ...graph.passes.facts import LIBRARY
 from ...graph.support.public_types import R
 from ...graph.support.threads import build_once
 from ...graph.support.trees import optree
-from ...trace.scope.draws import FREE, KeySource
-from ...trace.scope.lookups import at_present
+from ...trace.active_rules import FREE, KeySource
+from ...trace.lookups import at_present
 from ...trace.trace import Value
 from ..model.under import put_under
 from .activation import Activation

@@ -15,10 +15,9 @@ from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
-from ...trace.scope.draws import FREE, keyed
-from ...trace.scope.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
-from ...trace.scope.rules import ActiveRules, RuleInForce
-from ...trace.scope.schedule_values import THEN, Moving, is_of_then
+from ...trace.active_rules import FREE, ActiveRules, RuleInForce, keyed
+from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
+from ...trace.moving_numbers import THEN, Moving, is_of_then
 from .binding import token_of
 from .names import IN_FORCE, Epoch
 from .rule import Rule, resolve

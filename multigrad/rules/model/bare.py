@@ -28,10 +28,10 @@ from ...lowering.input_checks import (
     two_devices,
 )
 from ...lowering.lower import emit_many, emit_rule_once
-from ...trace.scope.identity import items_key
-from ...trace.scope.lookups import at_present
-from ...trace.scope.ranks import CHECKED, note
-from ...trace.scope.rules import RuleInForce
+from ...trace.active_rules import RuleInForce
+from ...trace.identity import items_key
+from ...trace.lookups import at_present
+from ...trace.ranks import CHECKED, note
 from ...trace.trace import NeedsConcrete, dtype_name
 from .specialization import Specialization
 

@@ -10,8 +10,8 @@ from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_v
 from ...errors import RuleTypeError
 from ...graph.support.params import find_part, is_address, read_params
 from ...graph.support.threads import SERIALS
-from ...trace.scope.identity import function_key, items_key, owners_of
-from ...trace.scope.schedule_values import Moving
+from ...trace.identity import function_key, items_key, owners_of
+from ...trace.moving_numbers import Moving
 from .names import as_registered
 from .specialization import BoundRule, Slot, Specialization, code_of
 

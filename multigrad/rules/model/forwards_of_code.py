@@ -41,7 +41,7 @@ from ...lowering.forwards import Forward, find_forward
 from ...trace.axes import known_shape
 from ...trace.derived.calls import drop_calls
 from ...trace.derived.derivatives import pullback
-from ...trace.scope.identity import function_key, items_key
+from ...trace.identity import function_key, items_key
 from ...trace.trace import NeedsConcrete, Trace, Value
 
 Tensor = Any

@@ -12,8 +12,8 @@ from ...backend.finding.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.lazy_modules import uncollected
 from ...graph.support.threads import SERIALS, make_lock
-from ...trace.scope.lookups import NUMBERS, Lookup, note_lookup
-from ...trace.scope.schedule_values import meant, note_renamed
+from ...trace.lookups import NUMBERS, Lookup, note_lookup
+from ...trace.moving_numbers import meant, note_renamed
 
 RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now

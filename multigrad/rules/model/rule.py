@@ -37,11 +37,10 @@ from ...graph.support.params import (
 )
 from ...lowering.function_graph import read_way
 from ...lowering.names import ActivationName
+from ...trace.active_rules import FREE, RuleInForce, keyed
 from ...trace.derived.calls import replay
-from ...trace.scope.draws import FREE, keyed
-from ...trace.scope.identity import function_key
-from ...trace.scope.lookups import now
-from ...trace.scope.rules import RuleInForce
+from ...trace.identity import function_key
+from ...trace.lookups import now
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from . import names

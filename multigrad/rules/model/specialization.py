@@ -24,10 +24,10 @@ from ...graph.support.public_types import WrittenRule
 from ...graph.support.threads import SERIALS, build_once
 from ...lowering.input_checks import shape_check
 from ...trace.derived.shards import over_shards
-from ...trace.scope.identity import Same, items_key
-from ...trace.scope.lookups import Meanings, look_up, note, reading
-from ...trace.scope.ranks import name_rank
-from ...trace.scope.schedule_values import settle
+from ...trace.identity import Same, items_key
+from ...trace.lookups import Meanings, look_up, note, reading
+from ...trace.moving_numbers import settle
+from ...trace.ranks import name_rank
 from ...trace.trace import NeedsConcrete, Trace
 
 # --- what has been made of rules ------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ...lowering.forwards import Forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.input_checks import check_float, check_values
 from ...lowering.lower import lower_forward
-from ...trace.scope.lookups import is_read
+from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Value, dtype_name
 from .forwards_of_code import MOST_RULES, ForwardOfCode
 from .specialization import Specialization

@@ -2,7 +2,7 @@
 
 A Schedule is a formula and a count. `step()` moves the count on; a rule that has the schedule for a
 param reads its value at forward, so a backward uses the value of its forward. It becomes a number
-in one place, `trace/scope/lookups.py`: in eager code a float; in code that `xg.jit`,
+in one place, `trace/lookups.py`: in eager code a float; in code that `xg.jit`,
 torch.compile or tf.function keeps a tensor that follows it; under a plain jax.jit a constant, of
 whose end jax is told. The formulas are written once, in the neutral dialect: `schedule(step)` takes
 numbers and tensors of every framework, those of a trace among them.

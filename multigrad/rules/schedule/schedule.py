@@ -18,8 +18,8 @@ from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueErro
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.class_bases import InNotebooks
 from ...graph.support.threads import make_lock
-from ...trace.scope.lookups import check_move, refuse_step
-from ...trace.scope.schedule_values import Moving, note_moved
+from ...trace.lookups import check_move, refuse_step
+from ...trace.moving_numbers import Moving, note_moved
 from ...trace.xp import all as xp
 
 

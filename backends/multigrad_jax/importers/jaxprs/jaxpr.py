@@ -29,7 +29,7 @@ from multigrad.graph.ir.graph import Node, Region
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, INT32, SCALAR_SHAPE, T
 from multigrad.graph.passes.facts import shape_fact
 from multigrad.trace.axes import ask_for, known_shape
-from multigrad.trace.scope.lookups import note
+from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 

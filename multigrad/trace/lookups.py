@@ -18,14 +18,14 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from ...backend.contract import Backend
-from ...backend.finding.compiler_events import is_tracing, tell_depend, tell_read
-from ...errors import RuleValueError, TraceError
-from ...graph.support.class_bases import dataclass
-from ...graph.support.params import as_number
-from ...graph.support.threads import SERIALS
-from .rules import CURRENT, ActiveRules, RuleInForce
-from .schedule_values import THEN, Moving, NumberRead, alive, meant, standing
+from ..backend.contract import Backend
+from ..backend.finding.compiler_events import is_tracing, tell_depend, tell_read
+from ..errors import RuleValueError, TraceError
+from ..graph.support.class_bases import dataclass
+from ..graph.support.params import as_number
+from ..graph.support.threads import SERIALS
+from .active_rules import CURRENT, ActiveRules, RuleInForce
+from .moving_numbers import THEN, Moving, NumberRead, alive, meant, standing
 
 RULE_IN_FORCE = "rule in force"
 NAME = "name "  # the prefix of facts about the rule that a name means

@@ -22,14 +22,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from ...backend.contract import Group
-from ...backend.finding.compiler_events import is_tracing
-from ...backend.finding.discovery import loaded
-from ...backend.finding.values import concrete_number, key_pair
-from ...errors import GradientError, MultigradError, RuleValueError
-from ...graph.support.threads import make_lock
-from .rules import ActiveRules, RuleInForce
-from .schedule_values import Moving
+from ..backend.contract import Group
+from ..backend.finding.compiler_events import is_tracing
+from ..backend.finding.discovery import loaded
+from ..backend.finding.values import concrete_number, key_pair
+from ..errors import GradientError, MultigradError, RuleValueError
+from ..graph.support.threads import make_lock
+from .active_rules import ActiveRules, RuleInForce
+from .moving_numbers import Moving
 
 VARIABLE = "MULTIGRAD_CHECK_RANKS"
 TIMEOUT = "MULTIGRAD_CHECK_RANKS_TIMEOUT"

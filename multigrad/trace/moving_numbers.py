@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from ...graph.support.threads import SERIALS
+from ..graph.support.threads import SERIALS
 
 
 class Moving:

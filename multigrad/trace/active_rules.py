@@ -1,0 +1,305 @@
+"""The active rules: one immutable object in a ContextVar, which `use` sets and forward reads; and
+the source of the random keys of calls.
+
+It is below the registry and the rules, because a capture depends on it and is cached by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import field
+from typing import Any
+
+from ..backend.contract import Backend
+from ..backend.finding.values import key_for, key_pair
+from ..errors import RuleValueError
+from ..graph.random import REPLAYED, key_from_int
+from ..graph.support.class_bases import dataclass
+from ..graph.support.threads import SERIALS, make_lock
+from .moving_numbers import Moving
+
+# --- where random draws come from: a key with a counter of calls, or a generator ----------------
+
+
+# Held while a counter is read and advanced, so that no two threads get the same number.
+_counting = make_lock()
+
+
+class Counter:
+    """Counts calls that draw, at forward; safe between threads.
+
+    Examples:
+        >>> from multigrad.context import Counter
+        >>> Counter().count
+        0
+
+    Attributes:
+        start: the number of the first call: 0, or a tensor where it is known at run time only.
+        number: calls so far, besides those in branches that have not been joined.
+        serial: tells counters apart, also from those that are gone.
+        home: the branch in which it was made, and so counts by itself.
+    """
+
+    __slots__ = ("home", "number", "serial", "start")
+
+    def __init__(self, start: Any = 0) -> None:
+        self.start = start
+        self.number = 0
+        self.serial = next(SERIALS)
+        self.home = BRANCH.get()
+
+    @property
+    def count(self) -> Any:
+        """The number of the next call."""
+        return self.start + self.number_in(BRANCH.get())
+
+    def number_in(self, branch: Branch | None) -> int:
+        """Return the number of calls so far, as a branch sees it."""
+        if branch is None or branch is self.home:
+            return self.number
+        # A branch begins to count from where its outer branch stands.
+        began = branch.began.get(self)
+        if began is None:
+            began = branch.began[self] = self.number_in(branch.outer)
+        return began + branch.numbers.get(self, 0)
+
+    def __next__(self) -> Any:
+        with _counting:
+            n = self.count
+            self.advance(1)
+        return n
+
+    def advance(self, number: int) -> None:
+        """Skip calls that compiled code, or all branches, have made."""
+        branch = BRANCH.get()
+        with _counting:
+            if branch is None or branch is self.home:
+                self.number += number
+            else:
+                branch.numbers[self] = branch.numbers.get(self, 0) + number
+
+
+@dataclass(slots=True, eq=False)
+class Branch:
+    """One of several branches that run the same code; each counts on from where they parted.
+
+    Attributes:
+        outer: the branch that they parted in.
+        began: the number at which they parted, by counter; one mapping for all of them.
+        numbers: the calls in this branch, by counter.
+    """
+
+    outer: Branch | None
+    began: dict[Counter, int]
+    numbers: dict[Counter, int] = field(default_factory=dict)
+
+
+# Set for each replica that TensorFlow runs on a thread of its own; None elsewhere.
+BRANCH: ContextVar[Branch | None] = ContextVar("multigrad_branch", default=None)
+
+
+def part(number: int) -> list[Branch]:
+    """Return new branches of the code that runs here."""
+    began: dict[Counter, int] = {}
+    return [Branch(BRANCH.get(), began) for _ in range(number)]
+
+
+def join(branches: Sequence[Branch]) -> dict[Counter, int]:
+    """Count on from the branch that has counted most; return the steps by counter."""
+    counters = {counter for branch in branches for counter in branch.numbers}
+    most = {
+        counter: max(branch.numbers.get(counter, 0) for branch in branches) for counter in counters
+    }
+    # Whichever branch ran, the next key must be one that none of them has used.
+    for counter, number in most.items():
+        counter.advance(number)
+    return most
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeySource:
+    """The source of the keys of calls.
+
+    Attributes:
+        key: two uint32, or a backend's own key object; call n draws from `fold_in(key, n)`.
+        counter: a Counter if there is a key.
+        generator: returns the key of each call if there is none; None: the framework's own.
+    """
+
+    key: Any = None
+    counter: Any = None
+    generator: Callable[[], Any] | None = None
+
+    def next_key(self, backend: Backend) -> Any:
+        """Return the key of one call; in a region that runs again, the key of its first run."""
+        if backend.compiler.on_draw is None or REPLAYED.get() is not None:  # a proof's own
+            return self._draw(backend)
+        return backend.compiler.on_draw(lambda: self._draw(backend))
+
+    def _draw(self, backend: Backend) -> Any:
+        if self.counter is not None:
+            return backend.draws.fold_in(key_for(backend, self.key), next(self.counter))
+        replayed = REPLAYED.get()  # in a proof, the keys that were drawn for the capture
+        if replayed is not None:
+            return next(replayed)
+        return backend.draws.draw_key() if self.generator is None else self.generator()
+
+
+FREE = KeySource()
+
+
+def keyed(key: Any) -> KeySource:
+    """Return reproducible draws for an int as for `jax.random.key`, a jax key or two uint32."""
+    return KeySource(normalize_key(key), Counter())
+
+
+def normalize_key(key: Any) -> Any:
+    """Return two Python ints for an int or two uint32; a backend's own key object is left to it.
+
+    Examples:
+        >>> from multigrad.context import normalize_key
+        >>> normalize_key(7)
+        (0, 7)
+    """
+    if isinstance(key, bool):
+        raise RuleValueError(f"key must be an int, a jax key or two uint32, got {key!r}")
+    return key_from_int(key) if isinstance(key, int) else key_pair(key)
+
+
+# --- rules ---------------------------------------------------------------------------------------
+
+
+# A `BoundRule` and a `Specialization` of rules/model/specialization.py. Rooms below `rules` hold
+# them, and read their token and values, and whether they draw.
+BoundRule = Any
+Specialization = Any
+
+
+class RuleInForce:
+    """A rule in force: it with its params, and where its random draws come from; never changed.
+
+    Examples:
+        >>> from multigrad.context import apply_now
+        >>> isinstance(apply_now("triangular", None), xg.context.RuleInForce)
+        True
+
+    Attributes:
+        token: equal for equal meaning.
+        specialization: the rule with its static params.
+        values: the run-time params, in the order of `specialization.runtime`.
+        has_tensors: whether a param is a tensor, which may change in place, or a schedule.
+        moves: whether one is a schedule: `lookups.at_present` returns its current value.
+        present: the rule with what stood for them last.
+    """
+
+    __slots__ = (
+        "__weakref__", "_bound_rule", "draws", "has_tensors", "moves", "present", "specialization",
+        "token", "values",
+    )  # fmt: skip
+
+    def __init__(self, bound_rule: BoundRule, draws: KeySource) -> None:
+        self._bound_rule, self.draws = bound_rule, draws
+        self.specialization: Specialization = bound_rule.specialization
+        self.values: tuple[Any, ...] = bound_rule.values
+        own = bound_rule.token
+        self.token: str = own if draws.key is None else own + key_token(draws)
+        self.has_tensors = self.moves = False
+        self.present: RuleInForce | None = None
+        for value in self.values:
+            if type(value) is not float:
+                self.has_tensors = True
+                if isinstance(value, Moving):
+                    self.moves = True
+                    value.hold(self)
+
+    def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
+        return RuleInForce(self.specialization.bind(values, token), self.draws)
+
+    def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
+        """Return this rule, in force without a key, with other floats, which have been checked.
+
+        Each new number of `use` comes here, so `__init__` is bypassed.
+        """
+        new = RuleInForce.__new__(RuleInForce)
+        new.specialization, new.draws = self.specialization, self.draws
+        new.values, new.token = values, token
+        new.has_tensors = new.moves = False
+        new.present = new._bound_rule = None
+        return new
+
+    @property
+    def bound_rule(self) -> BoundRule:
+        """The rule with its params, made on demand: a number that is met once needs none."""
+        found = self._bound_rule
+        if found is None:
+            found = self._bound_rule = self.specialization.bind(self.values, self.token)
+        return found
+
+    @property
+    def key(self) -> Any:
+        """Two uint32, or a backend's own key object; None: draws are the framework's own."""
+        return self.draws.key
+
+    @property
+    def counter(self) -> Any:
+        """A Counter if there is a key."""
+        return self.draws.counter
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRules:
+    """The rules now in force, by scope; not frozen, which would cost each `use` a microsecond, but
+    never changed.
+
+    Examples:
+        >>> from multigrad.context import CURRENT, EMPTY
+        >>> CURRENT.get() is EMPTY
+        True
+        >>> with xg.use("clip_norm", scope="params"):
+        ...     CURRENT.get().activations is None
+        True
+
+    Attributes:
+        token: equal for equal meaning.
+        hooks_params: whether a `use` named the scope "params", so that hooks on parameters attach
+            by themselves.
+        names_params: whether the rule for parameters is that of such a `use`.
+        present: these with what stood last for their numbers that change.
+    """
+
+    activations: RuleInForce | None = None
+    params: RuleInForce | None = None
+    token: str = ""
+    hooks_params: bool = False
+    names_params: bool = False
+    present: ActiveRules | None = None
+
+    def word(self, scope: str) -> str:
+        """Return the part of the token for one scope, "activations" or "params"."""
+        if self.activations is None is self.params:
+            return self.token
+        in_force = self.params if scope == "params" else self.activations
+        return "" if in_force is None else in_force.token
+
+
+EMPTY = ActiveRules()
+# Set by `use`, reset when it is left; each thread and task has its own.
+CURRENT: ContextVar[ActiveRules] = ContextVar("multigrad_active", default=EMPTY)
+
+
+def key_token(draws: KeySource) -> str:
+    """Return text that is equal for equal keys.
+
+    Examples:
+        >>> from multigrad.context import apply_now, key_token
+        >>> key_token(apply_now("noise", None, key=7).draws)
+        '@0.7'
+    """
+    key = draws.key
+    if key is None:
+        return ""
+    if isinstance(key, tuple) and all(isinstance(word, int) for word in key):
+        return f"@{key[0]:x}.{key[1]:x}"
+    # Not the address of the rule in force: it may be reused, and jax keeps traces by this text.
+    return f"@traced {getattr(draws.counter, 'serial', id(draws))}"
