@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.look.command.options import prepare_environment
+from multigrad.command.options import prepare_environment
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 from demo.frameworks import FRAMEWORKS, load

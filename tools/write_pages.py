@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from multigrad.look.command.options import prepare_environment
+from multigrad.command.options import prepare_environment
 
 DOCS = Path(__file__).parents[1] / "docs"
 

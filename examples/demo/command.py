@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multigrad.look.command.options import report_errors, split
+from multigrad.command.options import report_errors, split
 
 from . import experiment
 from .parallel import devices as on_devices

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import TextColumn
 
-from multigrad.look.command.options import make_bar
+from multigrad.command.options import make_bar
 
 from .runs import Configuration, Gap, Outcome, Run
 

@@ -9,9 +9,9 @@ import atexit
 import gc
 from importlib.util import find_spec
 
+from multigrad.command import STOPPED
+from multigrad.command.options import FAILED, Interruption
 from multigrad.errors import MultigradError
-from multigrad.look.command import STOPPED
-from multigrad.look.command.options import FAILED, Interruption
 
 from .parity import compare
 from .results import Options, Results, write_files

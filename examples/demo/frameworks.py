@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from typing import Protocol, cast
 
 from multigrad.backend.finding.installed import extra_line
+from multigrad.command.options import prepare_environment
 from multigrad.errors import BackendNotFound, suggest
-from multigrad.look.command.options import prepare_environment
 from multigrad.lowering.names import ActivationName
 
 from .task import EpochReport, Task, Weights

@@ -1,6 +1,7 @@
-"""The entry point of the command `multigrad`.
+"""The command line: the command `multigrad`, its entry point here.
 
-The commands are in `app.py`, which needs the extra `cli` (typer and rich). This file imports
+`app.py` declares every command and its options; the other files are what the larger commands do,
+and the parts that commands share. They need the extra `cli` (typer and rich). This file imports
 neither, so that a missing extra gives an install line, not a traceback.
 """
 
@@ -9,8 +10,7 @@ from __future__ import annotations
 import gc
 import sys
 
-from ..look.command import STOPPED
-
+STOPPED = 130  # what shells say of a program that Ctrl-C ended
 EXTRA_MODULES = ("typer", "rich")
 # A command allocates much and ends soon: frequent collections would find little.
 SELDOM = (50_000, 20, 100)  # of the garbage collector

@@ -18,10 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 import multigrad as xg
-from multigrad.errors import MultigradError
-from multigrad.graph.support.files import write_whole
-from multigrad.look.command import STOPPED
-from multigrad.look.command.options import (
+from multigrad.command import STOPPED
+from multigrad.command.options import (
     FAILED,
     MISUSED,
     Backends,
@@ -38,6 +36,8 @@ from multigrad.look.command.options import (
     split,
     working,
 )
+from multigrad.errors import MultigradError
+from multigrad.graph.support.files import write_whole
 
 # Commands import what they need when they run, so that --help starts fast.
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Draw what rules do to gradients."""
+    from multigrad.command.named_objects import find, find_forward, read_params
     from multigrad.graph.support.files import replacing
-    from multigrad.look.command.named_objects import find, find_forward, read_params
     from multigrad.look.plotting import figure
 
     with report_errors():
@@ -187,7 +187,7 @@ def show(
     ] = False,
 ) -> None:
     """Print the graph captured from a rule."""
-    from multigrad.look.command.named_objects import find
+    from multigrad.command.named_objects import find
 
     with report_errors():
         typer.echo(xg.show(find(rule, forward), memory=memory))
@@ -203,7 +203,7 @@ def source(
     ] = "Linear",
 ) -> None:
     """Print the code that runs for a rule on one backend; NumPy's if none is named."""
-    from multigrad.look.command.named_objects import find, find_forward, read_order
+    from multigrad.command.named_objects import find, find_forward, read_order
 
     with report_errors():
         # People name the rule and the backend in either order.
@@ -224,7 +224,7 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule or a Function as one file that runs without multigrad."""
-    from multigrad.look.command.named_objects import find, find_forward, with_params
+    from multigrad.command.named_objects import find, find_forward, with_params
 
     prepare_environment()
     with report_errors():
@@ -250,7 +250,7 @@ def check(
     numbers: Numbers = None,
 ) -> None:
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
-    from multigrad.look.command.named_objects import find, make_inputs
+    from multigrad.command.named_objects import find, make_inputs
 
     prepare_environment()
     with report_errors():
@@ -273,7 +273,7 @@ def parity(
     numbers: Numbers = None,
 ) -> None:
     """Run forward and backward on every backend and compare the numbers with float64."""
-    from multigrad.look.command.named_objects import find, make_inputs
+    from multigrad.command.named_objects import find, make_inputs
     from multigrad.look.parity import ParityReport, find_names
 
     prepare_environment()
@@ -333,7 +333,7 @@ def convert(
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
     prepare_environment()
     with report_errors():
-        from multigrad.look.command.convert import ConvertRequest, convert_named
+        from multigrad.command.convert import ConvertRequest, convert_named
 
         names, on = tuple(split(backends)), tuple(split(compiled))
         options = {"copies": copies, "limit": limit, "transforms": transforms}
@@ -388,7 +388,7 @@ def audit(
     html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
 ) -> None:
     """Test custom gradients, converted or not, against the laws of gradients."""
-    from multigrad.audit.command.audit import AuditRequest, audit_targets, choose_laws
+    from multigrad.command.audit import AuditRequest, audit_targets, choose_laws
 
     with report_errors():
         prepare_environment()
@@ -418,7 +418,7 @@ def lock(
     python: Python = None,
 ) -> None:
     """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
-    from multigrad.audit.command.lock import write_lock
+    from multigrad.command.lock import write_lock
 
     with report_errors():
         prepare_environment()
@@ -440,7 +440,7 @@ def verify(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
     """Compare with a lock file, and name what has changed."""
-    from multigrad.audit.command.lock import verify_lock
+    from multigrad.command.lock import verify_lock
 
     with report_errors():
         prepare_environment()
@@ -465,7 +465,7 @@ def vectors(
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
     from multigrad.audit.vectors import vectors_of, write
-    from multigrad.look.command.named_objects import find
+    from multigrad.command.named_objects import find
 
     with report_errors():
         # Rules and ops go by name; Functions are objects of a module, or saved files.
@@ -522,7 +522,7 @@ def new_backend(
     ] = None,
 ) -> None:
     """Create a package for a new backend; the conformance suite lists what remains to be done."""
-    from multigrad.look.command.new_backend import write_package
+    from multigrad.command.new_backend import write_package
 
     with report_errors():
         for path in write_package(name, out):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.command.audit import AuditRequest, audit_targets, choose_laws
+from multigrad.command.audit import AuditRequest, audit_targets, choose_laws
 from multigrad.errors import MultigradError
 from multigrad.testing import assert_gradient
 

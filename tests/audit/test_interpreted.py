@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from multigrad.audit.command import targets
-from multigrad.audit.command.audit import find_targets
+from multigrad.command import targets
+from multigrad.command.audit import find_targets
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")

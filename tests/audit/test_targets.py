@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multigrad.audit.command.audit import AuditRequest, audit_targets
+from multigrad.command.audit import AuditRequest, audit_targets
 from multigrad.errors import MultigradError
 
 pytest.importorskip("typer")

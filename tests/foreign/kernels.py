@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED
-from multigrad.audit.command.targets import help_imports
 from multigrad.audit.laws import LAWS
+from multigrad.command.named_objects import SEED, read_input
+from multigrad.command.targets import help_imports
+from multigrad.command.worker import Apart
 from multigrad.errors import MultigradError
-from multigrad.look.command.named_objects import SEED, read_input
-from multigrad.look.command.worker import Apart
 
 HERE = Path(__file__).parent
 ROWS, AUDITED = HERE / "kernels.toml", HERE / "kernels_audited.toml"

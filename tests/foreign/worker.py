@@ -47,7 +47,7 @@ def find(name: str) -> object:
 def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
     from multigrad.backend.finding.discovery import backends
-    from multigrad.look.command.named_objects import SEED, read_input
+    from multigrad.command.named_objects import SEED, read_input
     from multigrad.look.convert import EQUAL, convert
 
     names = [row.name for row in backends() if row.installed]
@@ -69,9 +69,9 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     """Return what came of laws, each where none is named, and of those that conversion mends."""
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
-    from multigrad.audit.command.audit import inputs_to_try
     from multigrad.backend.finding.discovery import load_backend
-    from multigrad.look.command.named_objects import SEED, read_input
+    from multigrad.command.audit import inputs_to_try
+    from multigrad.command.named_objects import SEED, read_input
     from multigrad.look.subject import as_array
 
     try:
@@ -107,7 +107,7 @@ def gain(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return what conversion gives a torch gradient, on torch itself."""
     from gains import measure
 
-    from multigrad.look.command.named_objects import SEED, read_input
+    from multigrad.command.named_objects import SEED, read_input
 
     generator = np.random.default_rng(SEED)
     given = [find(word[1:]) if word[0] == "@" else read_input(word, generator) for word in words]

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multigrad.command.named_objects import import_named
 from multigrad.look import convert as converting
-from multigrad.look.command.named_objects import import_named
 from multigrad.look.convert import convert
 
 from ..harness.torch_class import torch_class

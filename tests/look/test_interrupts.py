@@ -107,7 +107,7 @@ def test_what_ends_after_ctrl_c_says_nothing(package: Path) -> None:
 def test_an_answer_that_nobody_waits_for_raises_nothing() -> None:
     import multiprocessing
 
-    from multigrad.look.command.worker import _serve
+    from multigrad.command.worker import _serve
 
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     ours.send((time.sleep, (0.0,)))

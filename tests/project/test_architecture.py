@@ -35,8 +35,8 @@ INSIDE = {
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
     "models": ("attribution", ""),
-    "look": ("", "plotting", "command"),
-    "audit": ("", "lock", "vectors", "command"),
+    "look": ("", "plotting"),
+    "audit": ("", "lock", "vectors"),
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.

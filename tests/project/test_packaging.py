@@ -23,7 +23,7 @@ FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 # What the wheel holds: packages, the rooms of the first, and the files that are no source.
 SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
 TESTING = {"__init__.py", "assertions.py", "oracles.py", "plugin.py", "under_test.py"}
-TEMPLATE = "multigrad/look/command/template/"
+TEMPLATE = "multigrad/command/template/"
 DATA = {
     "multigrad/audit/lock/probes.txt",
     "multigrad/audit/vectors/schema.json",

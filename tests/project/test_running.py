@@ -110,7 +110,7 @@ def test_what_the_table_of_seconds_names_is_there() -> None:
 def test_what_is_left_out_and_the_library_stand_where_the_harness_looks_for_them() -> None:
     folders = [*mutation.LEFT_OUT, *mutation.SOURCES, mutation.LIBRARY]
     assert [each for each in folders if not (mutation.ROOT / each).is_dir()] == []
-    assert mutation.draw(0, 1, "multigrad/look/command/") == []
+    assert mutation.draw(0, 1, "multigrad/command/") == []
 
 
 def test_a_fault_is_drawn_of_each_kind_and_its_place_can_be_probed() -> None:

@@ -253,7 +253,7 @@ def test_a_wrong_option_is_an_error_before_anything_is_trained(
 def test_an_interrupt_that_gets_lost_is_known_and_prints_no_traceback() -> None:
     code = """if True:
         import gc, signal
-        from multigrad.look.command.options import Interruption
+        from multigrad.command.options import Interruption
 
         def callback(phase, info):
             gc.callbacks.remove(callback)

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 
 from demo.frameworks import KERAS_BACKENDS
-from multigrad.look.command import STOPPED
-from multigrad.look.command.options import FAILED, Interruption
+from multigrad.command import STOPPED
+from multigrad.command.options import FAILED, Interruption
 from multigrad.rules.bridging import call_activation
 from multigrad.rules.in_force.activation import Activation
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from multigrad.look.command.options import Backends, report_errors, split
+from multigrad.command.options import Backends, report_errors, split
 
 from . import benchmark, cases
 from .rivals import read_source

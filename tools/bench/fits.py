@@ -17,8 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from multigrad.command.options import prepare_environment
 from multigrad.errors import MultigradError
-from multigrad.look.command.options import prepare_environment
 
 from .cases import Effort
 from .results import Contest, read_row

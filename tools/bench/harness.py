@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from multigrad.look.command.options import prepare_environment
+from multigrad.command.options import prepare_environment
 
 from .cases import Case
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from multigrad.command import STOPPED
+from multigrad.command.options import FAILED, Interruption
 from multigrad.errors import MultigradError
-from multigrad.look.command import STOPPED
-from multigrad.look.command.options import FAILED, Interruption
 
 from . import results
 from .cases import Options, count_threads

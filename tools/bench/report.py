@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from multigrad.look.command.options import make_bar
+from multigrad.command.options import make_bar
 
 from .cases import BRIDGES_PART, KERAS_PART, NATIVE, OURS, PACKAGES_PART
 from .compare import Change

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from multigrad.command import STOPPED
+from multigrad.command.options import FAILED, Interruption, prepare_environment
 from multigrad.errors import MultigradError, suggest
-from multigrad.look.command import STOPPED
-from multigrad.look.command.options import FAILED, Interruption, prepare_environment
 
 from ..experiment import describe_task
 from ..frameworks import FRAMEWORKS, choose, explain_absence

@@ -22,7 +22,7 @@ from bench.cases import Effort
 from bench.harness import make_training
 from bench.measure import Clocked, run_clocked_race
 from demo.parallel.rank import end_with_parent
-from multigrad.look.command.options import prepare_environment
+from multigrad.command.options import prepare_environment
 
 Tensor = Any
 Step = Callable[[], Any]

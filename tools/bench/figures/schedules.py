@@ -22,7 +22,7 @@ import multigrad as xg
 from bench.cases import Effort
 from bench.harness import keep_memory, make_training, prepare_threads
 from bench.measure import Clocked, run_clocked_race
-from multigrad.look.command.options import prepare_environment
+from multigrad.command.options import prepare_environment
 
 Tensor = Any
 Step = Callable[[], Any]

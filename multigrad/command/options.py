@@ -27,8 +27,8 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 
 import multigrad as xg
+from multigrad.command import STOPPED
 from multigrad.errors import MultigradError
-from multigrad.look.command import STOPPED
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -19,18 +19,18 @@ from typing import Any
 from xml.etree import ElementTree
 
 from multigrad.audit.audit import BROKEN, KEPT, NOT_APPLICABLE, REFUSED, AuditReport, Finding, audit
-from multigrad.audit.command.targets import place_of, read_notes
 from multigrad.audit.laws import LAWS
+from multigrad.command import STOPPED
+from multigrad.command.convert import line_to_type
+from multigrad.command.named_objects import read_inputs
+from multigrad.command.options import FAILED as FAILURE
+from multigrad.command.options import Progress
+from multigrad.command.targets import place_of, read_notes
+from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
-from multigrad.look.command import STOPPED
-from multigrad.look.command.convert import line_to_type
-from multigrad.look.command.named_objects import read_inputs
-from multigrad.look.command.options import FAILED as FAILURE
-from multigrad.look.command.options import Progress
-from multigrad.look.command.worker import Apart, Lost
 
-from .inputs import (
+from .likely_inputs import (
     ANNOTATIONS,
     described_inputs,
     guessed_inputs,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import multigrad as xg
-from multigrad.audit.command.audit import INPUTS_IN_CODE
 from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
 from multigrad.audit.lock.probes import FRAMEWORKS, Answer, Asking, Probe, find_probes, probes_of
 from multigrad.audit.lock.runner import RefusedProbe, read_call
@@ -21,12 +20,13 @@ from multigrad.audit.lock.verify import (
     verify_frameworks,
     verify_objects,
 )
+from multigrad.command import STOPPED
+from multigrad.command.audit import INPUTS_IN_CODE
+from multigrad.command.convert import guess_inputs
+from multigrad.command.named_objects import find, import_named
+from multigrad.command.options import FAILED, Progress, place_of_part
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
-from multigrad.look.command import STOPPED
-from multigrad.look.command.convert import guess_inputs
-from multigrad.look.command.named_objects import find, import_named
-from multigrad.look.command.options import FAILED, Progress, place_of_part
 from multigrad.rules.registry import resolve
 from multigrad.rules.saving.files import from_dict
 

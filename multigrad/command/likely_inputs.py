@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from multigrad.capture.code.object_state import held_by, read_state
+from multigrad.command.convert import NUMBERS, SHAPE, guess_inputs
+from multigrad.command.named_objects import SEED, draw, make_default_inputs
 from multigrad.errors import MultigradError
 from multigrad.functions.calls.arguments import flatten, signature_of
 from multigrad.functions.importers import find_custom
 from multigrad.functions.object_arguments import owner_of_method
 from multigrad.graph.ir.types import dtype_name
 from multigrad.graph.support.trees import optree
-from multigrad.look.command.convert import NUMBERS, SHAPE, guess_inputs
-from multigrad.look.command.named_objects import SEED, draw, make_default_inputs
 from multigrad.look.subject import arguments_of, as_array, find_original, is_float_array
 from multigrad.rules.in_force.activation import Activation
 from multigrad.rules.model.rule import Rule

@@ -22,15 +22,14 @@ from types import ModuleType
 from typing import Any
 
 from multigrad.backend.finding.discovery import in_use
+from multigrad.backend.finding.installed import extra_line
 from multigrad.capture.code.dialect_detection import dialect_of, mentioned
+from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import read_parameters
 from multigrad.functions.function import Function
-from multigrad.look.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get
-
-from ...backend.finding.installed import extra_line
 
 # Endings that make a forward's name that of its VJP, and names of cotangents.
 PAIRED = ("_vjp", "_backward", "_bwd", "_grad", "_pullback")
