@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from . import keras as keras
     from . import testing as testing
     from .audit.audit import audit
-    from .backend.finding.discovery import backends
+    from .backend.discovery import backends
     from .capture.code.options import Capture
     from .capture.dialects import xp
     from .compat import functional as functional
@@ -149,7 +149,7 @@ _ROOMS = {
     name: room
     for room, names in {
         "audit.audit": "audit",
-        "backend.finding.discovery": "backends",
+        "backend.discovery": "backends",
         "capture.code.options": "Capture",
         "compat.wrappers": "Activation",
         "errors": "BackendNotFound FormatError GradientError MultigradError NativeRuleWarning "

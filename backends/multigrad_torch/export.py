@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from multigrad.backend import Backend, Emitted
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
 from multigrad.graph.support.files import replacing

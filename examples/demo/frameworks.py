@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Protocol, cast
 
-from multigrad.backend.finding.installed import extra_line
+from multigrad.backend.installed import extra_line
 from multigrad.command.options import prepare_environment
 from multigrad.errors import BackendNotFound, suggest
 from multigrad.lowering.names import ActivationName

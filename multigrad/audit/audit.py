@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.finding.discovery import backend_of
+from ..backend.discovery import backend_of
 from ..capture.code.object_state import Filled, ObjectState, held_by, read_state
 from ..capture.code.signature import name_of
 from ..errors import RuleTypeError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..functions.calls.arguments import flatten, owner_of
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of

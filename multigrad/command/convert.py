@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.backend.finding.discovery import backends
+from multigrad.backend.discovery import backends
 from multigrad.errors import MultigradError
 from multigrad.look.convert import (
     AS_IT_IS,

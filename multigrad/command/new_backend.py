@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import entry_points
+from multigrad.backend.discovery import entry_points
 from multigrad.capture.code.table import entry_points as find_dialects
 from multigrad.errors import MultigradError
 from multigrad.graph import ops

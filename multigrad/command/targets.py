@@ -21,8 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from multigrad.backend.finding.discovery import in_use
-from multigrad.backend.finding.installed import extra_line
+from multigrad.backend.discovery import in_use
+from multigrad.backend.installed import extra_line
 from multigrad.capture.code.dialect_detection import dialect_of, mentioned
 from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.errors import MultigradError, RuleError

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
+from ..backend.discovery import FUNCTION_READERS
 from ..backend.emitted import Attached
-from ..backend.finding.discovery import FUNCTION_READERS
-from ..backend.finding.values import framework_of, in_one_framework
+from ..backend.values import framework_of, in_one_framework
 from ..errors import GradientError, TraceError
 from ..graph.support.params import Fused
 from ..graph.support.threads import build_once

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
-from ..backend.finding.discovery import FUNCTION_READERS, in_use, load_awaited
+from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.code.table import load_dialects
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, read_fused

@@ -10,7 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import backend_of, entry_points, in_use, load_backend
+from ..backend.discovery import backend_of, entry_points, in_use, load_backend
 from ..capture.code.object_state import ObjectState, copied, describe, held_by, read_state
 from ..capture.code.options import Capture, settled
 from ..capture.code.signature import called_method, name_of

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import FUNCTION_READERS
+from ..backend.discovery import FUNCTION_READERS
 from ..capture.code.dialect_detection import plain_function, wrapped_function, written_in
 from ..capture.code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
 from ..capture.code.signature import called_method, name_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..backend.finding.discovery import load_backend
-from ..backend.finding.installed import OWN, extra_line, why_too_old
+from ..backend.discovery import load_backend
+from ..backend.installed import OWN, extra_line, why_too_old
 from ..errors import BackendNotFound
 from ..graph.support.lazy_modules import namespace
 

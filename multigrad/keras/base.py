@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import keras
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..rules.model.acting import refuse_misplaced
 from .compiled_steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
 from .config import read_backend

@@ -15,8 +15,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from ..backend.finding.discovery import entry_points, load_backend
-from ..backend.finding.values import concrete_number
+from ..backend.discovery import entry_points, load_backend
+from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, MultigradError, RuleError, RuleTypeError
 from ..functions.documents.rules import decode_shards
 from ..rules import schedule as schedules

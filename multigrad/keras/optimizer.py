@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from ..backend.finding.discovery import backend_of
+from ..backend.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from ..rules.context import normalize_key
 from ..rules.in_force.gradients import GradientRule

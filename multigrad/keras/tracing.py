@@ -18,7 +18,7 @@ import keras
 from keras.src.backend.common import symbolic_scope
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..errors import GradientError, StaleTraceError, UnsupportedOp
 
 Tensor = Any

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs

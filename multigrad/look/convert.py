@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant

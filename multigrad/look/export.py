@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 from ..errors import FormatError, RuleTypeError, UnsupportedOp
 from ..functions.calls.arguments import flatten, owner_of, unwrap
 from ..functions.calls.decision import EXPORTED

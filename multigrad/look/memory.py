@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import in_use, load_backend
+from ..backend.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function

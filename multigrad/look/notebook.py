@@ -11,7 +11,7 @@ from html import escape
 from inspect import Parameter
 from typing import Any
 
-from ..backend.finding.discovery import Statuses
+from ..backend.discovery import Statuses
 from ..errors import MultigradError
 from ..functions.calls.arguments import BoundFunction
 from ..functions.calls.decision import SHOWN

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import backends, load_backend
+from ..backend.discovery import backends, load_backend
 from ..errors import RuleTypeError, TraceError
 from ..functions.calls.arguments import Layout
 from ..functions.function import Function

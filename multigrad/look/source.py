@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from ..backend.contract import Backend
+from ..backend.discovery import in_use, load_backend
 from ..backend.emitted import Attached
-from ..backend.finding.discovery import in_use, load_backend
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
 from ..functions.chain import Chain

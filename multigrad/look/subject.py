@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import (
+from ..backend.discovery import (
     backend_among,
     backend_of,
     in_use,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import backend_of
+from ..backend.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..graph.ir.graph import Graph, Location, every_node
 from ..graph.ir.types import FLOATS, T

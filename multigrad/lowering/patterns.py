@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..backend.discovery import entry_points, load_backend, loaded
 from ..backend.fast import DISABLED, FastKernels, Pattern
-from ..backend.finding.discovery import entry_points, load_backend, loaded
 from ..errors import MultigradError, suggest
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import WHOLE

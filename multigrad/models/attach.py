@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
-from ..backend.finding.discovery import in_use, refuse_unusable
+from ..backend.discovery import in_use, refuse_unusable
 from ..errors import RuleTypeError
 from ..functions.importers import framework_of
 from ..graph.support.public_types import P, R

@@ -13,7 +13,7 @@ import numpy as np
 import optree
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import in_use, load_backend
+from ..backend.discovery import in_use, load_backend
 from ..capture.code.signature import name_of
 from ..capture.code.table import record_call
 from ..capture.values.tracer import V

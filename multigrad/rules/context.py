@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from ..backend.finding.compiler_events import (
+from ..backend.compiler_events import (
     Leave,
     enter_rules,
     hook_params,

@@ -24,9 +24,9 @@ from typing import Any
 import pytest
 
 from ..backend.contract import Backend
-from ..backend.finding.discovery import BackendStatus, backends, entry_points, load_backend
-from ..backend.finding.discovery import loaded as loaded_backends
-from ..backend.finding.installed import is_importable
+from ..backend.discovery import BackendStatus, backends, entry_points, load_backend
+from ..backend.discovery import loaded as loaded_backends
+from ..backend.installed import is_importable
 from ..backend.rows import fields_to_write, ops_to_write
 from ..errors import BackendNotFound, UnsupportedOp
 from .under_test import BackendUnderTest, is_installed, split_names

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import xp
 from ..backend.contract import Backend
-from ..backend.finding.discovery import load_backend
+from ..backend.discovery import load_backend
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from ..backend.contract import Backend
-from ..backend.finding.values import key_for, key_pair
+from ..backend.values import key_for, key_pair
 from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
 from ..graph.support.class_bases import dataclass

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend.finding.discovery import entry_points
+from ..backend.discovery import entry_points
 
 EXACT = (bool, int, str, bytes, type(None), type(Ellipsis), type(NotImplemented), np.dtype)
 MOST_HELD = 256  # objects that are read inside one object, at any depth

@@ -18,8 +18,8 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
+from ..backend.compiler_events import is_tracing, tell_depend, tell_read
 from ..backend.contract import Backend
-from ..backend.finding.compiler_events import is_tracing, tell_depend, tell_read
 from ..errors import RuleValueError, TraceError
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import as_number

@@ -22,10 +22,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ..backend.compiler_events import is_tracing
 from ..backend.contract import Group
-from ..backend.finding.compiler_events import is_tracing
-from ..backend.finding.discovery import loaded
-from ..backend.finding.values import concrete_number, key_pair
+from ..backend.discovery import loaded
+from ..backend.values import concrete_number, key_pair
 from ..errors import GradientError, MultigradError, RuleValueError
 from ..graph.support.threads import make_lock
 from .active_rules import ActiveRules, RuleInForce

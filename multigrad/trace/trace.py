@@ -15,8 +15,8 @@ from dataclasses import field
 from functools import partial
 from typing import Any
 
-from ..backend.finding.discovery import backend_of
-from ..backend.finding.values import compute
+from ..backend.discovery import backend_of
+from ..backend.values import compute
 from ..errors import TraceError
 from ..graph import ops
 from ..graph.ir.graph import Location, Node, make_node

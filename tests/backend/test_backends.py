@@ -232,7 +232,7 @@ class Point:
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The stranger's framework, installed beside its backend."""
-    from multigrad.backend.finding import discovery
+    from multigrad.backend import discovery
 
     (tmp_path / "toyarray.py").write_text(FRAMEWORK)
     (tmp_path / "multigrad_toyarray.py").write_text(BACKEND)

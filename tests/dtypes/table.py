@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.table import find_dialect, require_dialect
 from multigrad.graph.ops.numerics import as_numpy_dtype
 

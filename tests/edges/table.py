@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.table import find_dialect
 from multigrad.errors import DisprovedError, PlaceError
 

@@ -46,7 +46,7 @@ def find(name: str) -> object:
 
 def judge(name: str, words: list[str], _: Sequence[str]) -> dict[str, str]:
     """Return the verdict of a row on each backend."""
-    from multigrad.backend.finding.discovery import backends
+    from multigrad.backend.discovery import backends
     from multigrad.command.named_objects import SEED, read_input
     from multigrad.look.convert import EQUAL, convert
 
@@ -69,7 +69,7 @@ def audit(name: str, words: list[str], laws: Sequence[str]) -> dict[str, str]:
     """Return what came of laws, each where none is named, and of those that conversion mends."""
     import multigrad as xg
     from multigrad.audit.audit import BROKEN, KEPT, REFUSED
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
     from multigrad.command.audit import inputs_to_try
     from multigrad.command.named_objects import SEED, read_input
     from multigrad.look.subject import as_array

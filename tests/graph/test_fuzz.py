@@ -17,7 +17,7 @@ import pytest
 from hypothesis import find, settings
 from scipy import special
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op

@@ -30,7 +30,7 @@ import sys
 import numpy as np
 import pytest
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph import ops
 from multigrad.graph.ops.attributes import AXIS, flag, number
 from multigrad.graph.ops.arrays.ordering import cumulative

@@ -18,7 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad import backend as door
 from multigrad import xp
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.functions.proof.bounded import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type

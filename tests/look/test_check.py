@@ -167,7 +167,7 @@ def test_parity_sees_a_backend_that_computes_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from multigrad.backend import Kernels
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
     from multigrad.graph import ops
 
     numpy_backend = load_backend("numpy")

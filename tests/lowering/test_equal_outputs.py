@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph.passes.residuals import reads_shape_alone
 from multigrad_conformance.declared import cases
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.function_graph import FunctionGraph

@@ -40,7 +40,7 @@ def test_the_errors_in_tables_are_those_that_are_raised() -> None:
 
 @pytest.mark.needs("torch")
 def test_every_switch_of_a_fast_kernel_that_is_named_exists() -> None:
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
 
     words = re.findall(r'(?:without\("|MULTIGRAD_WITHOUT=)([\w.,]+)', ALL)
     named = {name for word in words for name in word.split(",")}

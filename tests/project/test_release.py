@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from multigrad.backend.finding.installed import read_requirement
+from multigrad.backend.installed import read_requirement
 
 tomllib = pytest.importorskip("tomllib", reason="Python has tomllib from 3.11 on")
 

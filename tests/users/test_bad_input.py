@@ -335,7 +335,7 @@ def windowed_in_half(ctx: Any, grad_out: Any, tin: Any) -> Any:
 @pytest.fixture
 def lacks_erf_in_half(backend: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Give a backend without erf for float16; each test has its own rule, since code is kept."""
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
     from multigrad.graph import ops
 
     native = load_backend(backend.name)

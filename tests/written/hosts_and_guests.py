@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 
 from ..conftest import BACKENDS
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from multigrad.backend.finding.installed import extra_line
+from multigrad.backend.installed import extra_line
 from multigrad.errors import MultigradError
 
 from .cases import FREEGRAD, FUSED, HAND_WRITTEN, OURS, PLAIN, SHORTCUT, UNFUSED

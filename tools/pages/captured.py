@@ -14,7 +14,7 @@ import types
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.table import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings.creation import Creator, creators
 from multigrad.capture.symbols import dtypes

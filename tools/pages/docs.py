@@ -18,7 +18,7 @@ import numpy as np
 from multigrad import xp
 from multigrad.backend.contract import Backend
 from multigrad.backend.differences import ALL, KINDS, Difference
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.values.methods import METHODS
 from multigrad.errors import MultigradError
 from multigrad.graph import ops

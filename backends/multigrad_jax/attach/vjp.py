@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from multigrad.backend import Graph
 import numpy as np
 
-from multigrad.backend.finding.values import run_on_tensors_alone
+from multigrad.backend.values import run_on_tensors_alone
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

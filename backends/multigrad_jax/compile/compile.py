@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import jax
 
 from multigrad.backend import compilers
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import SERIALS, make_lock
 from multigrad.rules.context import CURRENT, ActiveRules

@@ -14,7 +14,7 @@ from multigrad.errors import GradientError
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph
-from multigrad.backend.finding.values import run_on_tensors_alone
+from multigrad.backend.values import run_on_tensors_alone
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]

@@ -24,7 +24,7 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
 from multigrad.backend import Reader
-from multigrad.backend.finding.compiler_events import enter_rules, leave_rules
+from multigrad.backend.compiler_events import enter_rules, leave_rules
 from multigrad.errors import GradientError
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules

@@ -25,7 +25,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 from tensorflow.python.saved_model import save_context
 
 from multigrad.backend import compilers
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from multigrad.backend import GradientError, Kept
-from multigrad.backend.finding.values import run_on_tensors_alone
+from multigrad.backend.values import run_on_tensors_alone
 
 from .vjp import list_nodes, vjp
 

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.types.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten

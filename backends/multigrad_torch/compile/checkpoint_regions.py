@@ -18,7 +18,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.backend import Reader
-from multigrad.backend.finding.compiler_events import enter_rules, leave_rules, show_tensors
+from multigrad.backend.compiler_events import enter_rules, leave_rules, show_tensors
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.moving_numbers import Noted

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Reader
-from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.finding.values import key_for
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import key_for
 from multigrad.functions.function import Function, by_identifier
 from multigrad.functions.recipes.record import NotCaptured
 from multigrad.graph.support.trees import optree

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backends, load_backend
+from ...backend.discovery import backends, load_backend
 from ...errors import MultigradError, UnsupportedOp
 from ...functions.function import Function
 from ...graph.ops.properties import OP_SET

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.lookups import Telling

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import BackendNotFound, TraceError
 from ...graph.ir import questions
 from ...graph.support.threads import in_child, make_lock

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from importlib import metadata
 
-from ...backend.finding.installed import required_by
+from ...backend.installed import required_by
 
 INSTALLED = frozenset(("site-packages", "dist-packages"))  # installers' folders
 STANDARD = os.path.dirname(os.__file__)

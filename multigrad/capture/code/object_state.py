@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import BackendNotFound, RuleTypeError
 from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.class_bases import dataclass

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.identity import attributes_of, is_plain

@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import field
 from typing import Any
 
-from ...backend.finding.discovery import entry_points as find_backends
-from ...backend.finding.discovery import load_backend, load_point
-from ...backend.finding.installed import find_points
+from ...backend.discovery import entry_points as find_backends
+from ...backend.discovery import load_backend, load_point
+from ...backend.installed import find_points
 from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
 from ...graph.ir import questions
 from ...graph.ir.types import INT64, INT_SCALAR

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_among
+from ...backend.discovery import backend_among
 from ...errors import UnsupportedOp
 from ...graph.ir.graph import Region
 from ...graph.ir.types import FLOATS, INT32, UNKNOWN, T, Type, dtype_name

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
 
-from ...backend.finding.discovery import in_use
+from ...backend.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
 from ...graph import ops
 from ...graph.ir import questions

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.graph import Node

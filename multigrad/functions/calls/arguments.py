@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among, in_use, refuse_unusable
-from ...backend.finding.values import owner_of
+from ...backend.discovery import backend_among, in_use, refuse_unusable
+from ...backend.values import owner_of
 from ...errors import GradientError, RuleTypeError, suggest
 from ...graph.ir.types import (
     BOOL,

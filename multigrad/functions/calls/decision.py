@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
-from ...backend.finding.values import within_call
+from ...backend.values import within_call
 from ...capture.code.table import intercepting
 from ...errors import (
     DisprovedError,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ...backend.finding.values import concrete_number
+from ...backend.values import concrete_number
 from ...capture.code.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backend.contract import Backend, never
-from ...backend.finding.discovery import backend_among
+from ...backend.discovery import backend_among
 from ...capture.code.options import settled
 from ...capture.code.signature import name_of
 from ...capture.copies.capture import run_written_in

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import load_backend
+from ...backend.discovery import load_backend
 from ...graph import ops
 from ...graph.ir.graph import Graph, Node, Region, every_node
 from ...graph.ir.types import FLOATS, WHOLE, T

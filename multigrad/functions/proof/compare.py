@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import load_backend
+from ...backend.discovery import load_backend
 from ...errors import DisprovedError, NotProvenWarning, RuleValueError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.emitted import Attached
-from ...backend.finding.values import within_call
+from ...backend.values import within_call
 from ...errors import BackendNotFound
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...capture.code.dialect_detection import names_library, plain_function
 from ...graph import ops
 from ...graph.ir.graph import Graph

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import in_use, load_backend
+from ...backend.discovery import in_use, load_backend
 from ...capture.code.dialect_detection import dialect_of, plain_function
 from ...capture.code.table import find_dialect
 from ...graph import ops

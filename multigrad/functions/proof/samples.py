@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass

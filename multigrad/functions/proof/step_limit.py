@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...capture.code.dialect_detection import nested_codes, plain_function
 from ...capture.code.libraries import is_library_file
 from ...capture.code.snapshot import functions_of

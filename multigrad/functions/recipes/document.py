@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...backend.finding.values import concrete_key, concrete_number
+from ...backend.values import concrete_key, concrete_number
 from ...errors import FormatError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph, Node, make_node

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...backend.finding.discovery import in_use
+from ...backend.discovery import in_use
 from ...capture.code.dialect_detection import written_in
 from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
 from ...capture.control.rolled import roll

@@ -22,7 +22,7 @@ from keras.src.layers.merging.base_merge import Merge
 from keras.src.layers.pooling.base_pooling import BasePooling
 from keras.src.ops.numpy import Add as AddOperation
 
-from ...backend.finding.discovery import load_backend
+from ...backend.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
 from ...models.interpose import HeldFunction, Layer

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...backend.finding.installed import extra_line
+from ...backend.installed import extra_line
 from ...errors import BackendNotFound, RuleValueError
 from ..subject import as_array
 from .curves import make_picture

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...capture.dialects.xp import finfo, float32
 from ...errors import BackendNotFound, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import custom_gradient

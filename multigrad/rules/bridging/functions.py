@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_of, load_backend
-from ...backend.finding.values import borrow, lend, read_key
+from ...backend.discovery import backend_of, load_backend
 from ...backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
+from ...backend.values import borrow, lend, read_key
 from ...errors import GradientError, MultigradError, UnsupportedOp
 from ...functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
 from ...functions.calls.binding import assemble

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import load_backend
+from ...backend.discovery import load_backend
 from ...backend.guest import Kind, kind_of
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import FUNCTION_READERS
+from ...backend.discovery import FUNCTION_READERS
 from ...capture.code.table import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.arguments import Completion, Layout, flatten

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
-from ...backend.finding.values import in_one_framework
+from ...backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
+from ...backend.values import in_one_framework
 from ...errors import RuleError, RuleTypeError, suggest
 from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.params import FixedParams, Fused, read_params

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from ...backend.compiler_events import enter_rules, leave_rules
 from ...backend.contract import Backend
-from ...backend.finding.compiler_events import enter_rules, leave_rules
-from ...backend.finding.discovery import load_backend
+from ...backend.discovery import load_backend
 from ...functions.function import Function
 from ...trace.lookups import MOST_HELD, Met, all_at_present, read, revealing
 from ...trace.moving_numbers import Moving

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_of
-from ...backend.finding.values import concrete_number, key_for
+from ...backend.discovery import backend_of
+from ...backend.values import concrete_number, key_for
 from ...errors import BackendNotFound, RuleError
 from ...graph.support.public_types import Axes, Key, Over
 from ...trace.active_rules import FREE, Counter, KeySource, keyed

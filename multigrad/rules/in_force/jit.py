@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol, overload
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_of, load_backend
+from ...backend.discovery import backend_of, load_backend
 from ...errors import BackendNotFound, MultigradError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.public_types import P, R

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_among, backend_of
+from ...backend.discovery import backend_among, backend_of
 from ...capture.code.signature import name_of
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import function as as_function

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among, load_backend, refuse_unusable
-from ...backend.finding.values import in_one_framework
+from ...backend.discovery import backend_among, load_backend, refuse_unusable
+from ...backend.values import in_one_framework
 from ...capture.code.signature import name_of
 from ...errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import (

@@ -9,7 +9,7 @@ from dataclasses import field
 from numbers import Real
 from typing import Any
 
-from ...backend.finding.compiler_events import ON_DEPEND
+from ...backend.compiler_events import ON_DEPEND
 from ...capture.code.signature import Signature
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.class_bases import dataclass

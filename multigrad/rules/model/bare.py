@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_among, backend_of
-from ...backend.finding.values import in_one_framework
+from ...backend.discovery import backend_among, backend_of
+from ...backend.values import in_one_framework
 from ...errors import GradientError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
 from ...functions.calls.facts import gather_facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...backend.finding.values import concrete_number
+from ...backend.values import concrete_number
 from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
 from ...graph.support.params import find_part, is_address, read_params

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from ...backend.finding.compiler_events import tell_registered
+from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
 from ...graph.support.lazy_modules import uncollected
 from ...graph.support.threads import SERIALS, make_lock

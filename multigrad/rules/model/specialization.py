@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ...backend.finding.discovery import backend_of
-from ...backend.finding.values import concrete_number
+from ...backend.discovery import backend_of
+from ...backend.values import concrete_number
 from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.compare import is_asked

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
-from ...backend.finding.discovery import backend_of
+from ...backend.discovery import backend_of
 from ...errors import TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.recipe import Recipe, Recorded, Variant

@@ -11,9 +11,9 @@ from numbers import Integral, Real
 from types import SimpleNamespace
 from typing import Any
 
-from ...backend.finding.compiler_events import is_tracing, tell_moved
-from ...backend.finding.discovery import backend_of
-from ...backend.finding.values import concrete_number
+from ...backend.compiler_events import is_tracing, tell_moved
+from ...backend.discovery import backend_of
+from ...backend.values import concrete_number
 from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.class_bases import InNotebooks

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.finding.discovery import backend_of
-from ...backend.finding.values import key_for, key_pair
+from ...backend.discovery import backend_of
+from ...backend.values import key_for, key_pair
 from ...errors import RuleError, RuleValueError
 from ...graph import ops
 from ...graph.ir.types import BOOL, T

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.binding import Library
 from multigrad.capture.code.table import registered_dialects
 

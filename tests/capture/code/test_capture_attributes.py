@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.table import find_dialect, load_dialects
 from multigrad.capture.symbols.classes import get_attribute
 from multigrad.capture.values.attributes import FORMS, find_row

@@ -168,7 +168,7 @@ scipy.linalg.solve scipy.linalg.solve_triangular scipy.special.polygamma
 def table() -> list[tuple[str, Any]]:
     """Return every captured function with its name; one that stays as it is records nothing."""
 
-    from multigrad.backend.finding.discovery import in_use
+    from multigrad.backend.discovery import in_use
     from multigrad.capture.code.table import find_dialect
 
     in_use()

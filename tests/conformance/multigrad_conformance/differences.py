@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.backend.differences import Difference
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 
 DESIGNED = 4.0  # eps of the largest value on the way, unless a row says otherwise
 

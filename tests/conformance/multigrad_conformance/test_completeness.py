@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import UnsupportedOp
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOAT8, FLOATS, INT32

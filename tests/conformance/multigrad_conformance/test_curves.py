@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.values import read_key
+from multigrad.backend.values import read_key
 from multigrad.testing.oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in
 
 from .expected.curves import CURVES, RANDOM_CURVES

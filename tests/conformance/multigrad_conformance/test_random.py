@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.values import read_key
+from multigrad.backend.values import read_key
 from multigrad.graph import ops
 from multigrad.graph import random as core
 from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform

@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend.differences import ALL, KINDS
-from multigrad.backend.finding.values import read_key
+from multigrad.backend.values import read_key
 from multigrad.graph.ir.types import INTEGERS
 from multigrad.testing.oracles import (
     BFLOAT16,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import backend_of
+from multigrad.backend.discovery import backend_of
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.lowering.forwards import find_forward
 from multigrad.lowering.lower import lower_graphs

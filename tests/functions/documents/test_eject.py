@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.functions.eject.eject import write_parts
 from multigrad.functions.eject.tree_shaking import Shaker
 from multigrad.graph import ops

@@ -186,7 +186,7 @@ def test_integers_are_tried_where_float32_does_not_hold_them(capturing: Any) -> 
 
 
 def test_what_is_lowered_is_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
 
     rows = load_backend("torch").kernels.rows
     kernel = rows[ops.TANH]

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.capture.code.table import find_dialect
 from multigrad.command.app import app
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
 from multigrad.functions.recipes import record as functions
 from multigrad.rules.model import specialization

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import RuleError
 from multigrad.graph import random as core
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.finding.values import borrow, lend
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import borrow, lend
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
 from multigrad.functions.recipes.examples import capture_example
 from multigrad.lowering.forwards import find_forward

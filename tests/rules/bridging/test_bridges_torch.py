@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.errors import GradientError
 from multigrad.rules.bridging import call_activation, call_function
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import EVERY_READER, loaded
+from multigrad.backend.discovery import EVERY_READER, loaded
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

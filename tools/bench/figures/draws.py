@@ -19,8 +19,8 @@ import numpy as np
 from bench.cases import Effort, check_backend_name
 from bench.harness import keep_memory
 from bench.measure import run_race
-from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.finding.values import read_key
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import read_key
 from multigrad.graph import ops
 
 Draw = Callable[[], Any]

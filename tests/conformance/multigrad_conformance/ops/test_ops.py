@@ -209,7 +209,7 @@ def test_casts_round_to_nearest_and_masks_become_zeros_and_ones(backend: Any) ->
 
 
 def native_dtype(backend: Any, name: str) -> Any:
-    from multigrad.backend.finding.discovery import load_backend
+    from multigrad.backend.discovery import load_backend
 
     return load_backend(backend.name).tensors.dtype(name)
 

@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from multigrad.backend.contract import Backend
-from multigrad.backend.finding.discovery import load_backend
-from multigrad.backend.finding.values import read_key
+from multigrad.backend.discovery import load_backend
+from multigrad.backend.values import read_key
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.support.versions import ignoring_warnings

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.simplify import simplify, substitute

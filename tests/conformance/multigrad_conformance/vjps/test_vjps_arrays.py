@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from multigrad.backend.finding.discovery import load_backend
+from multigrad.backend.discovery import load_backend
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.lower import emit_rule

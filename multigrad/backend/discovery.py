@@ -16,11 +16,11 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from ...errors import BackendNotFound, GradientError, MultigradError, suggest
-from ...graph.support.class_bases import InNotebooks, dataclass
-from ...graph.support.lazy_modules import Getter, Lister, namespace, uncollected, whole
-from ...graph.support.threads import make_lock
-from ..contract import Backend, Reader
+from ..errors import BackendNotFound, GradientError, MultigradError, suggest
+from ..graph.support.class_bases import InNotebooks, dataclass
+from ..graph.support.lazy_modules import Getter, Lister, namespace, uncollected, whole
+from ..graph.support.threads import make_lock
+from .contract import Backend, Reader
 from .installed import (
     OWN,
     find_points,

@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...errors import BackendNotFound, RuleError, RuleValueError, UnsupportedOp
-from ...graph import ops, random
-from ...graph.ir.op import Op
-from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
-from ...graph.passes.scalars import on_numbers, symbol_function
-from ..contract import Backend
-from ..guest import SharedBuffer
+from ..errors import BackendNotFound, RuleError, RuleValueError, UnsupportedOp
+from ..graph import ops, random
+from ..graph.ir.op import Op
+from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ..graph.passes.scalars import on_numbers, symbol_function
+from .contract import Backend
 from .discovery import backend_among, backend_of
+from .guest import SharedBuffer
 
 Tensor: TypeAlias = Any
 ARRAYS = (np.ndarray, np.generic)  # Dynamo reads no union of them

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from ..contract import Backend
+from .contract import Backend
 from .discovery import AWAITED, in_use, load_imported, loaded, tell_loaded
 
 Leave = Callable[[], None]
