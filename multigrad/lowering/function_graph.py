@@ -19,6 +19,7 @@ from ..graph.ir.graph import Graph, Node, make_node, walk
 from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.passes.residuals import (
+    Keepable,
     ResidualCut,
     Roles,
     computed_at_cost,
@@ -259,53 +260,56 @@ class FunctionGraph:
                 return replace(self, forward=forward, backward=backward)
             forward, backward = substitute(forward, first), substitute(backward, first)
 
+    def cut_at_inputs(self) -> ResidualCut:
+        """Return the backward split at the inputs, and at outputs that it reads as forward gave
+        them.
+        """
+        return keep_inputs(self.forward, self.backward, self.roles)
+
     def cut(
-        self,
-        floats: bool = False,
-        *,
-        keep_input: bool = False,
-        watched: bool = True,
-        loops: bool = False,
-        packs: bool = False,
+        self, floats: bool = False, *, watched: bool = True, packs: bool = False
     ) -> ResidualCut:
         """Return the backward split at what forward keeps for it.
 
         Args:
             floats: whether a float kept by forward keeps its derivative.
-            keep_input: keep the inputs, and outputs that backward reads as forward gave them.
             watched: whether nobody writes into a kept output unnoticed.
-            loops: keep what scans give, so that none runs again; with residuals="time" also what
-                cost forward much.
             packs: whether masks may be kept as bits.
         """
-        if keep_input or self.residuals == "input":
-            return keep_inputs(self.forward, self.backward, self.roles)
+        if self.residuals == "input":
+            return self.cut_at_inputs()
+        keepable = self._keepable(floats, watched)
+        cut = cut_residuals(self.forward, self.backward, self.roles, keepable)
+        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
+
+    def cut_after_loops(self, floats: bool = False, *, watched: bool = True) -> ResidualCut:
+        """Return the cut that keeps what scans give, so that none runs again, and with
+        residuals="time" also what cost forward much.
+        """
+        keepable = self._keepable(floats, watched)
+        keepable = replace(keepable, loops=True, costly=self.residuals == TIME)
+        return cut_residuals(self.forward, self.backward, self.roles, keepable)
+
+    def _keepable(self, floats: bool, watched: bool) -> Keepable:
         # The derivative of an output is that of this pair. Unless that is the derivative of its
         # ops, only marked outputs may be kept.
         nobody = self.first_order or (self.keeps_output and self.is_once)
-        output = nobody or self.is_derivative
-        cut = cut_residuals(
-            self.forward,
-            self.backward,
-            self.roles,
+        return Keepable(
             floats=floats or self.first_order,
-            output=output,
-            decides=self.is_rule and watched,
-            loops=loops,
-            costly=loops and self.residuals == TIME,
-            masks=self.residuals in CHEAP_MASKS,
+            outputs=nobody or self.is_derivative,
+            deciding=self.is_rule and watched,
+            bits=self.residuals in CHEAP_MASKS,
         )
-        return pack_masks(cut, self.cotangents) if packs and self.residuals in PACKED else cut
 
     def cut_besides(self, floats: bool) -> ResidualCut | None:
         """Return the cut that also keeps costly values, or None if there is to be none."""
         # For code that takes no derivative, with residuals="time" only.
         costly = self.residuals == TIME and computed_at_cost(self.forward, self.backward)
-        return self.cut(loops=True) if costly and not floats and not self._scans else None
+        return self.cut_after_loops() if costly and not floats and not self._scans else None
 
     def tangent_map(self, backward: Graph) -> Graph:
         """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a
-        gradient`: the author's own, or the transpose of the backward of `cut(keep_input=True)`.
+        gradient`: the author's own, or the transpose of the backward of `cut_at_inputs`.
 
         Raises:
             UnsupportedOp: there is none of the author's, and backward is not linear in the

@@ -199,13 +199,14 @@ def _cut(lowering: Lowering) -> Cuts:
     wide = None
     if not keep_input and graphs.residuals not in ("input", "recompute"):
         pair = _with_histories(lowering)
-        wide = pair and (pair, pair.cut(floats, watched=watched, loops=True))
+        wide = pair and (pair, pair.cut_after_loops(floats, watched=watched))
     if wide is not None and floats:
         cut = wide[1]
+    elif keep_input or wide is not None:
+        cut = graphs.cut_at_inputs()
     else:
-        keep_input = keep_input or wide is not None
         packs = lowering.backend.kernels.bits is not None
-        cut = graphs.cut(floats, keep_input=keep_input, watched=watched, packs=packs)
+        cut = graphs.cut(floats, watched=watched, packs=packs)
     cuts = Cuts(cut, wide, floats)
     lowering.emission.taken.update(cut.residuals, cuts.histories)
     return cuts

@@ -173,45 +173,46 @@ class Roles:
     cotangents: tuple[str, ...]
 
 
-def cut_residuals(
-    forward: Graph,
-    backward: Graph,
-    roles: Roles,
-    *,
-    floats: bool,
-    output: bool,
-    decides: bool = False,
-    loops: bool = False,
-    masks: bool = False,
-    costly: bool = False,
-) -> ResidualCut:
+@dataclass(frozen=True, slots=True, eq=False)
+class Keepable:
+    """What forward may keep for backward instead of the inputs.
+
+    Attributes:
+        floats: computed floats (norms as scalars).
+        outputs: outputs in place of the inputs.
+        deciding: outputs in place of masks, where they decide the same.
+        loops: results of scans, so that no scan runs again.
+        costly: exponentials and the like, so that none is computed again.
+        bits: masks as a bit an element, as if packed, instead of a byte.
+    """
+
+    floats: bool
+    outputs: bool
+    deciding: bool = False
+    loops: bool = False
+    costly: bool = False
+    bits: bool = False
+
+
+def cut_residuals(forward: Graph, backward: Graph, roles: Roles, keepable: Keepable) -> ResidualCut:
     """Choose what forward keeps for backward.
 
     Args:
         forward: `*inputs, *params, [key] -> *outputs`.
         backward: `*cotangents, *inputs, *params, [key] -> *gradients`.
         roles: the names of these.
-        floats: whether computed floats may be kept (norms as scalars).
-        output: whether an output may be kept instead of the inputs.
-        decides: whether an output that decides the same may be kept instead of a mask.
-        loops: whether results of scans are kept, so that no scan runs again.
-        masks: whether a mask costs a bit an element, as if packed, instead of a byte.
-        costly: whether exponentials and the like are kept, so that none is computed again.
     """
     backward = complements_as_one(outputs_as_inputs(backward, roles))
-    results = dict(zip(forward.outputs, roles.outputs, strict=True)) if output else {}
-    again = computed_at_cost(forward, backward) if costly else ()
-    amount, chosen = choose(
-        backward, roles, results, floats=floats, loops=loops, masks=masks, again=again
-    )
+    results = dict(zip(forward.outputs, roles.outputs, strict=True)) if keepable.outputs else {}
+    again = computed_at_cost(forward, backward) if keepable.costly else ()
+    amount, chosen = choose(backward, roles, results, keepable, again=again)
     # A rectifier's output is mostly kept by the next layer, so it is counted as free here.
-    decided = decide_by_outputs(forward, backward, roles.outputs) if decides else backward
+    decided = decide_by_outputs(forward, backward, roles.outputs) if keepable.deciding else backward
     if decided is not backward:
-        less, others = choose(
-            decided, roles, results, floats=floats, loops=loops, masks=masks, free=roles.outputs
-        )
+        less, others = choose(decided, roles, results, keepable, free=roles.outputs)
         if less < amount:
             backward, chosen = decided, others
+    apart = not (keepable.loops or keepable.costly)
     names: dict[Node, str] = {}
     computed = 0
     for node in chosen:
@@ -220,21 +221,19 @@ def cut_residuals(
         elif node in results:
             names[node] = results[node]
         else:
-            word = "history" if loops or costly else "kept"
+            word = "kept" if apart else "history"
             names[node] = f"{word}_{computed}" if computed else word
             computed += 1
     names |= {node: results[node] for node in computed_again(backward, names, results)}
-    return _split(forward, backward, roles, names, alike=output, apart=not (loops or costly))
+    return _split(forward, backward, roles, names, alike=keepable.outputs, apart=apart)
 
 
 def choose(
     backward: Graph,
     roles: Roles,
     results: Collection[Node],
+    keepable: Keepable,
     *,
-    floats: bool,
-    loops: bool,
-    masks: bool,
     free: Collection[str] = (),
     again: Collection[Node] = (),
 ) -> tuple[int, list[Node]]:
@@ -244,15 +243,15 @@ def choose(
     """
     known = find_known(backward, roles)
     needed = find_needed(backward, known)
-    costs = {node: cost(node, node in results, floats) for node in known}
+    costs = {node: cost(node, node in results, keepable.floats) for node in known}
     costs |= {n: SINGLE for n in known if n.op is ops.INPUT and n.attr("name") in free}
-    if masks:
+    if keepable.bits:
         bools = [node for node in known if node.type.dtype == BOOL and costs[node] < INFINITE]
         costs |= {node: max(costs[node] // 8, SINGLE) for node in bools}
     scans: set[Node] = set()
-    if loops:  # of one that is read for its shape alone, compilers leave nothing
+    if keepable.loops:  # of one that is read for its shape alone, compilers leave nothing
         scans = {node for node in known if node.op is ops.SCAN}
-        scans &= by_value(backward.outputs) if floats else scans
+        scans &= by_value(backward.outputs) if keepable.floats else scans
         # One more than an input, so that the input wins at a tie.
         costs |= dict.fromkeys(scans, BYTES[T] * FULL + 1)
     for node in again:
