@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from ..backend.discovery import backend_of
-from ..capture.code.object_state import Filled, ObjectState, held_by, read_state
-from ..capture.code.signature import name_of
+from ..capture.user_code.object_state import Filled, ObjectState, held_by, read_state
+from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.calls.decision import SHOWN

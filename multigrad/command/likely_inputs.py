@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.capture.code.object_state import held_by, read_state
+from multigrad.capture.user_code.object_state import held_by, read_state
 from multigrad.command.convert import NUMBERS, SHAPE, guess_inputs
 from multigrad.command.named_objects import SEED, draw, make_default_inputs
 from multigrad.errors import MultigradError

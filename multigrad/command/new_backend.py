@@ -16,7 +16,7 @@ from string import Template
 
 import multigrad as xg
 from multigrad.backend.discovery import entry_points
-from multigrad.capture.code.table import entry_points as find_dialects
+from multigrad.capture.dialect import entry_points as find_dialects
 from multigrad.errors import MultigradError
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..capture.code.table import find_dialect
+from ..capture.dialect import find_dialect
 from ..errors import DisprovedError, TraceError
 from ..graph import ops
 from ..graph.passes.facts import Shapes, needed_shapes

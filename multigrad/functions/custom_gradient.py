@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, overload
 
-from ..capture.code.object_state import OWN
-from ..capture.code.options import Capture, settled
-from ..capture.code.signature import name_of
 from ..capture.copies.capture import run_written_in
+from ..capture.user_code.object_state import OWN
+from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError
 from ..graph.support.params import Fused, read_fused
 from ..graph.support.public_types import P, R, Residuals

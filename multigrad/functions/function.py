@@ -18,7 +18,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
-from ..capture.code.table import load_dialects
+from ..capture.dialect import load_dialects
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Fused, read_fused
 from ..graph.support.public_types import P, R

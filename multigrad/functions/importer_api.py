@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..capture.code.interception import Interception, comes_to_us
 from ..capture.copies.capture import run_written_in
+from ..capture.foreign_calls import Interception, comes_to_us
 from ..trace.trace import Trace, Value
 from .calls.arguments import owner_of, signature_of
 from .calls.recipe import Recorded

@@ -11,9 +11,9 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, entry_points, in_use, load_backend
-from ..capture.code.object_state import ObjectState, copied, describe, held_by, read_state
-from ..capture.code.options import Capture, settled
-from ..capture.code.signature import called_method, name_of
+from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
+from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.signature import called_method, name_of
 from ..errors import (
     DisprovedError,
     MultigradError,

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
-from ..capture.code.dialect_detection import plain_function, wrapped_function, written_in
-from ..capture.code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
-from ..capture.code.signature import called_method, name_of
-from ..capture.code.table import registered_dialects
 from ..capture.copies.capture import run_or_import
+from ..capture.dialect import registered_dialects
+from ..capture.user_code.inspection import plain_function, wrapped_function, written_in
+from ..capture.user_code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
+from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
 from ..graph.support.class_bases import dataclass

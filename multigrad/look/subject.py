@@ -19,7 +19,7 @@ from ..backend.discovery import (
     load_backend,
     refuse_unusable,
 )
-from ..capture.code.signature import name_of
+from ..capture.user_code.signature import name_of
 from ..errors import MultigradError, RuleTypeError
 from ..functions.calls.arguments import (
     BoundFunction,

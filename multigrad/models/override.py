@@ -14,8 +14,8 @@ import optree
 
 from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
-from ..capture.code.signature import name_of
-from ..capture.code.table import record_call
+from ..capture.foreign_calls import record_call
+from ..capture.user_code.signature import name_of
 from ..capture.values.tracer import V
 from ..errors import (
     GradientError,

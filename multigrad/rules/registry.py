@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from ..capture.code.options import Capture, settled
+from ..capture.user_code.options import Capture, settled
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain

@@ -18,7 +18,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import find_dialect
+from multigrad.capture.dialect import find_dialect
 from multigrad.graph.ops.numerics import as_numpy_dtype
 
 DTYPES = ("bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64")

@@ -24,7 +24,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import find_dialect, require_dialect
+from multigrad.capture.dialect import find_dialect, require_dialect
 from multigrad.graph.ops.numerics import as_numpy_dtype
 
 DTYPES = (

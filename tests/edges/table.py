@@ -23,7 +23,7 @@ import numpy as np
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import find_dialect
+from multigrad.capture.dialect import find_dialect
 from multigrad.errors import DisprovedError, PlaceError
 
 from .expressions import EXPRESSIONS, HELPERS

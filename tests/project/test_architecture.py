@@ -29,7 +29,7 @@ INSIDE = {
     "trace": ("", "xp", "derived"),
     "lowering": ("", "kernel_code", "reference"),
     "capture": (
-        "code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",
+        "", "user_code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",
     ),
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
     "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),

@@ -142,9 +142,9 @@ class Trees(frozenset[Any]):
 FIELDS: dict[str, type] = {"attributes": Attributes, "refused": Refused, "trees": Trees}
 
 
-def in_table(module: Any) -> None:
+def in_calls(module: Any) -> None:
     """Count functions, at the one place where a call of one is looked up."""
-    find, register = module._find_handler, module.register_dialect
+    find = module._find_handler
 
     def find_handler(dialect: str, function: Any, name: str) -> Any:
         handler = find(dialect, function, name)
@@ -164,14 +164,21 @@ def in_table(module: Any) -> None:
                 note(dialect, "private", function)
         return handler
 
+    module._find_handler = find_handler
+
+
+def in_dialect(module: Any) -> None:
+    """Count the names of a dialect that are no functions."""
+    register = module.register_dialect
+
     def register_dialect(name: str, dialect: Any) -> None:
         for field, kind in FIELDS.items():
-            rows = kind(getattr(dialect, field))
+            rows = kind(getattr(dialect.names, field))
             rows.library = name
-            object.__setattr__(dialect, field, rows)
+            object.__setattr__(dialect.names, field, rows)
         register(name, dialect)
 
-    module._find_handler, module.register_dialect = find_handler, register_dialect
+    module.register_dialect = register_dialect
 
 
 def in_tracer(module: Any) -> None:
@@ -206,7 +213,7 @@ def in_tracer(module: Any) -> None:
 
 def name_of_dialect(dialect: Any) -> str:
     """Return the import name of a dialect, "" for none."""
-    from multigrad.capture.code.table import registered_dialects
+    from multigrad.capture.dialect import registered_dialects
 
     return next((name for name, each in registered_dialects().items() if each is dialect), "")
 
@@ -246,7 +253,8 @@ def owners(index: Any, kind: str, function: Any) -> Iterable[str]:
 
 
 PATCHES: dict[str, Callable[[Any], None]] = {
-    "multigrad.capture.code.table": in_table,
+    "multigrad.capture.dialect": in_dialect,
+    "multigrad.capture.foreign_calls": in_calls,
     "multigrad.capture.values.tracer": in_tracer,
     "multigrad.capture.copies.substitute": in_substitution,
 }

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import Dialect, OwnTrace, find_dialect, load_dialects
+from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings.creation import Creator, creators
 from multigrad.capture.symbols import dtypes
 from multigrad.graph import ops
@@ -140,7 +140,7 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
     if id(handler) in seen:
         return
     seen.add(id(handler))
-    handler = getattr(handler, "meaning", handler)  # of a row of `binding.Library`
+    handler = getattr(handler, "meaning", handler)  # of a row of `name_tables.Library`
     if isinstance(handler, Creator):
         handler = handler.make
     if isinstance(handler, functools.partial):

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from multigrad.backend import Backend
-from multigrad.capture.code.dialect_detection import contents
+from multigrad.capture.user_code.inspection import contents
 from multigrad.functions.function import Function
 
 from ..distributed.manual_axes import Varying, vary_alike, vary_as, varying

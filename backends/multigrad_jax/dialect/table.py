@@ -21,8 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy import special
 
-from multigrad.capture.code.binding import handlers
-from multigrad.capture.code.table import (
+from multigrad.capture.dialect import (
     Calls,
     Classes,
     Dialect,
@@ -36,6 +35,7 @@ from multigrad.capture.code.table import (
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
+from multigrad.capture.name_tables import handlers
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.capture.types.oracle import StandInCall, TypeOracle
 from multigrad.capture.values import indexing

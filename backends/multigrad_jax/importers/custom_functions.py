@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from multigrad.capture.code.dialect_detection import contents, plain_function
 from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, kind_name

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, TypeAlias
 import jax
 from jax.interpreters import ad, batching
 
-from multigrad.capture.code.dialect_detection import plain_function
-from multigrad.capture.code.interception import Interception, comes_to_us
+from multigrad.capture.foreign_calls import Interception, comes_to_us
+from multigrad.capture.user_code.inspection import plain_function
 from multigrad.errors import RuleTypeError
 from multigrad.functions.custom_gradient import GradientRecipe
 from multigrad.functions.function import Function

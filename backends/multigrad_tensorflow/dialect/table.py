@@ -16,8 +16,7 @@ import tensorflow as tf
 from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
 from tensorflow.python.util import nest
 
-from multigrad.capture.code.binding import AliasesAndMore, named
-from multigrad.capture.code.table import (
+from multigrad.capture.dialect import (
     Calls,
     Classes,
     Dialect,
@@ -28,6 +27,7 @@ from multigrad.capture.code.table import (
     Tensors,
     register_dialect,
 )
+from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals

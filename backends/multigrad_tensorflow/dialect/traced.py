@@ -10,7 +10,8 @@ import tensorflow as tf
 from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
-from multigrad.capture.code.table import OwnTrace, record_call
+from multigrad.capture.dialect import OwnTrace
+from multigrad.capture.foreign_calls import record_call
 from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.graph.support.trees import optree

@@ -17,9 +17,9 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.code.interception import Interception, comes_to_us
-from multigrad.capture.code.signature import name_of
 from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.foreign_calls import Interception, comes_to_us
+from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import read_parameters, signature_of
 from multigrad.functions.calls.gradients import asked_variables, deliver

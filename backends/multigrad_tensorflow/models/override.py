@@ -25,7 +25,7 @@ from tensorflow.python.eager.polymorphic_function import concrete_function, poly
 from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
-from multigrad.capture.code.interception import Interception
+from multigrad.capture.foreign_calls import Interception
 from multigrad.errors import RuleValueError
 from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function

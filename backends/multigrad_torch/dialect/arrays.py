@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.binding import handlers, reflected
-from multigrad.capture.code.table import leave_order_open
+from multigrad.capture.dialect import leave_order_open
 from multigrad.capture.dialects import numpy as np_dialect
 from multigrad.capture.meanings import (
     arrays,
@@ -26,6 +25,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.capture.meanings.places import Extremes
+from multigrad.capture.name_tables import handlers, reflected
 from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE
 from multigrad.trace.trace import Value, cast, cast_node, copy_of, mark_view

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.capture.code.binding import handlers
-from multigrad.capture.code.global_references import CHANGES, SWITCHES, refusing
 from multigrad.capture.meanings import arrays
+from multigrad.capture.name_tables import handlers
 from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
+from multigrad.capture.user_code.global_references import CHANGES, SWITCHES, refusing
 from multigrad.capture.values import attributes, methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float

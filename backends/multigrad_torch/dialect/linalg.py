@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from multigrad.capture.code.binding import handlers
 from multigrad.capture.meanings import complexes, matrices, parts, products
+from multigrad.capture.name_tables import handlers
 from multigrad.graph.ir.types import T
 from multigrad.trace.python_protocols import note_assertion
 from multigrad.trace.trace import Value

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.nn import Module
 
-from multigrad.capture.code.interception import Interception
+from multigrad.capture.foreign_calls import Interception
 from multigrad.graph.support.trees import optree
 from multigrad.trace.lookups import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value, setting

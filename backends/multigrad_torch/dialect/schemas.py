@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from multigrad.capture.code.binding import NOT_GIVEN, Library
+from multigrad.capture.name_tables import NOT_GIVEN, Library
 
 Parameter = inspect.Parameter
 

@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch._higher_order_ops.associative_scan import associative_scan as torch_associative_scan
 from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
-from multigrad.capture.code.binding import named, reflected
-from multigrad.capture.code.conventions import Convention, register_conventions
-from multigrad.capture.code.global_references import CHANGES, SWITCHES
-from multigrad.capture.code.table import (
+from multigrad.capture.control import control, scans
+from multigrad.capture.dialect import (
     Calls,
     Classes,
+    Convention,
     Dialect,
     Gradients,
     Habits,
@@ -24,13 +23,15 @@ from multigrad.capture.code.table import (
     OwnTrace,
     State,
     Tensors,
+    register_conventions,
     register_dialect,
 )
-from multigrad.capture.control import control, scans
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.meanings.places import first_of
+from multigrad.capture.name_tables import named, reflected
 from multigrad.capture.symbols.classes import is_instance
 from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.user_code.global_references import CHANGES, SWITCHES
 from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.trees import optree

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from multigrad.capture.code.table import OwnTrace, record_call
+from multigrad.capture.dialect import OwnTrace
+from multigrad.capture.foreign_calls import record_call
 from multigrad.capture.meanings import parts, places, reductions
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.capture.values import indexing, methods

@@ -16,11 +16,11 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import BackwardHook
 
-from multigrad.capture.code.dialect_detection import contents, mentioned, nested_codes
-from multigrad.capture.code.interception import Interception, comes_to_us
 from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.types.oracle import is_capturing
+from multigrad.capture.user_code.inspection import contents, mentioned, nested_codes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own

@@ -23,21 +23,18 @@ from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
 from ...trace.source import CODE, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
-from ..code.dialect_detection import plain_function, readings_of, whose_types
-from ..code.libraries import is_library_file
-from ..code.table import (
+from ..dialect import (
     OwnTrace,
-    describe_routes,
     find_dialect,
-    intercepting,
     load_dialects,
     register_dialect,
     registered_dialects,
     require_dialect,
-    symbols_in,
 )
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
+from ..foreign_calls import describe_routes, intercepting, symbols_in
+from ..user_code.inspection import is_library_file, plain_function, readings_of, whose_types
 from ..values.tracer import V
 from .substitute import substitute
 from .witness import Witness

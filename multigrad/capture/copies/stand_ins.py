@@ -20,13 +20,14 @@ from ...graph.support.lazy_modules import whole
 from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
-from ..code.binding import named
-from ..code.global_references import GENERATORS, ROOTS, refused_functions
-from ..code.table import Dialect, record_call, registered_dialects
+from ..dialect import Dialect, registered_dialects
 from ..dialects import scipy
+from ..foreign_calls import record_call
 from ..meanings.creation import creators
+from ..name_tables import named
 from ..symbols.classes import get_attribute, has_attribute, identity_of, is_instance, type_of
 from ..symbols.symbols import SymbolicDType, SymbolicShape, among_numbers, rounded
+from ..user_code.global_references import GENERATORS, ROOTS, refused_functions
 from ..values.indexing import Picked
 
 TENSORS = (Value, Pair, Picked)

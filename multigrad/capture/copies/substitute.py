@@ -19,10 +19,16 @@ from typing import Any
 
 from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
-from ..code.dialect_detection import (
+from ..foreign_calls import call_by_own_gradient
+from ..meanings.creation import in_trace
+from ..symbols.classes import Dispatch, compares_identity, is_dispatching
+from ..user_code.global_references import Log, note_constants, refused_builtins, refusing
+from ..user_code.inspection import (
     defaults,
     held_around,
     home,
+    in_package,
+    is_library_file,
     mentioned,
     method_of,
     nested_codes,
@@ -30,11 +36,6 @@ from ..code.dialect_detection import (
     plain_function,
     wrapped_function,
 )
-from ..code.global_references import Log, note_constants, refused_builtins, refusing
-from ..code.interception import call_by_own_gradient
-from ..code.libraries import in_package, is_library_file
-from ..meanings.creation import in_trace
-from ..symbols.classes import Dispatch, compares_identity, is_dispatching
 from .stand_ins import BUILTINS, FunctionStandIn, find_index
 
 Maker = Callable[[], Any]  # makes the stand-in for one value

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...trace.identity import attributes_of
 from ...trace.trace import Trace, Value
-from ..code.dialect_detection import contents, nested_codes
-from ..code.global_references import tensors_of
-from ..code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
+from ..user_code.global_references import tensors_of
+from ..user_code.inspection import contents, nested_codes
+from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -16,8 +16,7 @@ import numpy as np
 
 from ...trace.trace import NeedsConcrete, Value
 from ...trace.xp import all as xp
-from ..code.binding import Library, named
-from ..code.table import (
+from ..dialect import (
     Calls,
     Classes,
     Dialect,
@@ -30,6 +29,7 @@ from ..code.table import (
     register_dialect,
 )
 from ..meanings import creation
+from ..name_tables import Library, named
 from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 from ..types.oracle import StandInCall, TypeOracle, run_each

@@ -15,9 +15,9 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
-from ..code.binding import AliasesAndMore, Handler, Library, named
-from ..code.table import Classes, Dialect, Habits, Names, Tensors, register_dialect
+from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
 from ..meanings import arrays, complexes, composites, matrices, parts, places, products, reductions
+from ..name_tables import AliasesAndMore, Handler, Library, named
 from ..symbols.dtypes import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import attributes

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...graph.support.lazy_modules import whole
 from ...trace.xp import all as xp
-from ..code.binding import Handler, Library, spelled
-from ..code.table import record_call
+from ..foreign_calls import record_call
 from ..meanings import composites, matrices, parts
+from ..name_tables import Handler, Library, spelled
 
 Tensor = Any
 MODULE = "scipy.linalg"

@@ -11,11 +11,11 @@ import numpy as np
 
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
-from ..code.binding import Handler, handlers, spelled, written
-from ..code.dialect_detection import library_for
-from ..code.table import Habits, habits_of
+from ..dialect import Habits, habits_of
+from ..name_tables import Handler, handlers, spelled, written
 from ..symbols.dtypes import in_dtype
 from ..symbols.symbols import SymbolicShape
+from ..user_code.inspection import library_for
 from . import index_tensors, places
 from .index_tensors import cut
 from .places import Extremes

@@ -17,8 +17,8 @@ import numpy as np
 from ...trace.python_protocols import Pair
 from ...trace.trace import Value
 from ...trace.xp import all as xp
-from ..code.binding import Handler, reflected
-from ..code.table import record_call
+from ..foreign_calls import record_call
+from ..name_tables import Handler, reflected
 from .parts import rank
 
 Tensor = Any

@@ -20,7 +20,7 @@ from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp import indices
-from ..code.table import habits_of
+from ..dialect import habits_of
 
 Tensor = Any
 

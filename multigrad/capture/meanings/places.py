@@ -23,8 +23,8 @@ from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, li
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.indices import from_front
-from ..code.binding import Handler, handlers
-from ..code.table import habits_of, leave_order_open
+from ..dialect import habits_of, leave_order_open
+from ..name_tables import Handler, handlers
 from .index_tensors import cut, is_places, limited, put_slices
 
 Tensor = Any

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph import ops
 from ...trace.assertions import is_call_of, is_searched
 from ...trace.trace import NeedsConcrete, Trace, Value
-from ..code.table import Dialect, find_dialect, registered_dialects
+from ..dialect import Dialect, find_dialect, registered_dialects
 from .symbols import SymbolicDevice, SymbolicDType, SymbolicShape
 
 if TYPE_CHECKING:

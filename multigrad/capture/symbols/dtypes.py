@@ -28,7 +28,7 @@ from ...graph.ir.types import (
 from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
-from ..code.table import habits_of
+from ..dialect import habits_of
 from .memory import in_format
 
 

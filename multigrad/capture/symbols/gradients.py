@@ -19,7 +19,7 @@ from ...trace.derived.calls import CustomCall
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
-from ..code.table import registered_dialects
+from ..dialect import registered_dialects
 
 
 def rename(node: Node) -> Node:

@@ -36,7 +36,7 @@ from ...trace.axes import known_shape
 from ...trace.lookups import note
 from ...trace.source import OF_CODE, OF_TENSORS
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
-from ..code.table import find_dialect
+from ..dialect import find_dialect
 from ..meanings.places import Extremes
 from ..symbols.dtypes import (
     cast,

@@ -25,7 +25,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from ...trace.lookups import Telling
 from ...trace.trace import Value
-from ..code.table import find_dialect, registered_dialects
+from ..dialect import find_dialect, registered_dialects
 from ..meanings.places import Extremes
 from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 

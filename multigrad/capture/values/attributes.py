@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ...graph import ops
 from ...graph.support.class_bases import dataclass
 from ...trace.trace import NeedsConcrete, Value
-from ..code.table import Dialect
+from ..dialect import Dialect
 from . import methods
 
 Kind = Literal["modelled", "fact", "refused", "absent"]

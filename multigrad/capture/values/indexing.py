@@ -20,7 +20,7 @@ from ...graph.ops.results import PER_ELEMENT
 from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
-from ..code.table import habits_of
+from ..dialect import habits_of
 from ..meanings import arrays, index_tensors
 from ..meanings.index_tensors import holds_places
 

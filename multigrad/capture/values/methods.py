@@ -21,15 +21,14 @@ from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
-from ..code.binding import handlers, spelled, written
-from ..code.conventions import passes_at
-from ..code.dialect_detection import library_for
-from ..code.table import find_dialect
+from ..dialect import find_dialect, passes_at
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
+from ..name_tables import handlers, spelled, written
 from ..symbols import dtypes, memory, symbols
 from ..symbols.dtypes import cast, own_dtype
 from ..symbols.symbols import SymbolicShape
+from ..user_code.inspection import library_for
 
 Tensor = Any
 

@@ -24,12 +24,13 @@ from ...trace.axes import known_shape
 from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
-from ..code.dialect_detection import library_for
-from ..code.table import AUGMENTED, find_dialect, habits_of, record_call, updates
+from ..dialect import find_dialect, habits_of, updates
+from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import dtypes, memory
 from ..symbols.classes import asks_for_class, class_of, uses_attribute
 from ..symbols.gradients import carries_gradient
 from ..symbols.symbols import KnownShape, Number, SymbolicDevice, SymbolicDType, SymbolicShape
+from ..user_code.inspection import library_for
 from . import indexing, methods
 from .attributes import ABSENT, check_callers, find_method, find_row
 

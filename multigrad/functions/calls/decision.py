@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
 from ...backend.values import within_call
-from ...capture.code.table import intercepting
+from ...capture.foreign_calls import intercepting
 from ...errors import (
     DisprovedError,
     GradientError,

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from ...capture.code.table import registered_dialects
+from ...capture.dialect import registered_dialects
 from ...capture.values.tracer import V
 from ...errors import TraceError
 from ...graph import ops

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.code.table import habits_of
+from ...capture.dialect import habits_of
 from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T, Type, is_float

@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from ...backend.contract import Backend
-from ...capture.code.dialect_detection import dialect_of, plain_function
-from ...capture.code.object_state import OWN
 from ...capture.copies.capture import find_opaque
 from ...capture.types.oracle import Reach
+from ...capture.user_code.inspection import dialect_of, plain_function
+from ...capture.user_code.object_state import OWN
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location, Node
 from ...graph.support.class_bases import dataclass

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...backend.values import concrete_number
-from ...capture.code.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
+from ...capture.user_code.signature import REQUIRED, TAKEN, RuleParam, check_value, read_signature
 from ...errors import FormatError, MultigradError, RuleValueError, TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph

@@ -11,9 +11,9 @@ import numpy as np
 
 from ...backend.contract import Backend, never
 from ...backend.discovery import backend_among
-from ...capture.code.options import settled
-from ...capture.code.signature import name_of
 from ...capture.copies.capture import run_written_in
+from ...capture.user_code.options import settled
+from ...capture.user_code.signature import name_of
 from ...errors import GradientError, RuleValueError, suggest
 from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.class_bases import cached_property, dataclass

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.code.conventions import UNORDERED, told_conventions
-from ...capture.code.snapshot import Snapshot
+from ...capture.dialect import UNORDERED, told_conventions
+from ...capture.user_code.snapshot import Snapshot
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.discovery import backend_of
-from ...capture.code.dialect_detection import names_library, plain_function
+from ...capture.user_code.inspection import names_library, plain_function
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import T

@@ -14,8 +14,8 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.discovery import in_use, load_backend
-from ...capture.code.dialect_detection import dialect_of, plain_function
-from ...capture.code.table import find_dialect
+from ...capture.dialect import find_dialect
+from ...capture.user_code.inspection import dialect_of, plain_function
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.random import REPLAYED, fold_in

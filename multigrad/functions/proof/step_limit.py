@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from ...backend.discovery import backend_of
-from ...capture.code.dialect_detection import nested_codes, plain_function
-from ...capture.code.libraries import is_library_file
-from ...capture.code.snapshot import functions_of
+from ...capture.user_code.inspection import is_library_file, nested_codes, plain_function
+from ...capture.user_code.snapshot import functions_of
 from ...graph.ir.graph import Location
 from ...trace.trace import Value
 

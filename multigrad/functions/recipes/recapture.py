@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.code.table import find_dialect
 from ...capture.copies.capture import numbers_from_elsewhere
+from ...capture.dialect import find_dialect
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir import questions

@@ -15,16 +15,17 @@ from functools import partial
 from typing import Any
 
 from ...backend.discovery import in_use
-from ...capture.code.dialect_detection import written_in
-from ...capture.code.table import describe_routes, find_dialect, intercepting, load_dialects
 from ...capture.control.rolled import roll
 from ...capture.copies.capture import has_number_from_elsewhere
 from ...capture.copies.witness import Witness
+from ...capture.dialect import find_dialect, load_dialects
 from ...capture.dialects import xp as xp_dialect
+from ...capture.foreign_calls import describe_routes, intercepting
 from ...capture.meanings.places import Extremes
 from ...capture.symbols.gradients import passing, prepare
 from ...capture.types.library_types import LibraryTypes
 from ...capture.types.oracle import ModeOf, keeping_modes
+from ...capture.user_code.inspection import written_in
 from ...capture.values.indexing import Picked
 from ...capture.values.tracer import Attributed, V
 from ...errors import GradientError, MultigradError, TraceError

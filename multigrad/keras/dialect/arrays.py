@@ -9,7 +9,6 @@ from typing import Any
 
 import keras
 
-from multigrad.capture.code.binding import Handler, handlers, spelled
 from multigrad.capture.dialects import numpy
 from multigrad.capture.meanings import (
     arrays,
@@ -23,6 +22,7 @@ from multigrad.capture.meanings import (
 )
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.convolutions import channels_first, channels_last, per_axis
+from multigrad.capture.name_tables import Handler, handlers, spelled
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from ...capture.code.table import Dialect, Handler, OwnTrace, find_dialect
+from ...capture.dialect import Dialect, Handler, OwnTrace, find_dialect
 from ...capture.types.oracle import ModeOf, StandInCall, TypeOracle
 from ...graph.support.trees import optree
 from ...trace.lookups import note

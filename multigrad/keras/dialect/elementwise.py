@@ -11,10 +11,10 @@ from typing import Any
 
 import keras
 
-from multigrad.capture.code.binding import Handler, Library, handlers, spelled
 from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites, layers
 from multigrad.capture.meanings.composites import is_whole
+from multigrad.capture.name_tables import Handler, Library, handlers, spelled
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T

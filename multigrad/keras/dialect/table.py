@@ -19,9 +19,9 @@ from typing import Any
 import keras
 from keras.src.backend.common.masking import get_keras_mask
 
-from multigrad.capture.code.interception import Interception
-from multigrad.capture.code.libraries import is_library_file
-from multigrad.capture.code.table import (
+from multigrad.capture.control import scans
+from multigrad.capture.copies.substitute import substitute
+from multigrad.capture.dialect import (
     Calls,
     Dialect,
     Gradients,
@@ -32,13 +32,12 @@ from multigrad.capture.code.table import (
     State,
     Tensors,
     register_dialect,
-    symbols_in,
 )
-from multigrad.capture.control import scans
-from multigrad.capture.copies.substitute import substitute
 from multigrad.capture.dialects import numpy
+from multigrad.capture.foreign_calls import Interception, symbols_in
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.user_code.inspection import is_library_file
 from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.code.signature import unknown_param
+from ...capture.user_code.signature import unknown_param
 from ...errors import MultigradError, RuleTypeError, RuleValueError
 from ...functions.function import Function
 from ...rules.in_force.activation import Activation

@@ -16,7 +16,7 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.discovery import load_backend
 from ...backend.guest import Kind, kind_of
-from ...capture.code.signature import name_of
+from ...capture.user_code.signature import name_of
 from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import Layout, replace_at, signature_of
 from ...functions.calls.decision import tensors_among

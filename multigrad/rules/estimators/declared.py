@@ -19,7 +19,7 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.discovery import FUNCTION_READERS
-from ...capture.code.table import XP, check_dialect
+from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.arguments import Completion, Layout, flatten
 from ...functions.calls.binding import Entry

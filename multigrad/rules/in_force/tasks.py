@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...backend.discovery import backend_among, backend_of
-from ...capture.code.signature import name_of
+from ...capture.user_code.signature import name_of
 from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
 from ...functions.custom_gradient import function as as_function
 from ...functions.function import Function

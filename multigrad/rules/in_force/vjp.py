@@ -11,7 +11,7 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.discovery import backend_among, load_backend, refuse_unusable
 from ...backend.values import in_one_framework
-from ...capture.code.signature import name_of
+from ...capture.user_code.signature import name_of
 from ...errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ...functions.calls.arguments import (
     BoundFunction,

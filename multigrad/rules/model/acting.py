@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any
 
 from ...backend.compiler_events import ON_DEPEND
-from ...capture.code.signature import Signature
+from ...capture.user_code.signature import Signature
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...backend.values import concrete_number
-from ...capture.code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
+from ...capture.user_code.signature import REQUIRED, STATIC_TYPES, Signature, check_value
 from ...errors import RuleTypeError
 from ...graph.support.params import find_part, is_address, read_params
 from ...graph.support.threads import SERIALS

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.code.object_state import OWN, read_state
-from ...capture.code.signature import called_method, name_of
 from ...capture.dialects import xp as xp_dialect
+from ...capture.user_code.object_state import OWN, read_state
+from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import flatten

@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...capture.code.signature import (
+from ...capture.copies import capture as capturing
+from ...capture.user_code.signature import (
     Signature,
     called_method,
     check_value,
@@ -20,7 +21,6 @@ from ...capture.code.signature import (
     read_signature,
     unknown_param,
 )
-from ...capture.copies import capture as capturing
 from ...errors import RuleError, RuleTypeError, TraceError
 from ...functions.documents.rules import SavedRule, encode_rule
 from ...functions.function import Function

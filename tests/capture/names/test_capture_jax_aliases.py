@@ -169,7 +169,7 @@ def table() -> list[tuple[str, Any]]:
     """Return every captured function with its name; one that stays as it is records nothing."""
 
     from multigrad.backend.discovery import in_use
-    from multigrad.capture.code.table import find_dialect
+    from multigrad.capture.dialect import find_dialect
 
     in_use()
     dialect = find_dialect("jax")

@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.capture.code.table import find_dialect
+from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
 from multigrad.functions.recipes import record as functions
 from multigrad.graph.passes.simplify import substitute

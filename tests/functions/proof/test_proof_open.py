@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import find_dialect
+from multigrad.capture.dialect import find_dialect
 from multigrad.command.app import app
 from multigrad.errors import DisprovedError, NativeRuleWarning, NotProvenWarning
 from multigrad.trace.xp import all as xp

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
-from multigrad.capture.code.table import OwnTrace
+from multigrad.capture.dialect import OwnTrace
 from multigrad.capture.types.oracle import ModeOf, modes
 from multigrad.capture.types.traced_calls import TracedCall, giving_reasons
 from multigrad.capture.values.tracer import V

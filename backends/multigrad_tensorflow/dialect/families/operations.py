@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from multigrad.capture.code.table import find_dialect
+from multigrad.capture.dialect import find_dialect
 from multigrad.capture.meanings import complexes, matrices, parts, products
 from multigrad.capture.meanings.parts import rank
 from multigrad.trace.xp import all as xp

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.code.table import Handler
+from multigrad.capture.dialect import Handler
 from multigrad.graph.ir.types import T
 from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Value, cast

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.code.binding import Library
 from multigrad.capture.meanings import arrays, creation
+from multigrad.capture.name_tables import Library
 from multigrad.capture.symbols.symbols import SymbolicDType, SymbolicShape
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import NeedsConcrete, Value

@@ -23,10 +23,9 @@ from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ...graph.support.class_bases import dataclass
 from ...trace.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
-from .dialect_detection import held_around, mentioned, nested_codes
-from .libraries import is_library_file
+from ..dialect import load_dialects, registered_dialects
+from .inspection import held_around, is_library_file, mentioned, nested_codes
 from .snapshot import assign
-from .table import load_dialects, registered_dialects
 
 OWN = __name__.partition(".")[0]
 MOST = 20_000  # values that are read; the rest is compared by identity

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from ...errors import RuleTypeError
 from ...graph.support.class_bases import dataclass
-from .table import check_dialect
+from ..dialect import check_dialect
 
 __all__ = ["Capture"]
 

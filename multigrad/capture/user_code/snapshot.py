@@ -30,16 +30,16 @@ from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
-from .dialect_detection import (
+from ..dialect import registered_dialects
+from .inspection import (
     contents,
     defaults,
+    is_library_file,
     mentioned,
     method_of,
     nested_codes,
     plain_function,
 )
-from .libraries import is_library_file
-from .table import registered_dialects
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents

@@ -11,7 +11,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.table import find_dialect, load_dialects
+from multigrad.capture.dialect import find_dialect, load_dialects
 from multigrad.capture.symbols.classes import get_attribute
 from multigrad.capture.values.attributes import FORMS, find_row
 from multigrad.capture.values.tracer import V

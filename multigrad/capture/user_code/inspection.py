@@ -1,5 +1,5 @@
-"""Detection of the library that a function is written in, from what its code and module mention;
-the Python function that a callable runs, and its package.
+"""What is read off the user's code before it runs: the function that a callable runs, what that
+mentions, the library that it is written in, and which files are the user's.
 """
 
 from __future__ import annotations
@@ -7,20 +7,22 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import os
 import re
 import sys
 import types
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import metadata
 from typing import Any
 
+from ...backend.installed import required_by
 from ...errors import RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
-from .libraries import is_library_file
-from .table import registered_dialects
+from ..dialect import registered_dialects
 
 
 def plain_function(function: Any) -> types.FunctionType | None:
@@ -268,3 +270,68 @@ def nested_codes(code: types.CodeType) -> list[types.CodeType]:
         if isinstance(constant, types.CodeType):
             codes += nested_codes(constant)
     return codes
+
+
+# --- whose file it is
+# Substitution copies the user's helpers and leaves libraries alone. A library is what an installer
+# put into its folder, or a known array library with its dependencies, wherever they are.
+
+INSTALLED = frozenset(("site-packages", "dist-packages"))  # installers' folders
+STANDARD = os.path.dirname(os.__file__)
+
+
+def is_library_file(file: str | None) -> bool:
+    """Return whether a source file is not the user's."""
+    # The names are part of the cache's key, so that a new dialect makes new entries.
+    return file is None or file.startswith("<") or _is_installed(file, frozenset(DIALECTS))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str, known: frozenset[str]) -> bool:
+    if not INSTALLED.isdisjoint(file.split(os.sep)):
+        return True
+    return file.startswith((f"{STANDARD}{os.sep}", *find_folders(known)))
+
+
+@functools.lru_cache(maxsize=16)
+def find_folders(names: frozenset[str]) -> tuple[str, ...]:
+    """Return the folders of packages and of their dependencies, each ending in a separator."""
+    packages = {*names, *(needed for name in names for needed in _requirements(name))}
+    folders = {folder for name in packages for folder in package_folders(name)}
+    # pip's `--target` folder holds metadata of the packages in it, so all in it is installed.
+    targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}
+    folders |= {t for t in targets if any(n.endswith(".dist-info") for n in _listed(t))}
+    return tuple(f"{folder}{os.sep}" for folder in sorted(folders))
+
+
+def package_folders(name: str) -> Iterator[str]:
+    """Yield the folders of an imported package."""
+    module = sys.modules.get(name)
+    for path in getattr(module, "__path__", None) or ():
+        yield os.path.abspath(path)
+
+
+def in_package(file: str, name: str) -> bool:
+    """Return whether a source file is part of an imported package."""
+    own = getattr(sys.modules.get(name), "__file__", None)
+    return file == own or any(file.startswith(f"{f}{os.sep}") for f in package_folders(name))
+
+
+def _requirements(name: str) -> Iterator[str]:
+    # The import names of a distribution's dependencies, as far as they equal the distributions'
+    # names.
+    try:
+        rows = required_by(name)
+    except metadata.PackageNotFoundError:
+        return
+    for row in rows:
+        found = re.match(r"[\w.-]+", row)
+        if found is not None and "extra ==" not in row:
+            yield found[0].replace("-", "_")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

@@ -26,8 +26,8 @@ from ...errors import BackendNotFound
 from ...graph.support.lazy_modules import whole
 from ...trace.lookups import Telling
 from ...trace.trace import Trace
-from .dialect_detection import contents, defaults, mentioned
-from .table import Dialect
+from ..dialect import Dialect
+from .inspection import contents, defaults, mentioned
 
 AT_ONCE = "which happens once, when the rule is captured, and not at each call"
 CHANGES = "which gives another value at each call: make it"

@@ -1,34 +1,30 @@
-"""Dialects: which foreign function means which op.
+"""What a dialect is: a library's names, tensors and habits, and the register of all dialects.
 
 An alias is keyed by (dialect, callable), because the same name has other defaults elsewhere
 (`torch.std` divides by n - 1, `np.std` by n). A backend contributes its framework's table; NumPy's
-is here.
+is in `dialects/numpy.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from ...backend.discovery import entry_points as find_backends
-from ...backend.discovery import load_backend, load_point
-from ...backend.installed import find_points
-from ...errors import BackendNotFound, RuleTypeError, TraceError, suggest
-from ...graph.ir import questions
-from ...graph.ir.types import INT64, INT_SCALAR
-from ...graph.passes.facts import BUFFERS
-from ...graph.support.class_bases import dataclass
-from ...trace.python_protocols import Pair
-from ...trace.source import UNDECIDED, Reading, is_lent, meet_numpy
-from ...trace.trace import NeedsConcrete, Trace, Value
-from ...trace.xp.shapes import stack
-from .conventions import UNORDERED, conventions_read, note
-from .libraries import add_library
+from ..backend.discovery import entry_points as find_backends
+from ..backend.discovery import load_backend, load_point
+from ..backend.installed import find_points
+from ..errors import NotProvenWarning, RuleTypeError, suggest
+from ..graph.ir.graph import Graph
+from ..graph.ir.types import INT64
+from ..graph.support.class_bases import dataclass
+from ..trace.trace import Trace, Value
 
 Handler = Callable[..., Any]
 
@@ -37,17 +33,6 @@ class OwnTrace(functools.partial[Any]):
     """A handler that records a function by its library's own trace or code, which says of which
     types.
     """
-
-
-# Augmented assignments, and what each computes.
-AUGMENTED = {
-    f"__i{name.strip('_')}__": getattr(operator, name)
-    for name in (
-        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
-        *("and_", "or_", "xor", "lshift", "rshift"),
-    )
-}
-WRITING = ("__setitem__", *AUGMENTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +271,6 @@ _dialects: dict[str, Dialect] = {}
 def register_dialect(name: str, dialect: Dialect) -> None:
     """Add a dialect under its library's import name."""
     _dialects[name] = dialect
-    add_library(name)
 
 
 def updates(dialect: Dialect, name: str) -> bool:
@@ -300,18 +284,6 @@ def find_dialect(name: str) -> Dialect | None:
 
 def registered_dialects() -> dict[str, Dialect]:
     return _dialects
-
-
-@contextmanager
-def intercepting() -> Iterator[None]:
-    """Let the custom gradients of all libraries come to us where they are called with symbolic
-    values.
-    """
-    with ExitStack() as entered:
-        for dialect in tuple(_dialects.values()):
-            for interception in dialect.gradients.interceptions:
-                entered.enter_context(interception)
-        yield
 
 
 def load_dialects() -> None:
@@ -331,227 +303,6 @@ def entry_points(group: str = GROUP) -> Mapping[str, Any]:
 
 
 _loaded: set[str] = set()
-
-
-def record_call(
-    dialect: str,
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    trace: Trace | None = None,
-    shown: str = "",
-) -> Any:
-    """Record a foreign function called with symbolic values: by protocol, or from a stand-in of
-    `trace`, where people write it as `shown`.
-    """
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
-    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
-    known = find_dialect(dialect)
-    row = handler = _find_handler(dialect, function, name)
-    route = "protocol" if trace is None else "substitution"
-    pair = _find_pair((args, kwargs)) if Pair.is_made else None
-    if trace is None:
-        trace = _trace_of(next(symbols_in((args, kwargs)), None) if pair is None else pair)
-    trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
-    shown = shown or f"{dialect}'s {name}"
-    if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
-        advice = trace.words.advise("write the derivative out")
-        raise trace.error(f"calls {shown}: a rule is the backward pass{advice}")
-    if (
-        trace.kind != "rule"
-        and BUFFERS not in trace.facts
-        and _writes_into_other(name, args, kwargs)
-    ):
-        raise NeedsConcrete(BUFFERS)
-    if pair is not None:
-        return pair.called(dialect, function, args, kwargs, shown)
-    if handler is None:
-        advice = trace.words.advise(*trace.words.write)
-        raise trace.error(f"calls {shown}, which is not captured{advice}")
-    target, kwargs = _find_target(name, args, kwargs)
-    if target is not None and not isinstance(target, Value):
-        kind = type(target).__name__
-        problem = f"write into a {kind} that the rule did not get or make"
-        raise trace.error(f"lets {shown} {problem}. Use the function's result")
-    if trace.overriding is not None:
-        changed = trace.overriding.call(trace, dialect, function, args, kwargs)
-        if changed is not None:
-            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
-    if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
-        given = list(symbols_in((args, kwargs)))
-        if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
-            meet_numpy(trace)
-        elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
-            return _on_numbers(function, args, kwargs)
-    if known is not None and known.habits.lists_are_tensors:
-        handler = functools.partial(_with_lists_as_tensors, handler)
-    # Not `trace.reading_as`, whose microseconds count where each call comes by.
-    before, trace.reading = trace.reading, Reading((dialect,))
-    try:
-        if trace.types is None or isinstance(row, OwnTrace):
-            result = handler(*args, **kwargs)
-        else:
-            result = trace.types.confirmed(function, args, kwargs, handler, shown)
-        return result if target is None else target.update(result)  # type: ignore[attr-defined]
-    except TypeError as error:
-        if isinstance(row, OwnTrace):
-            advice = trace.words.advise(*trace.words.write)
-            raise trace.error(f"calls {shown}, which is not captured{advice} ({error})") from error
-        if known is not None and known.calls.other_way is not None and target is None:
-            other = known.calls.other_way(function)
-            if other is not None and (found := _try_other_way(other, args, kwargs)):
-                return found[0]
-        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
-    except BackendNotFound as error:
-        listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
-        if listed is None:
-            raise
-        reason = f"it is given a {type(listed).__name__} of tensors"
-        raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
-    finally:
-        trace.reading = before
-
-
-def _try_other_way(
-    other: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any] | None:
-    """Return the result of a call in another way than its row; None if that does not take it
-    either, for of the two refusals the row's is raised.
-    """
-    asked = questions.count()
-    try:
-        return (other(*args, **kwargs),)
-    except (TypeError, TraceError):
-        questions.forget(asked)
-        return None
-
-
-def _trace_of(symbol: Any) -> Trace:
-    if symbol is None:
-        raise TraceError("no symbolic value among the arguments")
-    trace: Trace = symbol.trace
-    return trace
-
-
-def _find_pair(tree: Any) -> Pair | None:
-    """Return a complex tensor among nested arguments."""
-    if isinstance(tree, Pair):
-        return tree
-    if type(tree) in (list, tuple, dict):
-        for item in tree.values() if type(tree) is dict else tree:
-            if (found := _find_pair(item)) is not None:
-                return found
-    return None
-
-
-def symbols_in(tree: Any) -> Iterator[Value]:
-    """Yield the symbols in nested arguments."""
-    if isinstance(tree, Value):
-        yield tree
-    elif isinstance(tree, list | tuple | dict):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from symbols_in(item)
-
-
-def _on_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    args, kwargs = _with_numbers((args, kwargs))
-    return function(*args, **kwargs)
-
-
-def _with_numbers(tree: Any) -> Any:
-    """Return nested arguments with Python's number for each symbol of one.
-
-    Raises:
-        NeedsConcrete: it is not known.
-    """
-    if isinstance(tree, Value):
-        return operator.index(tree) if tree.node.type == INT_SCALAR else float(tree)
-    if type(tree) in (list, tuple):
-        return type(tree)(map(_with_numbers, tree))
-    return {k: _with_numbers(v) for k, v in tree.items()} if type(tree) is dict else tree
-
-
-def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call; where no tensor but a list is there, with each list as what it stacks to."""
-    try:
-        return handler(*args, **kwargs)
-    except BackendNotFound:
-        tensors = tuple([_stacked(each) for each in args])
-        named = {name: _stacked(each) for name, each in kwargs.items()}
-        if all(map(operator.is_, (*args, *kwargs.values()), (*tensors, *named.values()))):
-            raise
-        return handler(*tensors, **named)
-
-
-def _stacked(given: Any) -> Any:
-    return stack([_stacked(each) for each in given]) if _holds_values(given) else given
-
-
-def _holds_values(given: Any) -> bool:
-    """Return whether it is a list, or a list of lists, in which a symbolic value stands."""
-    return type(given) in (list, tuple) and any(
-        isinstance(each, Value) or _holds_values(each) for each in given
-    )
-
-
-def describe_routes(trace: Trace) -> str:
-    """Return in words which dialects a rule is written in, and how it was captured."""
-    own = __name__.partition(".")[0]
-    names, kinds = [], []
-    for library, route in trace.source.routes.items():
-        dialect = _dialects.get(library)
-        names.append("xg.xp" if library == own else (dialect and dialect.names.shown) or library)
-        if route not in ("", *kinds):
-            kinds.append(route)
-    written = f"written in {' and '.join(names) or 'plain operators'}"
-    captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
-    open_types = () if trace.types is None else trace.types.unconfirmed
-    said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
-    return "; ".join((captured, *conventions_read(trace), *said))
-
-
-def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
-    """Return the handler of a function, or None; a function that updates its argument has the
-    handler of its plain form.
-    """
-    if dialect not in _dialects:
-        return None
-    aliases = _dialects[dialect].names.aliases
-    handler = aliases.get(function)
-    if handler is None and _updates(name):
-        library = sys.modules[dialect]
-        for part in name.split(".")[:-1]:
-            library = getattr(library, part, library)
-        plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
-        handler, function = aliases.get(plain), plain or function
-    finds = _dialects[dialect].calls.finds
-    return finds(function) if handler is None and finds is not None else handler
-
-
-def _updates(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
-
-
-def _writes_into_other(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a call writes into a tensor that is no symbol: one that the code has made."""
-    if name.rpartition(".")[2] in WRITING:
-        return not isinstance(args[0], Value)
-    target, _ = _find_target(name, args, kwargs)
-    return target is not None and not isinstance(target, Value)
-
-
-def _find_target(
-    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Any, dict[str, Any]]:
-    """Return the object that a call writes its result into, or None, and the other keywords."""
-    if not kwargs:  # as most have
-        return args[0] if _updates(name) else None, kwargs
-    others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
-    if _updates(name) or kwargs.get("inplace"):
-        return args[0], others
-    out = kwargs.get("out")
-    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
 
 
 def habits_of(trace: Trace) -> Habits:
@@ -595,3 +346,101 @@ def require_dialect(name: str) -> None:
         load_backend(name)
     else:
         entry_points()[name].load()
+
+
+# --- derivatives at kinks
+# The derivative that a library uses at a kink, by release: data for handlers and for `xg.show`. The
+# installed library is asked too. If it differs from what is known of its release, a warning says so
+# and its own answer counts.
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """One choice of the derivative at a kink.
+
+    Attributes:
+        since: the first release that makes it; "" if no other is known.
+        passes: whether the gradient passes at the kink.
+        words: continues a sentence after the library's name and release.
+    """
+
+    since: str
+    passes: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionConventions:
+    """The conventions of one function.
+
+    Attributes:
+        rows: those of all releases, in order.
+        version: the installed release.
+        passes: () -> whether the gradient passes, asked of the library itself.
+    """
+
+    rows: Sequence[Convention]
+    version: str
+    passes: Callable[[], bool]
+
+    def find(self) -> tuple[Convention, bool]:
+        """Return the installed library's convention, and whether its release is known for it."""
+        own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
+        found = self.passes()
+        if found == own.passes:
+            return own, True
+        return next(row for row in self.rows if row.passes == found), False
+
+
+AT_KINK = "at the kink of"
+UNORDERED = "equal elements in any order:"
+# By library and function; filled when a backend registers its dialect.
+KNOWN: dict[tuple[str, str], FunctionConventions] = {}
+# What each capture has relied on; weak, so that an entry goes with its trace.
+_read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
+
+
+def register_conventions(
+    library: str,
+    version: str,
+    table: Mapping[str, tuple[Callable[[], bool], Sequence[Convention]]],
+) -> None:
+    """Add a library's conventions by function: a probe of it, and the releases in order."""
+    for name, (passes, rows) in table.items():
+        KNOWN[library, name] = FunctionConventions(rows, version, functools.cache(passes))
+
+
+def passes_at(trace: Trace, name: str) -> bool:
+    """Return whether a gradient passes at a function's kink in the installed library of the code.
+
+    It passes in a function without a row.
+    """
+    known = KNOWN.get((trace.reading.dialect, name))
+    if known is None:
+        return True
+    own, is_known = known.find()
+    told = f"{AT_KINK} {name} as {trace.reading.dialect} {known.version} has it: {own.words}"
+    if not is_known:
+        told += (
+            f", which is not what that release is known for: this {trace.reading.dialect} differs"
+        )
+        warnings.warn(f"captured {told}", NotProvenWarning, stacklevel=2)
+    note(trace, told)
+    return own.passes
+
+
+def note(trace: Trace, told: str) -> None:
+    _read.setdefault(trace, {})[told] = None
+
+
+def conventions_read(trace: Trace) -> tuple[str, ...]:
+    return tuple(_read.get(trace, ()))
+
+
+def told_conventions(graph: Graph, kind: str = AT_KINK) -> tuple[str, ...]:
+    """Return the conventions that a captured graph relies on, from its origin."""
+    return tuple(each for each in graph.origin.split("; ") if each.startswith(kind))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])[:3]))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from multigrad.backend.discovery import load_backend
-from multigrad.capture.code.binding import Library
-from multigrad.capture.code.table import registered_dialects
+from multigrad.capture.dialect import registered_dialects
+from multigrad.capture.name_tables import Library
 
 
 def spread(x: Any, axis: Any = None, keepdims: bool = False, *, correction: float = 0) -> Any:

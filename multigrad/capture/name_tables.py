@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph import ops
-from ...graph.support.class_bases import dataclass
-from ...trace.xp import all as xp
+from ..graph import ops
+from ..graph.support.class_bases import dataclass
+from ..trace.xp import all as xp
 
 Handler = Callable[..., Any]
 Parameters = Mapping[str, inspect.Parameter]

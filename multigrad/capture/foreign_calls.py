@@ -1,0 +1,363 @@
+"""Calls of foreign functions on symbolic values: what they record, and the library methods that are
+replaced so that such calls come to us.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any
+
+from ..backend.discovery import backend_of
+from ..errors import BackendNotFound, TraceError
+from ..graph.ir import questions
+from ..graph.ir.types import INT_SCALAR
+from ..graph.passes.facts import BUFFERS
+from ..graph.support.threads import in_child, make_lock
+from ..graph.support.trees import optree
+from ..trace.python_protocols import Pair
+from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
+from ..trace.trace import NeedsConcrete, Trace, Value
+from ..trace.xp.shapes import stack
+from .dialect import Handler, OwnTrace, conventions_read, find_dialect, registered_dialects
+
+# Augmented assignments, and what each computes.
+AUGMENTED = {
+    f"__i{name.strip('_')}__": getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"),
+        *("and_", "or_", "xor", "lshift", "rshift"),
+    )
+}
+WRITING = ("__setitem__", *AUGMENTED)
+
+
+def record_call(
+    dialect: str,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    trace: Trace | None = None,
+    shown: str = "",
+) -> Any:
+    """Record a foreign function called with symbolic values: by protocol, or from a stand-in of
+    `trace`, where people write it as `shown`.
+    """
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", function)
+    name = str(name).removeprefix("_VariableFunctionsClass.").removeprefix("TensorBase.")
+    known = find_dialect(dialect)
+    row = handler = _find_handler(dialect, function, name)
+    route = "protocol" if trace is None else "substitution"
+    pair = _find_pair((args, kwargs)) if Pair.is_made else None
+    if trace is None:
+        trace = _trace_of(next(symbols_in((args, kwargs)), None) if pair is None else pair)
+    trace.source.routes[dialect] = trace.source.routes.get(dialect) or route
+    shown = shown or f"{dialect}'s {name}"
+    if handler is None and name.rpartition(".")[2] in ("backward", "grad"):
+        advice = trace.words.advise("write the derivative out")
+        raise trace.error(f"calls {shown}: a rule is the backward pass{advice}")
+    if (
+        trace.kind != "rule"
+        and BUFFERS not in trace.facts
+        and _writes_into_other(name, args, kwargs)
+    ):
+        raise NeedsConcrete(BUFFERS)
+    if pair is not None:
+        return pair.called(dialect, function, args, kwargs, shown)
+    if handler is None:
+        advice = trace.words.advise(*trace.words.write)
+        raise trace.error(f"calls {shown}, which is not captured{advice}")
+    target, kwargs = _find_target(name, args, kwargs)
+    if target is not None and not isinstance(target, Value):
+        kind = type(target).__name__
+        problem = f"write into a {kind} that the rule did not get or make"
+        raise trace.error(f"lets {shown} {problem}. Use the function's result")
+    if trace.overriding is not None:
+        changed = trace.overriding.call(trace, dialect, function, args, kwargs)
+        if changed is not None:
+            return changed if target is None else target.update(changed)  # type: ignore[attr-defined]
+    if dialect == "numpy" and trace.reading.owner in UNDECIDED and trace.types is not None:
+        given = list(symbols_in((args, kwargs)))
+        if not given or any(x.is_number or x.node.type.kind != "scalar" for x in given):
+            meet_numpy(trace)
+        elif is_lent(trace):  # its result is a number of NumPy's, which each library takes its way
+            return _on_numbers(function, args, kwargs)
+    if known is not None and known.habits.lists_are_tensors:
+        handler = functools.partial(_with_lists_as_tensors, handler)
+    # Not `trace.reading_as`, whose microseconds count where each call comes by.
+    before, trace.reading = trace.reading, Reading((dialect,))
+    try:
+        if trace.types is None or isinstance(row, OwnTrace):
+            result = handler(*args, **kwargs)
+        else:
+            result = trace.types.confirmed(function, args, kwargs, handler, shown)
+        return result if target is None else target.update(result)  # type: ignore[attr-defined]
+    except TypeError as error:
+        if isinstance(row, OwnTrace):
+            advice = trace.words.advise(*trace.words.write)
+            raise trace.error(f"calls {shown}, which is not captured{advice} ({error})") from error
+        if known is not None and known.calls.other_way is not None and target is None:
+            other = known.calls.other_way(function)
+            if other is not None and (found := _try_other_way(other, args, kwargs)):
+                return found[0]
+        raise trace.error(f"calls {shown} in a way not captured: {error}") from error
+    except BackendNotFound as error:
+        listed = next((each for each in (*args, *kwargs.values()) if _holds_values(each)), None)
+        if listed is None:
+            raise
+        reason = f"it is given a {type(listed).__name__} of tensors"
+        raise trace.error(f"calls {shown} in a way not captured: {reason}") from error
+    finally:
+        trace.reading = before
+
+
+def _try_other_way(
+    other: Handler, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any] | None:
+    """Return the result of a call in another way than its row; None if that does not take it
+    either, for of the two refusals the row's is raised.
+    """
+    asked = questions.count()
+    try:
+        return (other(*args, **kwargs),)
+    except (TypeError, TraceError):
+        questions.forget(asked)
+        return None
+
+
+def _trace_of(symbol: Any) -> Trace:
+    if symbol is None:
+        raise TraceError("no symbolic value among the arguments")
+    trace: Trace = symbol.trace
+    return trace
+
+
+def _find_pair(tree: Any) -> Pair | None:
+    """Return a complex tensor among nested arguments."""
+    if isinstance(tree, Pair):
+        return tree
+    if type(tree) in (list, tuple, dict):
+        for item in tree.values() if type(tree) is dict else tree:
+            if (found := _find_pair(item)) is not None:
+                return found
+    return None
+
+
+def symbols_in(tree: Any) -> Iterator[Value]:
+    """Yield the symbols in nested arguments."""
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, list | tuple | dict):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from symbols_in(item)
+
+
+def _on_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    args, kwargs = _with_numbers((args, kwargs))
+    return function(*args, **kwargs)
+
+
+def _with_numbers(tree: Any) -> Any:
+    """Return nested arguments with Python's number for each symbol of one.
+
+    Raises:
+        NeedsConcrete: it is not known.
+    """
+    if isinstance(tree, Value):
+        return operator.index(tree) if tree.node.type == INT_SCALAR else float(tree)
+    if type(tree) in (list, tuple):
+        return type(tree)(map(_with_numbers, tree))
+    return {k: _with_numbers(v) for k, v in tree.items()} if type(tree) is dict else tree
+
+
+def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call; where no tensor but a list is there, with each list as what it stacks to."""
+    try:
+        return handler(*args, **kwargs)
+    except BackendNotFound:
+        tensors = tuple([_stacked(each) for each in args])
+        named = {name: _stacked(each) for name, each in kwargs.items()}
+        if all(map(operator.is_, (*args, *kwargs.values()), (*tensors, *named.values()))):
+            raise
+        return handler(*tensors, **named)
+
+
+def _stacked(given: Any) -> Any:
+    return stack([_stacked(each) for each in given]) if _holds_values(given) else given
+
+
+def _holds_values(given: Any) -> bool:
+    """Return whether it is a list, or a list of lists, in which a symbolic value stands."""
+    return type(given) in (list, tuple) and any(
+        isinstance(each, Value) or _holds_values(each) for each in given
+    )
+
+
+def describe_routes(trace: Trace) -> str:
+    """Return in words which dialects a rule is written in, and how it was captured."""
+    own = __name__.partition(".")[0]
+    names, kinds = [], []
+    for library, route in trace.source.routes.items():
+        dialect = find_dialect(library)
+        names.append("xg.xp" if library == own else (dialect and dialect.names.shown) or library)
+        if route not in ("", *kinds):
+            kinds.append(route)
+    written = f"written in {' and '.join(names) or 'plain operators'}"
+    captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
+    open_types = () if trace.types is None else trace.types.unconfirmed
+    said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
+    return "; ".join((captured, *conventions_read(trace), *said))
+
+
+def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:
+    """Return the handler of a function, or None; a function that updates its argument has the
+    handler of its plain form.
+    """
+    known = find_dialect(dialect)
+    if known is None:
+        return None
+    handler = known.names.aliases.get(function)
+    if handler is None and _updates(name):
+        library = sys.modules[dialect]
+        for part in name.split(".")[:-1]:
+            library = getattr(library, part, library)
+        plain = getattr(library, name.rpartition(".")[2].removesuffix("_"), None)
+        handler, function = known.names.aliases.get(plain), plain or function
+    finds = known.calls.finds
+    return finds(function) if handler is None and finds is not None else handler
+
+
+def _updates(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _writes_into_other(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a call writes into a tensor that is no symbol: one that the code has made."""
+    if name.rpartition(".")[2] in WRITING:
+        return not isinstance(args[0], Value)
+    target, _ = _find_target(name, args, kwargs)
+    return target is not None and not isinstance(target, Value)
+
+
+def _find_target(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the object that a call writes its result into, or None, and the other keywords."""
+    if not kwargs:  # as most have
+        return args[0] if _updates(name) else None, kwargs
+    others = {word: value for word, value in kwargs.items() if word not in ("inplace", "out")}
+    if _updates(name) or kwargs.get("inplace"):
+        return args[0], others
+    out = kwargs.get("out")
+    return out[0] if isinstance(out, tuple) and len(out) == 1 else out, others
+
+
+# --- methods replaced while something is captured
+# A custom gradient runs its forward on any arguments, so on symbolic values its own backward would
+# be lost, wherever it is called from; so it would on another framework's tensors, where uncaptured
+# code runs unchanged. A method stays replaced while any capture or such run lasts, in any thread,
+# and is restored after the last one.
+
+_ABSENT = object()
+
+
+def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> bool:
+    """Return whether a call of a library's custom gradient is ours to record.
+
+    It is with symbolic values, or with tensors of frameworks other than the given ones, whose
+    autodiff would not see its backward.
+    """
+    given: set[str] = set()
+    for each in optree.tree_leaves((args, kwargs), none_is_leaf=True):
+        if isinstance(each, Value):
+            return True
+        if hasattr(each, "dtype"):
+            try:
+                given.add(backend_of(each).name)
+            except BackendNotFound:
+                continue
+    return bool(given - {*takes, "numpy"}) or (given == {"numpy"} and "numpy" not in takes)
+
+
+def call_by_own_gradient(
+    own: Callable[..., Any], plain: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function with its own gradient; if that is not captured, refuse derivatives."""
+    asked = questions.count()
+    try:
+        return own(*args, **kwargs)
+    except TraceError:
+        leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+        trace = next((leaf.trace for leaf in leaves if isinstance(leaf, Value)), None)
+        if trace is None:
+            raise
+        questions.forget(asked)
+        trace.backward.lost_gradient = getattr(own, "name", "a function")
+        return plain(*args, **kwargs)
+
+
+class Interception:
+    """A method of a class or a function of a module (and `others`), replaced during captures.
+
+    A context manager that can be entered any number of times, in several threads.
+    """
+
+    def __init__(
+        self, owner: type | ModuleType, name: str, replacement: Any, /, **others: Any
+    ) -> None:
+        self.owner = owner
+        self.replacements = {name: replacement, **others}
+        self._entered: Counter[int] = Counter()  # by thread
+        self._originals: dict[str, Any] = {}
+        self._lock = make_lock()
+        in_child(self._forget_others)
+
+    def __enter__(self) -> None:
+        # The first entry stores the originals, the last exit restores them.
+        with self._lock:
+            if not self._entered:
+                own = vars(self.owner)
+                self._originals = {name: own.get(name, _ABSENT) for name in self.replacements}
+                for name, replacement in self.replacements.items():
+                    setattr(self.owner, name, replacement)
+            self._entered[threading.get_ident()] += 1
+
+    def __exit__(self, *exception: object) -> None:
+        thread = threading.get_ident()
+        with self._lock:
+            self._entered[thread] -= 1
+            if not self._entered[thread]:
+                del self._entered[thread]
+            for name, original in self._originals.items() if not self._entered else ():
+                if original is _ABSENT:  # inherited
+                    delattr(self.owner, name)
+                else:
+                    setattr(self.owner, name, original)
+
+    def _forget_others(self, own: int) -> None:
+        # In a forked child: captures on the parent's other threads never end here.
+        if self._entered:
+            mine = self._entered[own]
+            self._entered = Counter({own: mine or 1})
+            # No capture of this process will exit, so the originals are restored now.
+            if not mine:
+                self.__exit__()
+
+
+@contextmanager
+def intercepting() -> Iterator[None]:
+    """Let the custom gradients of all libraries come to us where they are called with symbolic
+    values.
+    """
+    with ExitStack() as entered:
+        for dialect in tuple(registered_dialects().values()):
+            for interception in dialect.gradients.interceptions:
+                entered.enter_context(interception)
+        yield
