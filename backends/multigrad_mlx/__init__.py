@@ -16,11 +16,8 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences
-from .attach import bridge, host, modes, render, vjp
-from .compile import checkpoint_regions, compile, trace_dependencies
-from .dialect import table
-from .importers import custom_function
+from . import attach, compile, dialect, differences
+from .importers import import_function
 from .kernels import ops, random
 
 __all__ = ["backend"]
@@ -30,26 +27,26 @@ backend = Backend(
     name="mlx",
     tensors=Tensors(
         types=(mx.array,),
-        dtype=bridge.dtype,
-        to_numpy=bridge.to_numpy,
-        from_numpy=bridge.from_numpy,
-        is_traced=trace_dependencies.is_traced,
-        weak=bridge.weak,
-        precision=bridge.precision,
+        dtype=attach.dtype,
+        to_numpy=attach.to_numpy,
+        from_numpy=attach.from_numpy,
+        is_traced=compile.is_traced,
+        weak=attach.weak,
+        precision=attach.precision,
     ),
     kernels=Kernels(rows=ops.OPS, unsupported=ops.UNSUPPORTED, scan=ops.scan),
     autodiff=Autodiff(
-        render=render.render,
-        finish=render.finish,
-        call=render.call,
-        attach=render.attach,
-        vjp=vjp.vjp,
-        forbid_derivative=vjp.forbid_derivative,
-        refuse_gradient=vjp.refuse_gradient,
-        namespace=render.NAMESPACE,
+        render=attach.render,
+        finish=attach.finish,
+        call=attach.call,
+        attach=attach.attach,
+        vjp=attach.vjp,
+        forbid_derivative=attach.forbid_derivative,
+        refuse_gradient=attach.refuse_gradient,
+        namespace=attach.NAMESPACE,
         forward_mode=True,
         keeps_float_derivatives=True,
-        isolate=vjp.isolate,
+        isolate=attach.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -58,15 +55,15 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        on_enter=trace_dependencies.on_enter,
-        on_read=trace_dependencies.on_read,
-        on_depend=trace_dependencies.on_depend,
-        is_tracing=trace_dependencies.is_tracing,
-        on_draw=checkpoint_regions.on_draw,
+        on_enter=compile.on_enter,
+        on_read=compile.on_read,
+        on_depend=compile.on_depend,
+        is_tracing=compile.is_tracing,
+        on_draw=compile.on_draw,
     ),
-    interop=Interop(lend=bridge.lend, borrow=bridge.borrow, bridge=host.bridge),
-    imports=Imports(import_function=custom_function.import_function),
-    modes=Modes(jvp=modes.jvp, lacks=modes.LACKS),
+    interop=Interop(lend=attach.lend, borrow=attach.borrow, bridge=attach.bridge),
+    imports=Imports(import_function=import_function),
+    modes=Modes(jvp=attach.jvp, lacks=attach.LACKS),
     differences=differences.DIFFERENCES,
 )
-_ = table  # imported to register its table
+_ = dialect  # imported to register its table

@@ -243,7 +243,7 @@ def test_what_runs_at_once_may_read_the_rule_in_force(mx: Any) -> None:
 
 
 def test_a_function_compiled_before_the_backend_was_loaded_is_refused(mx: Any) -> None:
-    from multigrad_mlx.compile.compile import make_compiled
+    from multigrad_mlx.compile import make_compiled
 
     act = xg.activation("ReLU")
     function = xg.function(lambda x: act(x) * 2)

@@ -1,4 +1,4 @@
-"""MLX's kernels of the array ops, op to callable."""
+"""MLX's kernels of the array ops, each named after its op."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from multigrad.backend import Op, as_numpy_dtype, dtype_name, ops, rows_of
+from multigrad.backend import (
+    Op,
+    along,
+    as_index,
+    as_numpy_dtype,
+    as_pairs,
+    dtype_name,
+    from_front,
+    lifted,
+    ops,
+    orderings,
+    rows_of,
+)
 
-from ..attach import bridge
-from . import convolutions, indices, linalg, ordering, random, shapes
-from .elementwise import accumulated, exp
-from .shapes import axes_of, sum_to
+from ..attach import from_numpy
+from . import linalg, random
+from .elementwise import accumulated, exp, is_floating, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
@@ -140,7 +151,7 @@ def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
     """Return a constant of the program."""
-    return bridge.from_numpy(value.as_numpy(as_numpy_dtype(dtype_name(dtype))))
+    return from_numpy(value.as_numpy(as_numpy_dtype(dtype_name(dtype))))
 
 
 # --- shards: MLX's arrays are whole ------------------------------------------------------------
@@ -149,35 +160,7 @@ def all_dim(x: Tensor, *, axis: int, names: Any) -> int:
     return x.shape[axis]
 
 
-def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    return key
-
-
-def to_shard(x: Tensor) -> Tensor:
-    return x
-
-
-def from_shard(x: Tensor, like: Tensor) -> Tensor:
-    return x
-
-
-def all_sum(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
-    return x
-
-
-def all_max(x: Tensor, of: Tensor, *, names: Any) -> Tensor:
-    return x
-
-
-def all_gather(x: Tensor, of: Tensor, *, names: Any, axis: int) -> Tensor:
-    return x
-
-
-def reduce_scatter(x: Tensor, of: Tensor, *, names: Any, axis: int) -> Tensor:
-    return x
-
-
-def all_to_all(x: Tensor, of: Tensor, *, names: Any, axis: int, concat: int) -> Tensor:
+def unchanged(x: Any, *rest: Any, **attrs: Any) -> Any:
     return x
 
 
@@ -187,14 +170,358 @@ def ppermute(x: Tensor, of: Tensor, *, names: Any, pairs: Any) -> Tensor:
     return x if pairs else mx.zeros_like(x)
 
 
+# --- shapes --------------------------------------------------------------------------------------
+def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
+    if axis is None or x.ndim == 0:
+        return tuple(range(x.ndim))
+    return tuple(range(x.ndim)[i] for i in (axis if isinstance(axis, tuple) else (axis,)))
+
+
+def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return mx.reshape(x, shape)
+
+
+def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+    return mx.reshape(x, like.shape)
+
+
+def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
+    return mx.squeeze(x, axis)
+
+
+def expand_dims(x: Tensor, *, axis: int) -> Tensor:
+    return mx.expand_dims(x, axis)
+
+
+def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
+    return mx.transpose(x, axes)
+
+
+def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
+    return mx.swapaxes(x, axis1, axis2)
+
+
+def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
+    if isinstance(source, int):
+        return mx.moveaxis(x, source, destination)
+    # MLX moves one axis at a time; several at once are a permutation.
+    places = range(x.ndim)
+    target = {places[to]: places[at] for at, to in zip(source, destination, strict=True)}
+    rest = iter(i for i in places if i not in target.values())
+    return mx.transpose(x, [target[i] if i in target else next(rest) for i in places])
+
+
+def flip(x: Tensor, *, axis: Axis) -> Tensor:
+    axes = axes_of(x, axis)
+    return x[tuple(slice(None, None, -1 if i in axes else None) for i in range(x.ndim))]
+
+
+def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
+    return mx.roll(x, shift, None if x.ndim == 0 else axis)
+
+
+def tril(x: Tensor, *, offset: int) -> Tensor:
+    return mx.tril(x, offset)
+
+
+def triu(x: Tensor, *, offset: int) -> Tensor:
+    return mx.triu(x, offset)
+
+
+def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
+    return mx.broadcast_to(x, like.shape)
+
+
+def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
+    return mx.broadcast_to(x, shape)
+
+
+def sum_to(x: Tensor, like: Tensor) -> Tensor:
+    lead = x.ndim - like.ndim
+    ones = [lead + i for i, n in enumerate(like.shape) if n == 1 != x.shape[lead + i]]
+    axes = (*range(lead), *ones)
+    if not axes:
+        return x
+    if not x.size:
+        # MLX's sum of no elements was seen not to end.
+        return mx.zeros(like.shape, x.dtype)
+    return mx.sum(accumulated(x), axis=axes).reshape(like.shape).astype(x.dtype)
+
+
+def dim(x: Tensor, *, axis: int) -> int:
+    return x.shape[axis]
+
+
+def size(x: Tensor) -> int:
+    return x.size
+
+
+# --- parts -------------------------------------------------------------------------------------
+def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    item = as_index(index)
+    check(x.shape, item)
+    return x[item]
+
+
+def check(shape: tuple[int, ...], item: tuple[Any, ...]) -> None:
+    """Raise an error for an integer beyond its axis, where MLX would read other memory."""
+    axis, after = 0, len([i for i in item if i is not None and i is not ...])
+    for each in item:
+        if each is ...:
+            axis += len(shape) - after
+        elif each is not None:
+            after -= 1
+            if isinstance(each, int) and not -shape[axis] <= each < shape[axis]:
+                raise IndexError(f"index {each} for axis {axis} of length {shape[axis]}")
+            axis += 1
+
+
+def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    full = mx.zeros(like.shape, x.dtype)
+    full[as_index(index)] = x
+    return full
+
+
+def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    return mx.take(x, positive(x, indices, axis), axis)
+
+
+def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
+    return mx.array(from_front(indices, x.shape[axis]), mx.int32)
+
+
+def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    values = mx.moveaxis(accumulated(x), axis, 0)
+    full = mx.zeros((like.shape[axis], *values.shape[1:]), values.dtype)
+    full = full.at[positive(like, indices, axis)].add(values) if values.size else full
+    return mx.moveaxis(full, 0, axis).astype(x.dtype)
+
+
+def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
+    return mx.tile(x, repetitions)
+
+
+def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
+    return mx.repeat(x, repeats, axis)
+
+
+def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
+    return mx.pad(x, as_pairs(widths, x.ndim), constant_values=mx.array(fill, x.dtype))
+
+
+def concatenate(*arrays: Tensor, axis: int) -> Tensor:
+    return mx.concatenate(arrays, axis)
+
+
+def stack(*arrays: Tensor, axis: int) -> Tensor:
+    return mx.stack(arrays, axis)
+
+
+def part(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    return x[along(x, start, like.shape[axis], axis)]
+
+
+def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
+    full = mx.zeros(like.shape, x.dtype)
+    full[along(x, start, x.shape[axis], axis)] = x
+    return full
+
+
+# --- scans -------------------------------------------------------------------------------------
+@lifted
+def cumsum(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    if not x.size:  # MLX before 0.32.4 ends the process
+        return x
+    return mx.cumsum(accumulated(x), axis=axis, reverse=reverse).astype(x.dtype)
+
+
+@lifted
+def cumprod(x: Tensor, *, axis: int) -> Tensor:
+    return mx.cumprod(accumulated(x), axis=axis).astype(x.dtype) if x.size else x
+
+
+@lifted
+def logcumsumexp(x: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    return combine_along(logaddexp, (accumulated(x),), axis, reverse)[0].astype(x.dtype)
+
+
+@lifted
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    pair = (accumulated(values), accumulated(y))
+    return combine_along(discount, pair, axis, reverse)[0].astype(values.dtype)
+
+
+def discount(later: Any, earlier: Any) -> Any:
+    (value, own), (total, y) = later, earlier
+    share = mx.where(own == y, 1.0, exp(mx.minimum(own - y, 0.0)))
+    return value + share * total, own
+
+
+def combine_along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: bool) -> Any:
+    """Combine each element with all before it along an axis, or with `reverse` all after it."""
+    last = [mx.swapaxes(flip(x, axis=axis) if reverse else x, axis, -1) for x in arrays]
+    length, shift = last[0].shape[-1], 1
+    # Each step doubles the distance, so that there are log2(length) of them.
+    while shift < length:
+        later, earlier = [x[..., shift:] for x in last], [x[..., :-shift] for x in last]
+        found = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
+        last = [mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)]
+        shift *= 2
+    back = [mx.swapaxes(x, axis, -1) for x in last]
+    return [flip(x, axis=axis) for x in back] if reverse else back
+
+
+@lifted
+def cummax(x: Tensor, *, axis: int) -> Tensor:
+    return combine_along(mx.maximum, (x,), axis, False)[0]
+
+
+@lifted
+def cummin(x: Tensor, *, axis: int) -> Tensor:
+    return combine_along(mx.minimum, (x,), axis, False)[0]
+
+
+def positions(x: Tensor, axis: int) -> Tensor:
+    """Return the index of each element along an axis, in a shape that broadcasts."""
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    return mx.arange(x.shape[axis], dtype=mx.int64).reshape(shape)
+
+
+def put(shape: tuple[int, ...], index: Any, values: Tensor) -> Tensor:
+    """Return sums of the values at positions; MLX refuses to add nothing, or to nothing."""
+    sums = mx.zeros(shape, values.dtype)
+    return sums.at[index].add(values) if values.size and sums.size else sums
+
+
+# --- sorting -----------------------------------------------------------------------------------
+def order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    if not x.size:
+        return mx.zeros(x.shape, mx.uint32)
+    # NaN comes last.
+    if not descending:
+        return mx.argsort(x, axis=axis)
+    # mx.argsort is stable and ascending: sorting from the end keeps equal elements in order.
+    last = x.shape[axis] - 1
+    return last - flip(mx.argsort(flip(x, axis=axis), axis=axis).astype(mx.int32), axis=axis)
+
+
+# --- positions -----------------------------------------------------------------------------------
+# A position outside cannot raise an error, as nothing is computed yet: taking returns NaN there,
+# and putting drops the value. MLX itself would read and write other memory.
+
+
+@lifted
+def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return first(x, axis, keepdims, True)
+
+
+@lifted
+def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
+    return first(x, axis, keepdims, False)
+
+
+def first(x: Tensor, axis: int | None, keepdims: bool, largest: bool) -> Tensor:
+    """Return the position of the first NaN, or else of the first extreme."""
+    find = mx.argmax if largest else mx.argmin
+    if not x.size and axis is not None and x.shape[axis]:  # MLX refuses this
+        return mx.zeros_like(mx.sum(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
+    if is_floating(x):
+        nan = mx.isnan(x)
+        some = mx.any(nan, axis=axis, keepdims=keepdims)
+        # argmax returns the first of equal elements, here the first NaN.
+        place = mx.argmax(nan.astype(mx.int32), axis=axis, keepdims=keepdims)
+        return mx.where(some, place, find(x, axis=axis, keepdims=keepdims)).astype(mx.int64)
+    return find(x, axis=axis, keepdims=keepdims).astype(mx.int64)
+
+
+@lifted
+def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
+    return order(x, axis, descending).astype(mx.int64)
+
+
+def fit(places: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return positions counted from the front, 0 for those outside, and which ones are outside."""
+    places = mx.stop_gradient(places.astype(mx.int64))  # or mx.jvp (0.32) fails
+    places = mx.where(places < 0, places + length, places)
+    outside = (places < 0) | (places >= length)
+    return mx.where(outside, 0, places), outside
+
+
+def blank(x: Tensor) -> float | int:
+    return math.nan if is_floating(x) else 0
+
+
+@lifted
+def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    places, outside = fit(indices, x.shape[axis])
+    if not x.shape[axis]:
+        return mx.full(indices.shape, blank(x), x.dtype)
+    return mx.where(outside, blank(x), mx.take_along_axis(x, places, axis)).astype(x.dtype)
+
+
+def rows(indices: Tensor, axis: int) -> tuple[Tensor, ...]:
+    """Return the index of each element, replaced by `indices` along an axis."""
+    axis = axis % indices.ndim
+    return tuple(indices if i == axis else positions(indices, i) for i in range(indices.ndim))
+
+
+@lifted
+def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    values = accumulated(x)
+    places, outside = fit(indices, like.shape[axis])
+    # Adding 0 at position 0 drops what lies outside.
+    kept = mx.where(outside, 0, values)
+    return put(like.shape, rows(places, axis), kept).astype(x.dtype)
+
+
+def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
+    axis = axis % x.ndim
+    places, outside = fit(indices, x.shape[axis])
+    shape = (*indices.shape, *(1 for _ in range(x.ndim - axis - 1)))
+    if not x.shape[axis]:
+        return mx.full((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), blank(x), x.dtype)
+    taken = mx.take(x, places, axis)
+    return mx.where(outside.reshape(shape), blank(x), taken).astype(x.dtype)
+
+
+def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    axis = axis % like.ndim
+    number = indices.ndim
+    # The axes of the indices first, as `at[]` adds along the first axis.
+    moved = [*range(axis, axis + number), *range(axis), *range(axis + number, x.ndim)]
+    values = mx.transpose(accumulated(x), moved)
+    places, outside = fit(indices, like.shape[axis])
+    outside = outside.reshape((*indices.shape, *(1 for _ in range(values.ndim - number))))
+    shape = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1 :])
+    sums = put(shape, places, mx.where(outside, 0, values))
+    return mx.moveaxis(sums, 0, axis).astype(x.dtype)
+
+
+@lifted
+def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    places, outside = fit(indices, like.shape[axis])
+    own = mx.broadcast_to(positions(indices, axis), indices.shape)
+    last = mx.full(like.shape, -1, dtype=mx.int64)
+    if not indices.size or not last.size:
+        return last
+    # The highest position wins wherever several indices agree.
+    return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
+
+
 OPS: dict[Op, Callable[..., Any]] = {
+    **orderings(order, mx.take_along_axis),
     **rows_of(vars()),
+    ops.PLACE_KEY: unchanged,
+    ops.TO_SHARD: unchanged,
+    ops.FROM_SHARD: unchanged,
+    ops.ALL_SUM: unchanged,
+    ops.ALL_MAX: unchanged,
+    ops.ALL_GATHER: unchanged,
+    ops.REDUCE_SCATTER: unchanged,
+    ops.ALL_TO_ALL: unchanged,
     ops.FOLD_IN: random.fold_in,
     ops.UNIFORM_LIKE: random.uniform_like,
     ops.NORMAL_LIKE: random.normal_like,
-    **ordering.OPS,
-    **convolutions.OPS,
-    **indices.OPS,
     **linalg.OPS,
-    **shapes.OPS,
 }

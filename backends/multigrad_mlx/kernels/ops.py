@@ -9,16 +9,15 @@ import mlx.core as mx
 
 from multigrad.backend import Op, compositions, ops, scanning
 
-from ..attach import bridge
-from . import arrays, elementwise, error_functions, ordering
+from ..attach import NO_FLOAT8
+from . import arrays, elementwise
 
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
-    **error_functions.OPS,
     **arrays.OPS,
 }
 # Ops made of others come first, so that a kernel of MLX replaces them.
-OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
+OPS = {**compositions(OWN, elementwise.widened, arrays.positions), **OWN}
 
 scan = scanning(list, mx.stack, lambda like, shape: mx.zeros(shape, like.dtype))
 
@@ -35,4 +34,4 @@ UNSUPPORTED: dict[Op, str | dict[str, str]] = dict.fromkeys(
     ),
     NO_KERNEL,
 )
-UNSUPPORTED[ops.CAST] = dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), bridge.NO_FLOAT8)
+UNSUPPORTED[ops.CAST] = dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), NO_FLOAT8)

@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from multigrad.backend import RuleValueError, dtype_name, random
 
-from ..compile import trace_dependencies
+from .. import compile
 
 Tensor: TypeAlias = Any
 WORDS: tuple[Any, ...] = (mx.uint32, mx.int32, mx.uint64, mx.int64)
@@ -25,7 +25,7 @@ def draw_key() -> Tensor:
     Raises:
         StaleTraceError: a trace would keep the key.
     """
-    trace_dependencies.refuse_kept_draw()
+    compile.refuse_kept_draw()
     return mx.random.randint(0, 1 << 32, (2,), mx.uint64).astype(mx.uint32)
 
 
@@ -135,7 +135,7 @@ class GlobalGenerator:
 
     def set_state(self, state: KeyState) -> None:
         """Restore a state that has values; the state of a trace stays."""
-        if mx.random.state[0] is not state.key and not trace_dependencies.is_traced(state.key):
+        if mx.random.state[0] is not state.key and not compile.is_traced(state.key):
             # `mx.random.seed` makes the key of a seed out of its two words.
             high, low = state.key.tolist()
             mx.random.seed(high << 32 | low)

@@ -1,4 +1,4 @@
-"""Source text of the `mx.custom_function` that a lowering becomes.
+"""Lowered code as MLX functions with gradients of their own, and how these run.
 
 MLX keeps a function's arguments and outputs for its backward, whatever that reads, so residuals are
 computed from them there. MLX derives from the forward whatever it has no rule for, so `batch` sets
@@ -8,17 +8,93 @@ how the pair is mapped, and its forward mode.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
-from multigrad.backend import Emitted, GradientError, UnsupportedOp
+from multigrad.backend import (
+    Emitted,
+    GradientError,
+    Guest,
+    Pull,
+    SharedBuffer,
+    UnsupportedOp,
+    as_numpy_dtype,
+    dtype_name,
+)
 
-from ..compile import trace_dependencies
-from ..kernels import random
+from . import compile
+from .compile import REGION, FrameKind, RecomputedRegion, seeded, within
+from .kernels import random
+from .kernels.elementwise import is_floating
+from .kernels.random import GENERATOR
 
 Tensor = Any
+
+# --- arrays of NumPy and other frameworks --------------------------------------------------------
+NO_FLOAT8 = "mlx 0.32 has no such dtype"
+HALF = as_numpy_dtype("bfloat16")
+
+
+def to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    """Return the values of an array; bfloat16 stays bfloat16 (ml_dtypes)."""
+    if x.dtype == mx.bfloat16:
+        return np.asarray(x.view(mx.uint16)).view(HALF)
+    return np.asarray(x)
+
+
+def from_numpy(x: np.ndarray[Any, Any]) -> mx.array:
+    """Return a NumPy array as MLX's, of the same dtype."""
+    # ascontiguousarray gives a 0-d array an axis.
+    x = np.ascontiguousarray(x).reshape(np.shape(x))
+    if x.dtype == HALF:
+        return mx.array(x.view(np.uint16)).view(mx.bfloat16)
+    if x.dtype.kind == "c":
+        return mx.array(x)
+    # Without a dtype MLX makes float32 of float64.
+    return mx.array(x, dtype(x.dtype.name))
+
+
+def precision(dtype: str) -> AbstractContextManager[Any]:
+    """Return a context that computes in a dtype: only the CPU has float64."""
+    return mx.stream(mx.cpu) if dtype == "float64" else nullcontext()
+
+
+def dtype(name: str) -> Any:
+    """Return MLX's dtype of an IR name.
+
+    Raises:
+        UnsupportedOp: there is none.
+    """
+    if name.startswith("float8"):
+        raise UnsupportedOp(f"a cast to {name} is not available on mlx: {NO_FLOAT8}")
+    return getattr(mx, "bool_" if name == "bool" else name)
+
+
+def weak(value: Any, dtype: Any) -> Any:
+    """Return a scalar that does not promote the array that it meets."""
+    return value if isinstance(value, bool | int | float) else value.astype(dtype)
+
+
+def lend(x: mx.array) -> SharedBuffer:
+    """Return a buffer on an array for other frameworks; its memory is the CPU's, too."""
+    x = mx.contiguous(x)
+    # The array is lazy: it has no memory before it is computed.
+    mx.eval(x)
+    return SharedBuffer(dtype_name(x.dtype), x.shape, partial(to_numpy, x))
+
+
+def borrow(lent: SharedBuffer, own: bool = False) -> mx.array:
+    """Return a copy of a buffer that another framework lent: MLX cannot use its memory."""
+    return from_numpy(lent.array())
+
+
+# --- source of the `mx.custom_function` that a lowering becomes ----------------------------------
 Function = Callable[..., Any]
 
 
@@ -138,7 +214,7 @@ def call(native: Any, emitted: Emitted) -> Function:
     apply = native.native
 
     def checked(*values: Any) -> Any:
-        trace_dependencies.check_told(values)
+        compile.check_told(values)
         return apply(*values)
 
     return checked
@@ -182,10 +258,7 @@ def apply_mapped(
     single: list[bool] = []
 
     def whole(given: Any) -> Any:
-        values = list(flat)
-        for i, value in zip(arrays, given, strict=True):
-            values[i] = value
-        return rebuild(values)
+        return rebuild(replaced(flat, arrays, given))
 
     def forward_of(*given: Tensor) -> Any:
         outputs = forward(*whole(given))
@@ -238,7 +311,7 @@ def flatten(tree: Any, like: Any = None) -> tuple[list[Any], Function]:
     """Return the leaves of nested tuples, in the structure of `like`, and their rebuilder."""
     like = tree if like is None else like
     if not isinstance(like, tuple | list):
-        return [tree], take_first
+        return [tree], itemgetter(0)
     parts = tree if isinstance(tree, tuple | list) else [tree] * len(like)
     inner = [flatten(part, each) for part, each in zip(parts, like, strict=True)]
     counts = [len(leaves) for leaves, _ in inner]
@@ -253,8 +326,9 @@ def flatten(tree: Any, like: Any = None) -> tuple[list[Any], Function]:
     return [leaf for leaves, _ in inner for leaf in leaves], rebuild
 
 
-def take_first(values: Any) -> Any:
-    return values[0]
+def replaced(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
+    """Return values, with others at some positions."""
+    return list({**dict(enumerate(values)), **dict(zip(places, others, strict=True))}.values())
 
 
 def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
@@ -274,7 +348,7 @@ NAMESPACE = {
 # --- functions that run as they are ---------------------------------------------------------------
 def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a whole function to arrays; its own gradient flows back to them."""
-    trace_dependencies.check_told(tensors)
+    compile.check_told(tensors)
     # Eagerly backward calls the pullback of the forward before it; mapped it runs the function
     # again.
     pulls: list[Function] = []
@@ -303,3 +377,172 @@ def fill(gradients: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         mx.zeros_like(x) if gradient is None else gradient
         for gradient, x in zip(gradients, given, strict=True)
     )
+
+
+# --- xg.vjp, xg.jvp ------------------------------------------------------------------------------
+# `mx.vjp` needs the cotangents before it runs a function, so a pullback runs the function again: in
+# the context of its first run, with its keys and random state (`RecomputedRegion`).
+Run = Callable[[Sequence[Tensor]], list[Any]]
+
+
+def vjp(
+    run: Run, inputs: Sequence[Tensor]
+) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
+    """Return the outputs of a function of arrays, and the map of cotangents to gradients."""
+    region, words = RecomputedRegion(), mx.random.state[0].tolist()
+    outputs = region.first(run, inputs)
+    places = [i for i, x in enumerate(inputs) if is_floating(x)]
+
+    def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
+        carrying = [i for i, y in enumerate(outputs) if isinstance(y, mx.array) and is_floating(y)]
+
+        def carried(*given: Tensor) -> list[Tensor]:
+            results = seeded(region.again, words, run, replaced(inputs, places, given))
+            # mx.vjp takes no cotangent for an output that was stopped; adding 0 makes each output a
+            # node.
+            return [results[i] + 0 for i in carrying]
+
+        given = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
+        found: list[Tensor | None] = [None] * len(inputs)
+        if carrying and places:
+            _, gradients = mx.vjp(carried, [inputs[i] for i in places], given)
+            for i, gradient in zip(places, gradients, strict=True):
+                found[i] = gradient
+        return found
+
+    return outputs, pullback
+
+
+def as_cotangent(given: Any, output: Tensor) -> Tensor:
+    if given is None:
+        return mx.zeros_like(output)
+    array = given if isinstance(given, mx.array) else mx.array(given, output.dtype)
+    return array.astype(output.dtype)
+
+
+def forbid_derivative(message: str) -> Callable[[Tensor], Tensor]:
+    """Return the identity as a function whose derivative raises an error."""
+    once = make_once(lambda: GradientError(message))
+    return lambda x: once(1, x)[0]
+
+
+def make_once(make_error: Callable[[], Exception]) -> Callable[..., tuple[Tensor, ...]]:
+    """Return a function of a number and arrays, which returns so many of these; it has no
+    derivative.
+    """
+
+    @mx.custom_function
+    def once(number: int, *arrays: Tensor) -> tuple[Tensor, ...]:
+        return arrays[:number]
+
+    def refused(*values: Any) -> Any:
+        raise make_error()
+
+    once.vjp(refused)
+    once.jvp(refused)
+    return once
+
+
+def refuse_gradient(message: str) -> Callable[[Any], Any]:
+    """Return the identity on numbers, which raises an error if an array's derivative is taken."""
+    once = forbid_derivative(message)
+
+    def refuse(number: Any) -> Any:
+        return once(number) if isinstance(number, mx.array) else number
+
+    return refuse
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return the result of a function that runs hidden from every trace and region."""
+    # The run may draw, and must not shift the program's own draws.
+    state, reset = GENERATOR.get_state(), REGION.set(None)
+    try:
+        with within(FrameKind.AT_ONCE):
+            return run()
+    finally:
+        REGION.reset(reset)
+        GENERATOR.set_state(state)
+
+
+# Why MLX lacks the other probes.
+LACKS = {
+    "autocast": "MLX has no autocast",
+    "kept": "MLX keeps a custom function's arguments and outputs, whatever its backward reads",
+}
+
+
+def jvp(
+    run: Run, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[list[Any], list[Any]]:
+    """Return the outputs of a function of arrays, and their tangents, None except for floats."""
+    places = [i for i, x in enumerate(inputs) if is_floating(x)]
+    others: list[Any] = []
+
+    def carried(*given: Tensor) -> list[Tensor]:
+        others[:] = run(replaced(inputs, places, given))
+        # mx.jvp returns no tangent of an output that was stopped; adding 0 makes each output a
+        # node.
+        return [y + 0 for y in others if isinstance(y, mx.array) and is_floating(y)]
+
+    moves = [mx.zeros_like(inputs[i]) if tangents[i] is None else tangents[i] for i in places]
+    found, pushed = mx.jvp(carried, [inputs[i] for i in places], moves)
+    pairs = iter(zip(found, pushed, strict=True))
+    outputs, changes = list(others), [None] * len(others)
+    for i, y in enumerate(others):
+        if isinstance(y, mx.array) and is_floating(y):
+            outputs[i], changes[i] = next(pairs)
+    return outputs, changes
+
+
+# --- functions of other frameworks ---------------------------------------------------------------
+# The guest runs at once, so arrays are evaluated there, and keeps its residuals. Code that is
+# compiled or mapped over an axis has no values to pass and cannot call back, so it is refused
+# there, and so is a second derivative.
+
+
+def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Call a guest; its gradient flows back through MLX's autodiff.
+
+    Raises:
+        UnsupportedOp: within mx.compile or mx.vmap.
+    """
+    if compile.find_traced(tensors) is not None:
+        raise guest.unsupported(
+            "mx.compile and mx.vmap", "call it outside them, or run it in mlx (backend=None)"
+        )
+    if not compile.is_tracing():
+        return borrow_all(guest.run(lend_all(tensors)))
+    # Outside differentiation no pullback is recorded. Within it, forward runs before backward.
+    pulls: list[Pull] = []
+
+    def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        lent, pull = guest.record(lend_all(given))
+        pulls[:] = [pull]
+        return borrow_all(lent)
+
+    def pull_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
+        given = primals if isinstance(primals, tuple) else (primals,)
+        found = pulls[0](
+            [
+                lend(c) if guest.carries(i, dtype_name(c.dtype)) else None
+                for i, c in enumerate(cotangents)
+            ]
+        )
+        gradients = [None if g is None else borrow(g, guest.owns) for g in found]
+        # The identity on gradients, whose own derivative would need the guest's.
+        once = make_once(guest.refusal)
+        return once(len(given), *fill(gradients, given), *given, *cotangents)
+
+    native = mx.custom_function(forward)
+    native.vjp(pull_back)
+    native.jvp(refuse("a function of another framework"))
+    return tuple(native(*tensors))
+
+
+def lend_all(tensors: Sequence[Tensor]) -> list[SharedBuffer]:
+    return [lend(x) for x in tensors]
+
+
+def borrow_all(lent: Sequence[SharedBuffer]) -> tuple[Tensor, ...]:
+    return tuple(borrow(y) for y in lent)

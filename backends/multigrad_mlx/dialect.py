@@ -14,9 +14,9 @@ from mlx import nn
 
 from multigrad.backend import dialects
 
-from ..attach import bridge
-from ..importers import custom_function
-from ..kernels import random
+from .attach import dtype
+from .importers import INTERCEPTIONS, is_custom_gradient
+from .kernels import random
 
 Tensor = Any
 xp = dialects.xp
@@ -150,7 +150,7 @@ dialects.register_dialect(
         ),
         tensors=dialects.Tensors(
             tensor=mx.array,
-            dtype=bridge.dtype,
+            dtype=dtype,
             device="cpu",
             mutable=True,
         ),
@@ -159,10 +159,10 @@ dialects.register_dialect(
         ),
         calls=dialects.Calls(
             protocol=False,
-            keeps=custom_function.is_custom_gradient,
+            keeps=is_custom_gradient,
         ),
         gradients=dialects.Gradients(
-            interceptions=custom_function.INTERCEPTIONS,
+            interceptions=INTERCEPTIONS,
         ),
         state=dialects.State(
             generators=generators,

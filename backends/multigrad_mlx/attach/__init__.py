@@ -1,1 +1,0 @@
-"""Lowered code as MLX functions with gradients of their own, and how these run."""

@@ -1,1 +1,0 @@
-"""mx.compile, xg.jit and checkpointed regions: what is traced, what guards it, what runs again."""

@@ -1,1 +1,0 @@
-"""Import of MLX's custom gradients, unchanged, as Functions."""
