@@ -88,10 +88,6 @@ def nan_to_num(a: Tensor, nan: float = 0, posinf: Any = None, neginf: Any = None
     return xp.nan_to_num(a, nan=float(nan), posinf=posinf, neginf=neginf)
 
 
-def astype(x: Tensor, dtype: Any, stream: Any = None) -> Tensor:
-    return x.astype(dtype)
-
-
 ALIASES: dict[Any, Any] = {
     **dialects.named(OPS, mx, nn=nn),
     **dialects.like_numpy(LIKE_NUMPY, mx),
