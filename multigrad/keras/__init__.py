@@ -32,8 +32,7 @@ if _OLD is not None:
 load_backend(keras.config.backend())
 
 from .anneal import Anneal
-from .custom_gradient import CustomGradient
-from .function import FunctionOperation
+from .custom_gradient import CustomGradient, FunctionOperation
 from .layer import Activation, ActivationFunction, activation
 from .models.attach import attach
 from .optimizer import apply_to_gradients

@@ -13,10 +13,9 @@ import keras
 
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..rules.schedule import Schedule
-from .compiled_steps import FITTED, assign_number, read_array
+from .compiled_steps import FITTED, assign_number, put_first, read_array
 from .layer import Activation
 from .params import RuleParams
-from .tracing import put_first
 
 
 class Anneal(keras.callbacks.Callback):

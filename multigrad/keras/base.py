@@ -15,9 +15,19 @@ import keras
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..rules.model.acting import refuse_misplaced
-from .compiled_steps import NOTES_MODELS, keeping_weights, note_models, renew_steps
+from .compiled_steps import (
+    BACKEND,
+    HOST,
+    NOTES_MODELS,
+    in_symbolic_scope,
+    is_exporting,
+    keeping_weights,
+    note_models,
+    refuse_scan,
+    refuse_xla,
+    renew_steps,
+)
 from .config import read_backend
-from .tracing import BACKEND, HOST, in_symbolic_scope, is_exporting, refuse_scan, refuse_xla
 
 if TYPE_CHECKING:
     from typing_extensions import Self

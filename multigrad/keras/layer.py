@@ -30,11 +30,18 @@ from ..rules.registry import resolve
 from ..trace.active_rules import KeySource
 from ..trace.trace import NeedsConcrete
 from .base import HoldingLayer, naming_params
-from .compiled_steps import fetch_state
+from .compiled_steps import (
+    BACKEND,
+    HOST,
+    fetch_state,
+    is_inference_trace,
+    opaque,
+    refuse_xla,
+    run_inference,
+)
 from .config import describe_params, describe_rule, read_both
-from .function import describe_forward, infer_outputs, read_function
+from .custom_gradient import describe_forward, infer_outputs, read_function
 from .params import COUNT, Params, spread_defaults, unchanged_on_failure
-from .tracing import BACKEND, HOST, is_inference_trace, opaque, refuse_xla, run_inference
 
 Tensor = Any
 # Keras's own property, as a function: Dynamo (torch 2.13) cannot read one through `super()`.

@@ -22,10 +22,9 @@ from ..rules.model.bare import apply_rule
 from ..rules.model.rule import Rule
 from ..rules.registry import resolve
 from ..trace.moving_numbers import Moving, settle
-from .compiled_steps import read_array, read_value
+from .compiled_steps import BACKEND, opaque, read_array, read_value
 from .config import describe_params, describe_rule, read_both
 from .params import RuleParams, spread_defaults
-from .tracing import BACKEND, opaque
 
 if TYPE_CHECKING:
     from typing_extensions import Never

@@ -21,8 +21,7 @@ from ..graph.support.params import as_number
 from ..rules.model.rule import BoundRule, Rule
 from ..rules.schedule import Schedule
 from ..trace.moving_numbers import Moving, settle
-from .compiled_steps import assign_number, is_taken, read_array, read_value
-from .tracing import BACKEND, HOST
+from .compiled_steps import BACKEND, HOST, assign_number, is_taken, read_array, read_value
 
 # --- the step counts of schedules, as Variables ---------------------------------------------------
 # A schedule's number is a Variable, and so is its step: whatever restores Variables restores both

@@ -28,9 +28,8 @@ from ..rules.estimators.starts import (
     look_at,
     read_quantization,
 )
-from .compiled_steps import keeping_weights
-from .function import describe_function, read_function
-from .tracing import in_symbolic_scope
+from .compiled_steps import in_symbolic_scope, keeping_weights
+from .custom_gradient import describe_function, read_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self

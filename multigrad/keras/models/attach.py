@@ -29,8 +29,7 @@ from ...models.interpose import (
     over,
 )
 from ..base import list_leaves
-from ..compiled_steps import find_compiled, renew_steps
-from ..tracing import HOST
+from ..compiled_steps import HOST, find_compiled, renew_steps
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,

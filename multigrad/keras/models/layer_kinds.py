@@ -27,7 +27,7 @@ from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
 from ...models.interpose import HeldFunction, Layer
 from ...models.layer_memory import WHOLE, Row, Within
-from ..tracing import BACKEND
+from ..compiled_steps import BACKEND
 from .operations import FUNCTIONS, NAMES
 
 # --- the layers under their dotted names ----------------------------------------------------------

@@ -21,8 +21,7 @@ from ...graph.support.class_bases import dataclass
 from ...models.handle import named
 from ...models.interpose import RuleOver, check_fit
 from ..base import list_leaves
-from ..compiled_steps import keeping_weights
-from ..tracing import HOST, in_symbolic_scope
+from ..compiled_steps import HOST, in_symbolic_scope, keeping_weights
 from .layer_kinds import children_of
 from .operations import CURRENT, NAMES, CalledOperations, LayerScope, is_float, look_up
 

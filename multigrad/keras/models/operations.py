@@ -25,7 +25,7 @@ from ...errors import RuleValueError
 from ...graph.support.threads import make_lock
 from ...models.handle import named
 from ...models.interpose import Over, RuleOver, check_fit, over
-from ..tracing import HOST, in_symbolic_scope
+from ..compiled_steps import HOST, in_symbolic_scope
 
 Tensor = Any
 Call = Callable[..., Any]
