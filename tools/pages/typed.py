@@ -65,9 +65,8 @@ from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis
 from ...trace.xp.ops import *
+from ...trace.xp.linalg import Axes, Parts, Steps
 from ...trace.xp.shapes import Pairs
-from ...trace.xp.spectra import Axes, Parts
-from ...trace.xp.windows import Steps
 from ..symbols.symbols import SymbolicDType
 """
 LIMITS = """__array_api_version__: str

@@ -40,9 +40,8 @@ from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import indices as indices_of_xp
 from multigrad.trace.xp import transposes
-from multigrad.trace.xp.indices import from_front
+from multigrad.trace.xp.shapes import from_front, is_inside
 
 from ..kernels import ops
 
@@ -268,10 +267,8 @@ def take(
         return places.take_in_mode(a, indices, axis, mode)
     at = places.as_places(a, indices)
     at, axis = from_front(at, a, axis), axis % a.ndim
-    is_inside = index_tensors.beside_axes(
-        indices_of_xp.is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis
-    )
-    return xp.where(is_inside, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
+    mask = index_tensors.beside_axes(is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis)
+    return xp.where(mask, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
 
 
 def lies_inside(x: Tensor, indices: Any, axis: int, mode: Any) -> bool:

@@ -19,7 +19,7 @@ from ...trace.axes import known_shape
 from ...trace.derived.calls import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
-from ...trace.xp import indices
+from ...trace.xp.shapes import ADDING, TAKING, from_front, is_inside, put_at
 from ..dialect import habits_of
 
 Tensor = Any
@@ -78,7 +78,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
 
     Args:
         items: whole slices, an ellipsis, and neighboring integers or integer arrays.
-        outside: the meaning of an index out of range, see `trace/xp/indices.py`.
+        outside: the meaning of an index out of range, see `trace/xp/shapes.py`.
         from_end: whether a negative index counts from the end; else it is out of range.
 
     Raises:
@@ -91,7 +91,7 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     is_from_end = any(item is Ellipsis for item in items[: at[0]])
     axis = x.ndim - len(items) + at[0] if is_from_end else at[0]
     if len(arrays) == 1:
-        front = indices.from_front(arrays[0], x, axis) if from_end else arrays[0]
+        front = from_front(arrays[0], x, axis) if from_end else arrays[0]
         return MergedAxes(x, limited(front, x, axis) if outside == "clip" else front, axis, None)
     shape = tuple(x.shape)
     lengths = shape[axis : axis + len(arrays)]
@@ -99,10 +99,10 @@ def merge(x: Tensor, items: list[Any], outside: str, from_end: bool = True) -> M
     places: Any = 0
     inside: Any = None
     for i, array in enumerate(arrays):
-        front = indices.from_front(array, x, axis + i) if from_end else array
+        front = from_front(array, x, axis + i) if from_end else array
         if not _is_known_inside(front.node, lengths[i]):
-            is_inside = indices.is_inside(front, lengths[i])
-            inside = is_inside if inside is None else xp.logical_and(inside, is_inside)
+            mask = is_inside(front, lengths[i])
+            inside = mask if inside is None else xp.logical_and(inside, mask)
         if outside in ("nearest", "clip"):
             front = limited(front, x, axis + i)
         places = places + front * prod(lengths[i + 1 :])
@@ -161,7 +161,7 @@ def taken(
     if outside == "nearest" and all(is_number(item) for item in items if not _is_whole(item)):
         outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
-    found = indices.TAKING[outside](merged.whole, merged.places, axis=merged.axis)
+    found = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
     rest = fill
     if outside == "nearest":
         if merged.inside is None:
@@ -170,10 +170,10 @@ def taken(
         rest = xp.stop_gradient(found)
     if rest is None:
         return found
-    is_inside = merged.inside
-    if is_inside is None:
-        is_inside = indices.is_inside(merged.places, xp.dim(merged.whole, merged.axis))
-    return xp.where(beside_axes(is_inside, merged.whole.ndim - merged.axis - 1), found, rest)
+    inside = merged.inside
+    if inside is None:
+        inside = is_inside(merged.places, xp.dim(merged.whole, merged.axis))
+    return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), found, rest)
 
 
 def is_number(item: Any) -> bool:
@@ -195,19 +195,19 @@ def put(
 
 def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "refused") -> Value:
     """Return x with slices, or one number, put at places along an axis."""
-    after = indices.put_at(x, places, value, axis, outside)
+    after = put_at(x, places, value, axis, outside)
     if not isinstance(value, Value) or not habits_of(x.trace).overwritten_too:
         return after
     # In torch overwritten values of a repeated place get a gradient too: that of the sum of puts.
-    before = indices.put_at(x, places, 0.0, axis, outside)
+    before = put_at(x, places, 0.0, axis, outside)
     return passing_to(x.trace, (before + _added(x, places, value, axis, outside)).node, after.node)
 
 
 def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
-    slices = indices.TAKING[outside](x, places, axis=axis)
+    slices = TAKING[outside](x, places, axis=axis)
     is_one = getattr(value, "ndim", 0) == 0
     given = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
-    return indices.ADDING[outside](given, places, x, axis=axis)
+    return ADDING[outside](given, places, x, axis=axis)
 
 
 def added(

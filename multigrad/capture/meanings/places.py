@@ -22,7 +22,7 @@ from ...trace.derived.calls import passing_to
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import transposes
-from ...trace.xp.indices import from_front
+from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers
 from .index_tensors import cut, is_places, limited, put_slices

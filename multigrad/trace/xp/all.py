@@ -7,22 +7,14 @@ It follows the Array API: `axis`, `keepdims`; NaN propagates through min, max an
 from __future__ import annotations
 
 from . import arrays as xp_arrays
-from . import elementwise as xp_elementwise
-from . import indices as xp_indices
 from . import linalg as xp_linalg
 from . import ops as xp_ops
 from . import shapes as xp_shapes
-from . import spectra as xp_spectra
-from . import windows as xp_windows
 from .arrays import *
-from .elementwise import *
-from .indices import *
 from .linalg import *
 from .ops import *
 from .shapes import *
-from .spectra import *
 from .transposes import *
-from .windows import *
 
 pi = 3.141592653589793
 e = 2.718281828459045
@@ -31,10 +23,6 @@ nan = float("nan")
 
 __all__ = ["e", "inf", "nan", "pi"]
 __all__ += xp_arrays.__all__
-__all__ += xp_elementwise.__all__
-__all__ += xp_indices.__all__
 __all__ += xp_linalg.__all__
 __all__ += xp_ops.__all__
 __all__ += xp_shapes.__all__
-__all__ += xp_spectra.__all__
-__all__ += xp_windows.__all__

@@ -20,7 +20,7 @@ from multigrad.graph.ir.types import BOOL, INT32
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
-from multigrad.trace.xp.indices import put_at
+from multigrad.trace.xp.shapes import put_at
 
 from .primitives import EquationStep, Operand, Shape, Unknown, integers
 

@@ -19,7 +19,8 @@ from multigrad.capture.symbols.symbols import SymbolicShape
 from multigrad.graph.ir.types import T
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
-from multigrad.trace.xp import indices, transposes
+from multigrad.trace.xp import transposes
+from multigrad.trace.xp.shapes import is_inside
 
 from .shapes import TENSORFLOW, static
 
@@ -221,7 +222,7 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     at = places.as_places(logs, labels)
     # TensorFlow raises for a label outside; a graph that cannot raise gives NaN
-    known = xp.where(indices.is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
+    known = xp.where(is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
     return layers.of_class(logs, at, -1) * known
 
 
