@@ -67,16 +67,16 @@ if TYPE_CHECKING:
     from .models.attribution import composites
     from .models.override import override
     from .rules import estimators, schedule
-    from .rules.bridging.opaque import opaque
+    from .rules.activation import activation
     from .rules.context import use
-    from .rules.in_force.activation import activation
-    from .rules.in_force.gradients import apply_to_gradients
-    from .rules.in_force.jit import jit
-    from .rules.in_force.transpose import linear_transpose
-    from .rules.in_force.vjp import jvp, vjp
+    from .rules.gradients import apply_to_gradients
+    from .rules.jit import jit
     from .rules.model.rule import Rule
+    from .rules.opaque import opaque
     from .rules.registry import compose, get, register, rules, unregister
-    from .rules.saving.files import from_dict, load, save
+    from .rules.saving import from_dict, load, save
+    from .rules.transpose import linear_transpose
+    from .rules.vjp import jvp, vjp
 
     __version__: str
 
@@ -168,16 +168,16 @@ _ROOMS = {
         "lowering.forwards": "activations",
         "models.attach": "attach quantize",
         "models.override": "override",
-        "rules.bridging.opaque": "opaque",
+        "rules.opaque": "opaque",
         "rules.context": "use",
-        "rules.in_force.activation": "activation",
-        "rules.in_force.gradients": "apply_to_gradients",
-        "rules.in_force.jit": "jit",
-        "rules.in_force.transpose": "linear_transpose",
-        "rules.in_force.vjp": "jvp vjp",
+        "rules.activation": "activation",
+        "rules.gradients": "apply_to_gradients",
+        "rules.jit": "jit",
+        "rules.transpose": "linear_transpose",
+        "rules.vjp": "jvp vjp",
         "rules.model.rule": "Rule",
         "rules.registry": "compose get register rules unregister",
-        "rules.saving.files": "from_dict load save",
+        "rules.saving": "from_dict load save",
     }.items()
     for name in names.split()
 }

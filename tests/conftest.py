@@ -36,7 +36,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.rules.model.names import LIBRARY, RULES, renaming
+from multigrad.rules.model.rule_names import LIBRARY, RULES, renaming
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
 from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names

@@ -11,8 +11,8 @@ from torch import nn
 from multigrad.errors import RuleError
 from multigrad.graph.support.params import FixedParams
 from multigrad.lowering.names import ActivationName
-from multigrad.rules.in_force.activation import Activation as AnyActivation
-from multigrad.rules.model.acting import refuse_misplaced
+from multigrad.rules.activation import Activation as AnyActivation
+from multigrad.rules.model.lookup import refuse_misplaced
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.schedule import Schedule
 
@@ -125,7 +125,7 @@ class Activation(nn.Module):
             own = None if activation is None else activation.own_in_force()
         except RuleError:  # the rule is no longer registered; the next forward raises the error
             own = None
-        return {} if own is None else own.bound_rule.params
+        return {} if own is None else own.params
 
     # torch writes an `_extra_state` for every module of a class that defines one. A schedule's step
     # is written only if there is a schedule, as a tensor, which every checkpoint format takes.

@@ -31,7 +31,7 @@ from ..look.convert import brief
 from ..look.source import captured_graph
 from ..look.subject import Report, find_original, gives_surrogate
 from ..lowering.function_graph import FunctionGraph
-from ..rules.in_force.activation import Activation
+from ..rules.activation import Activation
 from ..rules.model.rule import Rule
 from ..trace.derived.derivatives import is_linear
 from .laws import LAWS, Law
@@ -277,7 +277,7 @@ def _graphs_of(obj: Any) -> FunctionGraph | None:
         in_force = inner.in_force()
         if in_force is not None:
             rule = in_force.specialization.rule
-            backward = captured_graph(in_force.bound_rule)
+            backward = captured_graph(in_force)
             return FunctionGraph(
                 rule.name, inner.forward.graph(), backward, rule.first_order, is_rule=True
             )

@@ -24,9 +24,9 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
 from ..look.subject import as_array, as_float, find_original, is_float_array, precision, subject_of
-from ..rules.in_force.activation import Activation
-from ..rules.in_force.vjp import vjp_leaves
+from ..rules.activation import Activation
 from ..rules.model.rule import Rule
+from ..rules.vjp import vjp_leaves
 
 Array = Any
 Tensor = Any

@@ -37,7 +37,7 @@ from multigrad.functions.object_arguments import owner_of_method
 from multigrad.graph.ir.types import dtype_name
 from multigrad.graph.support.trees import optree
 from multigrad.look.subject import arguments_of, as_array, find_original, is_float_array
-from multigrad.rules.in_force.activation import Activation
+from multigrad.rules.activation import Activation
 from multigrad.rules.model.rule import Rule
 
 from .targets import find_target, holder_of, source_of

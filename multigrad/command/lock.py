@@ -28,7 +28,7 @@ from multigrad.command.options import FAILED, Progress, place_of_part
 from multigrad.errors import MultigradError, suggest
 from multigrad.graph.support.files import write_whole
 from multigrad.rules.registry import resolve
-from multigrad.rules.saving.files import from_dict
+from multigrad.rules.saving import from_dict
 
 # By the word before the colon, the prefix of the paths of a framework's functions.
 BEGINS = {

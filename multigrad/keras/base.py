@@ -14,7 +14,7 @@ import keras
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..rules.model.acting import refuse_misplaced
+from ..rules.model.lookup import refuse_misplaced
 from .compiled_steps import (
     BACKEND,
     HOST,

@@ -22,7 +22,7 @@ from ..functions.documents.rules import decode_shards
 from ..rules import schedule as schedules
 from ..rules.model.rule import Rule
 from ..rules.registry import compose, get, resolve, rules
-from ..rules.saving.files import from_dict
+from ..rules.saving import from_dict
 from ..rules.schedule import Schedule
 
 RuleData = Any  # None, a name, or one of the forms above

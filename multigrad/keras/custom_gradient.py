@@ -41,10 +41,9 @@ from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import find_lacking
-from ..rules.bridging import call_function
-from ..rules.bridging.functions import infer_kinds
-from ..rules.model.forwards_of_code import ForwardOfCode
-from ..rules.saving.files import from_dict
+from ..rules.bridging import call_function, infer_kinds
+from ..rules.model.activation_function import ForwardOfCode
+from ..rules.saving import from_dict
 from .base import HoldingLayer, list_leaves
 from .compiled_steps import BACKEND, opaque, refuse_xla
 

@@ -20,12 +20,11 @@ from ..graph.support.params import read_params as read_given
 from ..lowering.forwards import Forward
 from ..lowering.input_checks import check_float, find_lacking
 from ..lowering.names import ActivationName
+from ..rules.activation import Activation as AnyActivation
 from ..rules.bridging import call_activation
-from ..rules.context import RuleInForce
-from ..rules.in_force.activation import Activation as AnyActivation
-from ..rules.model.binding import bind_addressed
-from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
-from ..rules.model.rule import BoundRule, Rule
+from ..rules.model.activation_function import ForwardOfCode, as_forward
+from ..rules.model.rule import Rule
+from ..rules.model.rule_in_force import RuleInForce, bind_addressed
 from ..rules.registry import resolve
 from ..trace.active_rules import KeySource
 from ..trace.trace import NeedsConcrete
@@ -199,7 +198,7 @@ class Activation(HoldingLayer):
             return found
         return [weight for weight in found if not any(weight is number for number in numbers)]
 
-    def _is_same_code(self, then: BoundRule) -> bool:
+    def _is_same_code(self, then: RuleInForce) -> bool:
         """Return whether a rule differs from the layer's only in its Variables' values."""
         now = bound_rule_of(self._activation)
         if now is None or now.specialization.id != then.specialization.id:
@@ -277,7 +276,7 @@ class Activation(HoldingLayer):
         def draw_key() -> Tensor:
             return HOST.draws.fold_in(self._draw_words(subject), 0)
 
-        return RuleInForce(in_force.bound_rule, KeySource(generator=draw_key))
+        return in_force.with_draws(KeySource(generator=draw_key))
 
     def compute_output_spec(self, inputs: Any) -> Any:
         """Return the inputs' shape and dtype; of a function without a rule, what it gives.
@@ -401,7 +400,6 @@ def make_activation(
     return AnyActivation(forward, rule if found is whole else found, given), found, own
 
 
-def bound_rule_of(activation: AnyActivation) -> BoundRule | None:
+def bound_rule_of(activation: AnyActivation) -> RuleInForce | None:
     """Return an activation's own rule with its params; None if `use` decides."""
-    in_force = activation.own_in_force()
-    return None if in_force is None else in_force.bound_rule
+    return activation.own_in_force()

@@ -16,11 +16,10 @@ import numpy as np
 from ..backend.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from ..rules.context import normalize_key
-from ..rules.in_force.gradients import GradientRule
-from ..rules.model.acting import refuse_misplaced
-from ..rules.model.bare import apply_rule
+from ..rules.gradients import GradientRule
+from ..rules.model.lookup import refuse_misplaced, resolve
 from ..rules.model.rule import Rule
-from ..rules.registry import resolve
+from ..rules.model.rule_in_force import apply_rule
 from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import BACKEND, opaque, read_array, read_value
 from .config import describe_params, describe_rule, read_both

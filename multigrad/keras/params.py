@@ -18,7 +18,8 @@ import numpy as np
 
 from ..errors import MultigradError, RuleError, RuleTypeError, suggest
 from ..graph.support.params import as_number
-from ..rules.model.rule import BoundRule, Rule
+from ..rules.model.rule import Rule
+from ..rules.model.rule_in_force import RuleInForce
 from ..rules.schedule import Schedule
 from ..trace.moving_numbers import Moving, settle
 from .compiled_steps import BACKEND, HOST, assign_number, is_taken, read_array, read_value
@@ -98,7 +99,7 @@ class RuleParams(Mapping[str, Any]):
         settled: dict[str, Any],
         add_variable: AddVariable,
         schedules: Mapping[str, Moving] | None = None,
-        look_up: Callable[[], BoundRule | None] = lambda: None,
+        look_up: Callable[[], RuleInForce | None] = lambda: None,
     ) -> None:
         self._owner = owner
         self._look_up = look_up
@@ -234,7 +235,7 @@ class Params(RuleParams):
         layer: Any,
         given: Mapping[str, Any],
         rule: Rule | None,
-        bound_rule: BoundRule | None,
+        bound_rule: RuleInForce | None,
     ) -> None:
         super().__init__(
             layer.name, {}, {}, partial(add_variable, layer), look_up=lambda: bound_rule
@@ -281,7 +282,7 @@ class Params(RuleParams):
             return HOST.compiler.recall((id(self), "values"), values)
         return values
 
-    def assign(self, given: Mapping[str, Any], bound_rule: BoundRule) -> None:
+    def assign(self, given: Mapping[str, Any], bound_rule: RuleInForce) -> None:
         """Take new params, and set the Variables from the rule that is bound with them."""
         self.given = dict(given)
         values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))

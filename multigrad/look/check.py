@@ -15,7 +15,7 @@ from ..backend.discovery import load_backend
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs
-from ..rules.model.under import RuleUnder
+from ..rules.model.activation_function import RuleUnder
 from .subject import (
     SEED,
     Inputs,

@@ -27,10 +27,10 @@ from ..functions.recipes.operators import OPERATORS_FILE, read_operators
 from ..functions.recipes.record import NotCaptured
 from ..graph.support.files import write_whole
 from ..graph.support.trees import optree
-from ..rules.in_force.activation import Activation
-from ..rules.model.rule import read_number
-from ..rules.model.under import put_under
-from ..rules.saving.files import from_dict
+from ..rules.activation import Activation
+from ..rules.model.activation_function import put_under
+from ..rules.model.rule_in_force import read_number
+from ..rules.saving import from_dict
 from ..trace.moving_numbers import settle
 
 Tensor = Any

@@ -25,9 +25,8 @@ from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..models.override import is_model_of
-from ..rules.in_force.activation import Activation
-from ..rules.model.forwards_of_code import ForwardOfCode
-from ..rules.model.under import put_under
+from ..rules.activation import Activation
+from ..rules.model.activation_function import ForwardOfCode, put_under
 from .subject import Subject, subject_of
 
 Shape = tuple[int, ...]
@@ -248,14 +247,14 @@ def _function_of(obj: Any) -> tuple[Function, tuple[Any, ...]]:
         forward = inner.forward
         own = forward.function if isinstance(forward, ForwardOfCode) else put_under(None, forward)
         return own, ()
-    specialization = in_force.bound_rule.specialization
+    specialization = in_force.specialization
     # Native code may read its whole input, so that no cut is known.
     if specialization.rule.native is True:
         raise TraceError(
             f"rule {specialization.rule.name!r} runs as it is (native=True), so it may read its "
             "whole input, which is kept"
         )
-    return put_under(specialization, inner.forward), tuple(in_force.bound_rule.values)
+    return put_under(specialization, inner.forward), tuple(in_force.values)
 
 
 def _of_graphs(

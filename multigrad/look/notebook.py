@@ -23,12 +23,12 @@ from ..graph.support import html
 from ..lowering.function_graph import FunctionGraph
 from ..models.attribution.composites import Composite
 from ..models.handle import HEADER, Attachment
+from ..rules.activation import Activation
 from ..rules.estimators.declared import Estimator
-from ..rules.in_force.activation import Activation
-from ..rules.model.forwards_of_code import ForwardOfCode
+from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
 from ..rules.registry import RuleNames, get
-from ..rules.schedule.schedule import Schedule
+from ..rules.schedule import Schedule
 from ..trace.trace import NeedsConcrete
 from .check import CheckReport
 from .convert import BAD, Conversion
@@ -141,7 +141,7 @@ def draw_activation(activation: Activation) -> str:
 
 def under(activation: Activation) -> str:
     own, forward = activation.own_in_force(), activation.forward
-    backward = forward.derivative() if own is None else captured_graph(own.bound_rule)
+    backward = forward.derivative() if own is None else captured_graph(own)
     first = picture(forward.graph_for({}), "forward")
     note = "The rule that `use` puts in force acts in its place." if own is None else ""
     return html.beside(first, picture(backward, "backward")) + html.quiet(note)

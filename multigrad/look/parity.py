@@ -21,9 +21,9 @@ from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
+from ..rules.activation import Activation
 from ..rules.context import use
-from ..rules.in_force.activation import Activation
-from ..rules.model.under import put_under
+from ..rules.model.activation_function import put_under
 from ..trace.lookups import at_present
 from .subject import (
     Inputs,
@@ -207,7 +207,7 @@ def _keyed(subject: Subject) -> tuple[Any, AbstractContextManager[Any]]:
     in_force = act.in_force() if isinstance(act, Activation) else None
     if in_force is None:
         return act, nullcontext()
-    bound_rule = at_present(in_force).bound_rule
+    bound_rule = at_present(in_force)
     # The own rule moves into `use`, which takes a key.
     return Activation(act.forward), use(bound_rule.rule, bound_rule.params, key=KEY)
 

@@ -28,8 +28,8 @@ from ..graph.support.class_bases import cached_property
 from ..graph.support.params import read_shards
 from ..rules import estimators
 from ..rules.estimators.declared import Estimator
-from ..rules.model.names import near_names, plain
 from ..rules.model.rule import Rule
+from ..rules.model.rule_names import near_names, plain
 from ..rules.registry import get, rules
 from ..trace.derived.shards import over_shards
 

@@ -25,11 +25,10 @@ from ..lowering.forwards import Forward, find_forward
 from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..lowering.names import ActivationName
-from ..rules.in_force.activation import Activation
-from ..rules.model.binding import chain_of
-from ..rules.model.forwards_of_code import ForwardOfCode, as_forward
-from ..rules.model.rule import BoundRule, Rule, read_number
-from ..rules.model.under import RuleUnder
+from ..rules.activation import Activation
+from ..rules.model.activation_function import ForwardOfCode, RuleUnder, as_forward
+from ..rules.model.rule import Rule
+from ..rules.model.rule_in_force import RuleInForce, chain_of, read_number
 from ..rules.registry import resolve
 from ..trace.moving_numbers import Moving
 from ..trace.trace import NeedsConcrete
@@ -106,7 +105,7 @@ def _text_of(obj: Any, memory: bool) -> str:
                 is_rule=True,
             )
             return _with_memory(_both(function), function, memory)
-        return _chained(inner.rule) + _show(own.bound_rule, inner.forward, memory)
+        return _chained(inner.rule) + _show(own, inner.forward, memory)
     return _chained(inner) + _show(resolve(inner).bound_rule(), None, memory)
 
 
@@ -119,7 +118,7 @@ def _chained(given: Any) -> str:
     return f"{chain_of(rule)}\n\n" if rule.parts else ""
 
 
-def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
+def _show(bound_rule: RuleInForce, forward: Forward | None, memory: bool) -> str:
     rule = bound_rule.specialization.rule
     head = "" if forward is None else f"{format_graph(forward.graph())}\n\n"
     if rule.native is True:
@@ -138,7 +137,7 @@ def _show(bound_rule: BoundRule, forward: Forward | None, memory: bool) -> str:
     return _with_memory(f"{head}{format_graph(backward)}", function, memory)
 
 
-def captured_graph(bound_rule: BoundRule) -> Graph:
+def captured_graph(bound_rule: RuleInForce) -> Graph:
     """Return the graph of a rule; if it has several, the last one used."""
     rule = bound_rule.specialization.rule
     try:
@@ -318,7 +317,7 @@ def _parts_of(activation: Activation, forward: Any) -> tuple[Any, Forward]:
             f"{activation!r} has a forward of its own; leave out forward={forward!r}"
         )
     own = activation.own_in_force()
-    return None if own is None else own.bound_rule, activation.forward
+    return None if own is None else own, activation.forward
 
 
 def _eject(rule: Any, backend: Backend, forward: Any) -> str:
@@ -368,7 +367,7 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
     if rule is None:
         graphs, values = RuleUnder(None, row).graphs({}), None
     else:
-        bound_rule = rule if isinstance(rule, BoundRule) else resolve(rule).bound_rule()
+        bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
         values = _written(bound_rule)
         try:
             graphs = RuleUnder(bound_rule.specialization, row).graphs({})
@@ -380,7 +379,7 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
     return graphs, values
 
 
-def _written(bound_rule: BoundRule) -> dict[str, Any]:
+def _written(bound_rule: RuleInForce) -> dict[str, Any]:
     values = {}
     for name, value in zip(bound_rule.specialization.runtime, bound_rule.values, strict=True):
         subject = f"{bound_rule.specialization.subject}: param {name!r}"

@@ -46,12 +46,11 @@ from ..graph.support.class_bases import InNotebooks
 from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
-from ..rules.in_force.activation import Activation
-from ..rules.in_force.vjp import vjp_leaves
-from ..rules.model.forwards_of_code import ForwardOfCode
+from ..rules.activation import Activation
+from ..rules.model.activation_function import ForwardOfCode, RuleUnder
 from ..rules.model.rule import Rule
-from ..rules.model.under import RuleUnder
 from ..rules.registry import resolve
+from ..rules.vjp import vjp_leaves
 
 Array = Any
 Tensor = Any

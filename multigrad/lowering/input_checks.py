@@ -14,7 +14,6 @@ from ..backend.discovery import backend_of
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..graph.ir.graph import Graph, Location, every_node
 from ..graph.ir.types import FLOATS, T
-from ..graph.support.public_types import WrittenRule
 from ..trace.trace import dtype_name
 
 Tensor = Any
@@ -139,7 +138,7 @@ def gradient_shape_check(function: str, argument: str) -> Callable[[Tensor, Any]
 _float_dtypes: dict[Any, bool] = {}
 
 
-def check_float(x: Tensor, rule: WrittenRule) -> None:
+def check_float(x: Tensor, rule: Any) -> None:
     """Check that a rule can act on a tensor.
 
     Raises:
@@ -152,7 +151,7 @@ def check_float(x: Tensor, rule: WrittenRule) -> None:
         check_float_name(dtype_name(x.dtype), rule)
 
 
-def check_float_name(dtype: str, rule: WrittenRule) -> None:
+def check_float_name(dtype: str, rule: Any) -> None:
     if dtype not in FLOATS:
         is_complex = dtype.startswith("complex")
         parts = ", or apply the rule to the real and the imaginary part" if is_complex else ""
@@ -162,7 +161,7 @@ def check_float_name(dtype: str, rule: WrittenRule) -> None:
         )
 
 
-def say_where(rule: WrittenRule) -> str:
+def say_where(rule: Any) -> str:
     """Return where a rule is defined, as the end of an error; "" if it is made of others."""
     code = getattr(rule.function, "__code__", None)
     return f" (the rule: {Location(code.co_filename, code.co_firstlineno)})" if code else ""

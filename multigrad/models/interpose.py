@@ -19,8 +19,9 @@ from ..functions.calls.arguments import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function as AnyFunction
 from ..lowering.input_checks import shapes_agree
-from ..rules.model.names import epoch
-from ..rules.model.rule import Rule, resolve
+from ..rules.model.lookup import resolve
+from ..rules.model.rule import Rule
+from ..rules.model.rule_names import epoch
 from ..trace.moving_numbers import is_of_then
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule

@@ -29,13 +29,13 @@ from ..trace.active_rules import (
     EMPTY,
     ActiveRules,
     Counter,
-    RuleInForce,
     key_token,
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.acting import act_alone, apply_now, refuse_misplaced, rule_fused, rule_over, tokens_of
+from .model.lookup import act_alone, apply_now, refuse_misplaced, rule_fused, rule_over, tokens_of
 from .model.rule import Rule
+from .model.rule_in_force import RuleInForce
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -299,7 +299,7 @@ def current() -> ActiveRules:
     Examples:
         >>> from multigrad.context import current
         >>> with xg.use("triangular"):
-        ...     current().activations.bound_rule.specialization.rule
+        ...     current().activations.specialization.rule
         <Rule triangular(width=1.0)>
     """
     return CURRENT.get()

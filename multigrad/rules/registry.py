@@ -13,7 +13,9 @@ from ..functions.function import Function
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
 from ..lowering.forwards import Forward
-from .model.names import (
+from .model.lookup import as_rule, resolve
+from .model.rule import Rule
+from .model.rule_names import (
     KEPT,
     LIBRARY,
     RULES,
@@ -25,8 +27,7 @@ from .model.names import (
     renaming,
     unknown,
 )
-from .model.names import get as find
-from .model.rule import Rule, as_rule, resolve
+from .model.rule_names import get as find
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 

@@ -17,7 +17,6 @@ from ..errors import RuleValueError
 from ..graph.random import REPLAYED, key_from_int
 from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import SERIALS, make_lock
-from .moving_numbers import Moving
 
 # --- where random draws come from: a key with a counter of calls, or a generator ----------------
 
@@ -170,81 +169,8 @@ def normalize_key(key: Any) -> Any:
 # --- rules ---------------------------------------------------------------------------------------
 
 
-# A `BoundRule` and a `Specialization` of rules/model/specialization.py. Rooms below `rules` hold
-# them, and read their token and values, and whether they draw.
-BoundRule = Any
-Specialization = Any
-
-
-class RuleInForce:
-    """A rule in force: it with its params, and where its random draws come from; never changed.
-
-    Examples:
-        >>> from multigrad.context import apply_now
-        >>> isinstance(apply_now("triangular", None), xg.context.RuleInForce)
-        True
-
-    Attributes:
-        token: equal for equal meaning.
-        specialization: the rule with its static params.
-        values: the run-time params, in the order of `specialization.runtime`.
-        has_tensors: whether a param is a tensor, which may change in place, or a schedule.
-        moves: whether one is a schedule: `lookups.at_present` returns its current value.
-        present: the rule with what stood for them last.
-    """
-
-    __slots__ = (
-        "__weakref__", "_bound_rule", "draws", "has_tensors", "moves", "present", "specialization",
-        "token", "values",
-    )  # fmt: skip
-
-    def __init__(self, bound_rule: BoundRule, draws: KeySource) -> None:
-        self._bound_rule, self.draws = bound_rule, draws
-        self.specialization: Specialization = bound_rule.specialization
-        self.values: tuple[Any, ...] = bound_rule.values
-        own = bound_rule.token
-        self.token: str = own if draws.key is None else own + key_token(draws)
-        self.has_tensors = self.moves = False
-        self.present: RuleInForce | None = None
-        for value in self.values:
-            if type(value) is not float:
-                self.has_tensors = True
-                if isinstance(value, Moving):
-                    self.moves = True
-                    value.hold(self)
-
-    def with_values(self, values: tuple[Any, ...], token: str) -> RuleInForce:
-        return RuleInForce(self.specialization.bind(values, token), self.draws)
-
-    def with_numbers(self, values: tuple[float, ...], token: str) -> RuleInForce:
-        """Return this rule, in force without a key, with other floats, which have been checked.
-
-        Each new number of `use` comes here, so `__init__` is bypassed.
-        """
-        new = RuleInForce.__new__(RuleInForce)
-        new.specialization, new.draws = self.specialization, self.draws
-        new.values, new.token = values, token
-        new.has_tensors = new.moves = False
-        new.present = new._bound_rule = None
-        return new
-
-    @property
-    def bound_rule(self) -> BoundRule:
-        """The rule with its params, made on demand: a number that is met once needs none."""
-        found = self._bound_rule
-        if found is None:
-            found = self._bound_rule = self.specialization.bind(self.values, self.token)
-        return found
-
-    @property
-    def key(self) -> Any:
-        """Two uint32, or a backend's own key object; None: draws are the framework's own."""
-        return self.draws.key
-
-    @property
-    def counter(self) -> Any:
-        """A Counter if there is a key."""
-        return self.draws.counter
+# Of rules/model/rule_in_force.py: a rule with its params and draws, which rooms below `rules` hold.
+RuleInForce = Any
 
 
 @dataclass(slots=True, eq=False)

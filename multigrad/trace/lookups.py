@@ -124,7 +124,7 @@ def look_up(fact: str) -> Any:
     in_force = CURRENT.get().activations
     # A graph is the same for every key; it depends only on whether there is one.
     keyed = "@" if in_force is not None and in_force.counter is not None else ""
-    meaning = "" if in_force is None else in_force.bound_rule.token + keyed + numbers_of(in_force)
+    meaning = "" if in_force is None else in_force.own_token + keyed + numbers_of(in_force)
     note({fact: meaning})
     tell_read()
     return meaning
@@ -297,7 +297,7 @@ def at_present(in_force: RuleInForce, backend: Backend | None = None) -> RuleInF
     # Traced numbers get a token that never recurs: no later trace may reuse what this one makes.
     fixed = all(type(value) is float for value in moved)
     word = ",".join(map(repr, moved)) if fixed else f"<traced {next(SERIALS)}>"
-    applied = in_force.with_values(values, f"{in_force.bound_rule.token}[{word}]")
+    applied = in_force.with_values(values, f"{in_force.own_token}[{word}]")
     if fixed:
         in_force.present = applied
     return applied

@@ -243,7 +243,7 @@ def describe(rules: ActiveRules | RuleInForce | None) -> str:
         each = {"activations": acts, "params": pars}.items() if acts is not pars else ()
         scoped = [f"{describe(rule)} for {scope}" for scope, rule in each if rule is not None]
         return " and ".join(scoped) or describe(acts)
-    rule, params = rules.bound_rule.rule, sorted(rules.bound_rule.params.items())
+    rule, params = rules.rule, sorted(rules.params.items())
     values = ", ".join(f"{name}={_value(value)}" for name, value in params)
     words = f"{rule._words}{values and f'({values})'}"
     if rules.key is not None:

@@ -13,7 +13,7 @@ import pytest
 import multigrad as xg
 from multigrad.functions.custom_gradient import function
 from multigrad.functions.importers import from_tf_custom_gradient
-from multigrad.rules.in_force.vjp import vjp
+from multigrad.rules.vjp import vjp
 
 from ..conftest import NumpyBackend
 from ..written.functions_in_tensorflow import CASES, written

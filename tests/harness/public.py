@@ -59,7 +59,7 @@ CLASSES = {
     "multigrad.backend.discovery.BackendStatus": "objects.md",
     "multigrad.models.attribution.relevance.Relevance": "objects.md",
     "multigrad.models.attribution.composites.Composite": "attribution.md",
-    "multigrad.rules.schedule.schedule.Schedule": "schedule.md",
+    "multigrad.rules.schedule.Schedule": "schedule.md",
 }
 # Methods that other rooms of multigrad call, and nobody else.
 INNER = {

@@ -32,7 +32,7 @@ INSIDE = {
         "", "user_code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",
     ),
     "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
-    "rules": ("schedule", "model", "", "in_force", "estimators", "library", "saving", "bridging"),
+    "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
     "look": ("", "plotting"),
     "audit": ("", "lock", "vectors"),

@@ -37,7 +37,7 @@ def look_at_modules(model: Any) -> Any:
 
 
 def look_at_names(_: Any) -> Any:
-    from multigrad.rules.model.names import RULES
+    from multigrad.rules.model.rule_names import RULES
     from multigrad.trace.lookups import NUMBERS
 
     return {name: (id(rule), NUMBERS.get(name)) for name, rule in RULES.items()}

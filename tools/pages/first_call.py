@@ -23,7 +23,7 @@ sentence of its docstring. [Architecture](architecture.md) follows the same call
 A second call enters only {}.
 """
 PARTS = {  # by the file that begins each
-    "rules/in_force/activation.py": "The rule in force, and its Function",
+    "rules/activation.py": "The rule in force, and its Function",
     "functions/function.py": "The call of the Function",
     "lowering/forwards.py": "The graph of the activation",
     "capture/copies/capture.py": "Capture of the rule",

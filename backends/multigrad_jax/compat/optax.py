@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from multigrad.compat.optax import RuleState
 from multigrad.errors import BackendNotFound, RuleError
 from multigrad.rules.context import CURRENT, RuleInForce
-from multigrad.rules.in_force.gradients import GradientRule, fold_step
-from multigrad.rules.model import bare
-from multigrad.rules.model.acting import refuse_misplaced
+from multigrad.rules.gradients import GradientRule, fold_step
+from multigrad.rules.model.lookup import refuse_misplaced
 from multigrad.rules.model.rule import Rule
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
@@ -92,7 +91,7 @@ def apply_rule(
                 compile.on_read(leaf, None, "params")
             if in_force is None:
                 return leaf
-            return bare.apply_rule(in_force, None, leaf, None)
+            return apply_rule(in_force, None, leaf, None)
 
         counted = optax.safe_increment(state.count)
         return jax.tree.map(apply, updates), RuleState(counted, state.key)
@@ -124,7 +123,7 @@ def _follow_rules(state: RuleState) -> RuleInForce | None:
     # a key of the transformation's own takes precedence over the one given to `use`
     if active is None or state.key is None:
         return active
-    return RuleInForce(active.bound_rule, KeySource(fold_step(state.key, state.count), Counter()))
+    return active.with_draws(KeySource(fold_step(state.key, state.count), Counter()))
 
 
 def _import_optax() -> Any:

@@ -26,8 +26,8 @@ from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError
 from multigrad.graph.support.threads import SERIALS, make_lock
+from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
 from multigrad.trace.moving_numbers import Moving, NumberRead
 

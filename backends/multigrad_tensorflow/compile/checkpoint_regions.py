@@ -27,8 +27,8 @@ from multigrad.backend import Reader
 from multigrad.backend.compiler_events import enter_rules, leave_rules
 from multigrad.errors import GradientError
 from multigrad.graph.support.class_bases import dataclass
+from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.moving_numbers import Moving, Noted
 
 Tensor: TypeAlias = Any

@@ -27,8 +27,8 @@ from tensorflow.python.saved_model import save_context
 from multigrad.backend import compilers
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import StaleTraceError, TraceError
+from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.lookups import Lookup
 from multigrad.trace.moving_numbers import Moving, NumberRead
 

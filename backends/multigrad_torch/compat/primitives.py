@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.errors import RuleError
-from multigrad.rules.in_force.activation import Activation
+from multigrad.rules.activation import Activation
 from multigrad.trace.moving_numbers import settle
 
 Tensor: TypeAlias = torch.Tensor
@@ -147,5 +147,5 @@ def find_primitive(activation: Activation) -> tuple[Callable[..., Tensor], dict[
         raise RuleError(
             f"activation {activation.forward.name!r} gives no spikes, so it has no other mode"
         )
-    params = own.bound_rule.params
+    params = own.params
     return PRIMITIVES[name], {name: settle(value) for name, value in params.items()}

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from multigrad.rules.in_force.activation import Activation, activation
+from multigrad.rules.activation import Activation, activation
 from multigrad.rules.registry import get
 
 Tensor: TypeAlias = torch.Tensor

@@ -30,9 +30,9 @@ from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import lower_graphs
+from multigrad.rules.activation import Activation, plain
 from multigrad.rules.context import RuleInForce
-from multigrad.rules.in_force.activation import Activation, plain
-from multigrad.rules.model.under import forward_on, put_under
+from multigrad.rules.model.activation_function import forward_on, put_under
 from multigrad.trace.active_rules import KeySource
 from multigrad.trace.assertions import AUTOCAST
 from multigrad.trace.lookups import Telling, is_read

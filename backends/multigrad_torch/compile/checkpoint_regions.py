@@ -19,8 +19,8 @@ from torch.utils.checkpoint import CheckpointFunction
 
 from multigrad.backend import Reader
 from multigrad.backend.compiler_events import enter_rules, leave_rules, show_tensors
+from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.rules.in_force.activation import Activation
 from multigrad.trace.moving_numbers import Noted
 
 from ..kernels import random

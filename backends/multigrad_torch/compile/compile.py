@@ -23,9 +23,9 @@ from multigrad.backend.values import key_for
 from multigrad.functions.function import Function, by_identifier
 from multigrad.functions.recipes.record import NotCaptured
 from multigrad.graph.support.trees import optree
+from multigrad.rules.activation import Activation, by_key
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
-from multigrad.rules.in_force.activation import Activation, by_key
-from multigrad.rules.model.forwards_of_code import forward_by_key
+from multigrad.rules.model.activation_function import forward_by_key
 from multigrad.trace.active_rules import KeySource
 from multigrad.trace.assertions import MISSING, TWICE
 from multigrad.trace.lookups import all_at_present
@@ -462,7 +462,7 @@ def hide(in_force: RuleInForce | None) -> HiddenRule:
         if in_force.counter is not None:
             key = key_for(load_backend("torch"), in_force.key)
             words, start, keyed = random.key_words(key), in_force.counter.count, "@"
-        token = exact = f"{JIT}{in_force.bound_rule.token}{keyed}"
+        token = exact = f"{JIT}{in_force.own_token}{keyed}"
         if not has_static_numbers(in_force):
             numbers = in_force.values
             token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
@@ -483,7 +483,7 @@ def mirroring(active: ActiveRules, hidden: HiddenRule) -> Iterator[None]:
         if in_force is not None and in_force.counter is not None:
             # Eager code after a graph break continues the count of compiled code.
             counter = SharedCounter(in_force.counter.count, applied)
-            inner = RuleInForce(in_force.bound_rule, KeySource(in_force.key, counter))
+            inner = in_force.with_draws(KeySource(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
         MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
         MIRROR.hidden, MIRROR.applied = hidden.tensors, applied

@@ -12,7 +12,7 @@ from torch.autograd import Variable
 
 from multigrad.errors import GradientError
 from multigrad.rules.context import RuleInForce
-from multigrad.rules.model.bare import apply_rule
+from multigrad.rules.model.rule_in_force import apply_rule
 
 Tensor: TypeAlias = Any
 
@@ -42,7 +42,7 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
 
 def draws(in_force: RuleInForce) -> bool:
     """Return whether a rule is random, as far as its captured graph tells."""
-    graph, _ = in_force.bound_rule.likely_graph(False)
+    graph, _ = in_force.likely_graph(False)
     return graph is not None and graph.input("key") is not None
 
 

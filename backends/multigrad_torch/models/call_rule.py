@@ -19,8 +19,8 @@ from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_
 from multigrad.models.attribution.layers import merge_batch_norm
 from multigrad.models.handle import named
 from multigrad.models.interpose import RuleOver, check_fit
-from multigrad.rules.in_force.activation import Activation
-from multigrad.rules.model.rule import resolve
+from multigrad.rules.activation import Activation
+from multigrad.rules.model.lookup import resolve
 
 from .. import dynamo
 from ..compile.checkpoint_regions import is_first_without_gradients, top_hooks

@@ -20,14 +20,15 @@ from ...functions.function import Function
 from ...graph.ops.properties import OP_SET
 from ...rules.model.rule import Rule
 from ...rules.registry import resolve
-from ...rules.saving.evidence import (
+from ...rules.saving import (
     conventions_of,
     decode,
+    from_dict,
     make_evidence,
     read_evidence,
+    read_file,
     run_vector,
 )
-from ...rules.saving.files import from_dict, read_file
 from .lockfile import LockFile
 from .probes import Answer, Outcome, Probe
 

@@ -25,7 +25,6 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...graph.random import REPLAYED
 from ...graph.support.class_bases import dataclass
-from ...graph.support.public_types import WrittenRule
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
@@ -53,6 +52,8 @@ from .run import (
 )
 from .samples import InputSlot, Sample, is_float
 from .step_limit import Stoppable, may_act
+
+Rule = Any  # of the room `rules`, which imports this one
 
 Array = Any
 
@@ -267,8 +268,8 @@ class RuleUnderProof:
         is_again: see `Attempt`.
     """
 
-    rule: WrittenRule
-    open: Callable[[Mapping[str, Any]], tuple[WrittenRule, dict[str, Any]]]
+    rule: Rule
+    open: Callable[[Mapping[str, Any]], tuple[Rule, dict[str, Any]]]
     graph: Graph
     has_tin: bool
     runtime: tuple[str, ...]
@@ -317,7 +318,7 @@ def prove_rule(
     return prove(attempt, is_call=is_call)
 
 
-def _leaves(rule: WrittenRule) -> Iterator[WrittenRule]:
+def _leaves(rule: Rule) -> Iterator[Rule]:
     # Compositions have no function of their own: only their parts are yielded.
     if rule.function is not None:
         yield rule
@@ -420,7 +421,7 @@ def _run(
 
 
 def _apply(
-    rule: WrittenRule,
+    rule: Rule,
     grad_out: Array,
     tin: Array | None,
     params: Mapping[str, Any],

@@ -14,12 +14,11 @@ import numpy as np
 from ...capture.user_code.signature import unknown_param
 from ...errors import MultigradError, RuleTypeError, RuleValueError
 from ...functions.function import Function
-from ...rules.in_force.activation import Activation
-from ...rules.in_force.vjp import vjp
-from ...rules.model.forwards_of_code import as_forward
+from ...rules.activation import Activation
+from ...rules.model.activation_function import as_forward, put_under
 from ...rules.model.rule import Rule
-from ...rules.model.under import put_under
 from ...rules.registry import resolve
+from ...rules.vjp import vjp
 from .picture import (
     DRAWS,
     MOST_CURVES,

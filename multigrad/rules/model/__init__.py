@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING
 from ...graph.support.lazy_modules import later
 
 if TYPE_CHECKING:
-    from .acting import apply_now as apply_now
-    from .acting import refuse_misplaced as refuse_misplaced
-    from .acting import rule_fused as rule_fused
-    from .acting import rule_over as rule_over
-    from .forwards_of_code import ForwardOfCode as ForwardOfCode
-    from .forwards_of_code import as_forward as as_forward
-    from .specialization import read_number as read_number
-    from .under import forward_on as forward_on
-    from .under import put_under as put_under
-    from .under import record_under as record_under
+    from .activation_function import ForwardOfCode as ForwardOfCode
+    from .activation_function import as_forward as as_forward
+    from .activation_function import forward_on as forward_on
+    from .activation_function import put_under as put_under
+    from .activation_function import record_under as record_under
+    from .lookup import apply_now as apply_now
+    from .lookup import refuse_misplaced as refuse_misplaced
+    from .lookup import rule_fused as rule_fused
+    from .lookup import rule_over as rule_over
+    from .rule_in_force import read_number as read_number
 else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "acting": ("apply_now", "refuse_misplaced", "rule_fused", "rule_over"),
-            "forwards_of_code": ("ForwardOfCode", "as_forward"),
-            "specialization": ("read_number",),
-            "under": ("forward_on", "put_under", "record_under"),
+            "activation_function": (
+                "ForwardOfCode", "as_forward", "forward_on", "put_under", "record_under",
+            ),
+            "lookup": ("apply_now", "refuse_misplaced", "rule_fused", "rule_over"),
+            "rule_in_force": ("read_number",),
         },
-    )
+    )  # fmt: skip

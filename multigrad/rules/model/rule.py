@@ -1,23 +1,20 @@
 """`Rule`: a Python function (or a chain of rules), its parameters, and what can be done with it.
 
-Three objects, from the author's to the machine's: a `Rule` is what people hold; a `Specialization`
-is a rule with its static params fixed, and owns graphs and lowered code; a `BoundRule` is one with
-values for its run-time params.
+Three objects, from the author's to the machine's: a `Rule` is what people hold; a `RuleInForce` is
+one with values for its params; a `Specialization` is a rule with its static params fixed, and owns
+graphs and lowered code.
 """
 
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...capture.copies import capture as capturing
 from ...capture.user_code.signature import (
     Signature,
-    called_method,
     check_value,
-    name_of,
     read_signature,
     unknown_param,
 )
@@ -37,23 +34,19 @@ from ...graph.support.params import (
 )
 from ...lowering.function_graph import read_way
 from ...lowering.names import ActivationName
-from ...trace.active_rules import FREE, RuleInForce, keyed
+from ...trace.active_rules import FREE, keyed
 from ...trace.derived.calls import replay
-from ...trace.identity import function_key
 from ...trace.lookups import now
 from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
-from . import names
-from .bare import apply_rule
-from .binding import bind_addressed, make_bound_rule, words_of
-from .forwards_of_code import as_forward
-from .specialization import BoundRule, Specialization, read_number
-from .under import put_under
+from . import rule_names
+from .activation_function import as_forward, put_under
+from .rule_code import Specialization
+from .rule_in_force import RuleInForce, apply_rule, bind, bind_addressed, words_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["BoundRule", "Rule", "Specialization", "as_rule", "read_number", "resolve"]
 Tensor = Any
 T = TypeVar("T")
 ATTRIBUTES = (
@@ -201,7 +194,7 @@ class Rule(InNotebooks):
             part._check_ranges({**part.signature.select(values), **part.bound}, whole=whole)
 
     def _resolved_parts(self) -> tuple[Self, ...]:
-        return tuple(names.get(part) for part in self.parts)
+        return tuple(rule_names.get(part) for part in self.parts)
 
     def with_params(self, /, **params: Any) -> Self:
         """Return this rule with some params bound, which can no longer be set from outside.
@@ -385,7 +378,7 @@ class Rule(InNotebooks):
 
     factor.__dict__.update(autograph_info__={})  # AutoGraph does not look at a method's class
 
-    def bound_rule(self, params: Mapping[str, Any] | None = None) -> BoundRule:
+    def bound_rule(self, params: Mapping[str, Any] | None = None) -> RuleInForce:
         """Return this rule with values for its params, checked.
 
         Examples:
@@ -396,7 +389,7 @@ class Rule(InNotebooks):
             RuleTypeError: an unknown param, a missing one or a wrong kind of value.
             RuleValueError: a value is out of its range.
         """
-        return make_bound_rule(self, params)
+        return bind(self, params)
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
         # Schedules among the values are read now.
@@ -455,8 +448,8 @@ class Rule(InNotebooks):
             return self._run(grad_out.trace, grad_out, tin, params)
         # A rule may have a param of this name.
         key = None if self.signature.takes("key") else params.pop("key", None)
-        in_force = RuleInForce(self.bound_rule(params), FREE if key is None else keyed(key))
-        return apply_rule(in_force, ctx, grad_out, tin)
+        draws = FREE if key is None else keyed(key)
+        return apply_rule(bind(self, params, draws), ctx, grad_out, tin)
 
     def to_dict(self) -> dict[str, Any]:
         """Return this rule as plain data, which `xg.from_dict` reads and `xg.save` writes as JSON.
@@ -474,7 +467,7 @@ class Rule(InNotebooks):
 
     def __reduce__(self) -> Any:
         # A registered rule pickles by name, so that functions made by a decorator pickle too.
-        known = names.RULES.get(self.name)
+        known = rule_names.RULES.get(self.name)
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
@@ -528,52 +521,8 @@ def _by_name(
     fused: Fused = "auto",
     residuals: str = "auto",
 ) -> Rule:
-    rule = names.get(name)
+    rule = rule_names.get(name)
     rule = rule.with_params(**bound) if bound else rule
     rule = rule if shards is None else rule.copy(shards=shards)
     rule = rule if fused == "auto" else rule.copy(fused=fused)
     return rule if residuals == "auto" else rule.keeping(residuals)
-
-
-# A rule lives as long as someone holds it; what was made of it, as long as the functions it is made
-# of (`code_of`).
-_wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
-
-
-def as_rule(
-    function: Any,
-    name: str | None = None,
-    native: bool | None = None,
-    first_order: bool = False,
-    library: str = "",
-) -> Rule:
-    """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
-    if isinstance(function, Rule):
-        return function.copy(
-            name=name or function.name,
-            native=function.native if native is None else native,
-            first_order=function.first_order or first_order,
-            library=library or function.library,
-        )
-    own_name, function = name_of(function), called_method(function)
-    if name is not None:
-        return Rule(
-            name=name, function=function, native=native, first_order=first_order, library=library
-        )
-    key = function_key(function)
-    known = _wrapped.get(key)
-    if known is None:
-        known = _wrapped.setdefault(key, Rule(name=own_name, function=function))
-    return known
-
-
-def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
-    """Return the Rule for which a name, a Rule or a plain function currently stands.
-
-    Examples:
-        >>> from multigrad.registry import resolve
-        >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
-        {}
-    """
-    found = names.get(rule)
-    return found if isinstance(found, Rule) else as_rule(found)

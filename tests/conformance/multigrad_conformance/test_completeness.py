@@ -104,7 +104,7 @@ def test_layer_without_a_rule_refuses_a_dtype_for_which_its_op_is_lacking(
     native = load_backend(backend.name)
     reasons = {"float16": "no CPU kernel"}
     monkeypatch.setitem(native.kernels.unsupported, ops.SOFTPLUS, reasons)  # type: ignore[arg-type]
-    monkeypatch.setattr(import_module("multigrad.rules.in_force.activation"), "_lacking", {})
+    monkeypatch.setattr(import_module("multigrad.rules.activation"), "_lacking", {})
     act = xg.activation("Softplus")
     message = (
         rf"activation 'Softplus' uses softplus, which {backend.name} lacks for float16: no CPU"

@@ -15,7 +15,7 @@ from multigrad.backend.discovery import backend_of
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.lowering.forwards import find_forward
 from multigrad.lowering.lower import lower_graphs
-from multigrad.rules.model.under import RuleUnder
+from multigrad.rules.model.activation_function import RuleUnder
 from multigrad.rules.registry import resolve
 from multigrad.testing.oracles import DTYPES, FLOAT32, LIBRARY, spread
 

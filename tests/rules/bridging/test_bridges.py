@@ -21,8 +21,7 @@ from multigrad.backend.values import borrow, lend
 from multigrad.errors import BackendNotFound, GradientError, MultigradError, NativeRuleWarning
 from multigrad.functions.recipes.examples import capture_example
 from multigrad.lowering.forwards import find_forward
-from multigrad.rules.bridging import call_activation
-from multigrad.rules.bridging.functions import find_plain_functions, make_foreign
+from multigrad.rules.bridging import call_activation, find_plain_functions, make_foreign
 
 from ...conftest import BACKENDS
 from ...written.hosts_and_guests import both_modes, every_host, every_pair, pull
@@ -307,7 +306,7 @@ def test_captured_code_writes_to_nothing_of_the_host(host: str, guest: str, rule
     lent = [lend(load_backend(host), each) for each in (x, cotangent)]
     assert application is not None
     function = xg.get(rule).under(act.forward.name)
-    leaves = (x, *application.bound_rule.values)
+    leaves = (x, *application.values)
     variant = capture_example(function, *leaves)
     plain_functions = find_plain_functions(function, variant, load_backend(guest))
     foreign = make_foreign(function, variant, plain_functions, load_backend(guest), leaves)

@@ -1,4 +1,4 @@
-"""`Specialization`: a rule with its static params fixed, and its graphs; `BoundRule`: values."""
+"""The captured code of a rule: `RuleCode`, which equal rules share, and its `Specialization`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ...backend.discovery import backend_of
-from ...backend.values import concrete_number
 from ...capture.copies import capture as capturing
 from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
 from ...functions.proof.compare import is_asked
 from ...functions.proof.functions import RuleUnderProof, prove_rule
 from ...functions.proof.samples import called_dtype
 from ...graph.ir.graph import Graph
-from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Range
-from ...graph.support.public_types import WrittenRule
 from ...graph.support.threads import SERIALS, build_once
 from ...lowering.input_checks import shape_check
 from ...trace.derived.shards import over_shards
 from ...trace.identity import Same, items_key
 from ...trace.lookups import Meanings, look_up, note, reading
-from ...trace.moving_numbers import settle
 from ...trace.ranks import name_rank
 from ...trace.trace import NeedsConcrete, Trace
 
@@ -152,8 +148,8 @@ def _forget(identity: int, _: Any) -> None:
 
 
 Tensor = Any
+Rule = Any  # of rule.py, which imports this module
 MOST_GRAPHS = 256
-LIKELY = {"dtype": "float32", "ndim": 2, "shape": (2, 3)}  # an input as good as any
 # Functions whose fallback has been warned about.
 _given_up: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
@@ -168,7 +164,7 @@ class Specialization:
     """A rule with its static params fixed, and what has been made of it.
 
     Attributes:
-        runtime: names of the run-time params, in the order of a BoundRule's values.
+        runtime: names of the run-time params, in the order of the values of a rule in force.
         hidden: those of them that parts of a composed rule have bound, so that no caller sets them.
         facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
         in_range: the numbers that were found to be in their ranges last.
@@ -177,7 +173,7 @@ class Specialization:
 
     def __init__(
         self,
-        rule: WrittenRule,
+        rule: Rule,
         runtime: tuple[str, ...],
         static: Mapping[str, Any],
         hidden: frozenset[str],
@@ -307,10 +303,6 @@ class Specialization:
             rule._check_ranges(given, whole=bool(rule.parts))
         self.in_range = values
 
-    def bind(self, values: tuple[Any, ...], token: str) -> BoundRule:
-        """Return the BoundRule of values that have been checked."""
-        return BoundRule(self, values, token)
-
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
         """Return all params with their values, without those that parts have bound."""
         return self.open(self._given(values))[1]
@@ -318,7 +310,7 @@ class Specialization:
     def _given(self, values: tuple[Any, ...]) -> dict[str, Any]:
         return {**self.static, **dict(zip(self.runtime, values, strict=True))}
 
-    def open(self, params: Mapping[str, Any]) -> tuple[WrittenRule, dict[str, Any]]:
+    def open(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
         """Return the rule with what its parts have bound, and the other params."""
         given = {name: value for name, value in params.items() if name not in self.hidden}
         return (_fill(self.rule, params) if self.hidden else self.rule), given
@@ -391,64 +383,6 @@ class Specialization:
         )
 
 
-@dataclass(slots=True, eq=False)
-class BoundRule:
-    """A specialization with values for its run-time params; `token` is equal for equal meaning.
-
-    Not frozen, which would cost each new number half a microsecond, but never changed.
-    """
-
-    specialization: Specialization
-    values: tuple[Any, ...]
-    token: str
-
-    @property
-    def params(self) -> dict[str, Any]:
-        return self.specialization.params(self.values)
-
-    @property
-    def rule(self) -> WrittenRule:
-        return self.specialization.open(self._given())[0]
-
-    def _given(self) -> dict[str, Any]:
-        return self.specialization._given(self.values)
-
-    def graph(self) -> Graph:
-        """Return the rule's graph with the params' own values where the rule branches on them."""
-        facts: dict[str, Any] = {}
-        while True:
-            try:
-                return self.specialization.graph(True, facts)
-            except NeedsConcrete as need:
-                names = [fact.removeprefix("param:") for fact in need.facts]
-                given = self._given()
-                if not given.keys() >= set(names):
-                    raise
-                facts.update({f"param:{name}": settle(given[name]) for name in names})
-
-    def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
-        """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
-        facts: dict[str, Any] = {}
-        known = {**LIKELY, **{f"param:{name}": value for name, value in self._given().items()}}
-        while True:
-            try:
-                return self.specialization.graph(has_tin, facts), facts
-            except NeedsConcrete as need:
-                for fact in need.facts:
-                    facts[fact] = read_number(known[fact])
-                    if facts[fact] is None:  # known at run time only: the application says so
-                        return None, facts
-            except TraceError:  # it runs as it is, on the numbers that it expects
-                return None, facts
-
-    def tensor_params(self) -> tuple[str, ...]:
-        """Return the run-time params that may be tensors: no Python code looks at them."""
-        graph, facts = self.likely_graph(True)
-        if graph is None:
-            return ()
-        return tuple(name for name in self.specialization.runtime if f"param:{name}" not in facts)
-
-
 def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
     owner = backend_of(like)
     if not isinstance(grad_in, owner.tensors.types):
@@ -467,16 +401,6 @@ def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
     return grad_in
 
 
-def _fill(rule: WrittenRule, given: Mapping[str, Any]) -> WrittenRule:
+def _fill(rule: Rule, given: Mapping[str, Any]) -> Rule:
     bound = {k: given[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
     return rule.copy(bound=bound, parts=tuple(_fill(part, given) for part in rule.parts))
-
-
-def read_number(value: Any) -> Any:
-    """Return the number in a 0-d tensor, None if it is known at run time only.
-
-    Of a moving number, return the one that stands for it outside applications; else the value.
-    """
-    if not hasattr(value, "dtype"):
-        return settle(value)
-    return concrete_number(value)

@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from ...backend.compiler_events import enter_rules, leave_rules
-from ...backend.contract import Backend
-from ...backend.discovery import load_backend
-from ...functions.function import Function
-from ...trace.lookups import MOST_HELD, Met, all_at_present, read, revealing
-from ...trace.moving_numbers import Moving
-from .. import registry
-from ..context import CURRENT, ActiveRules
+from ..backend.compiler_events import enter_rules, leave_rules
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
+from ..functions.function import Function
+from ..trace.lookups import MOST_HELD, Met, all_at_present, read, revealing
+from ..trace.moving_numbers import Moving
+from . import registry
 from .activation import Activation
+from .context import CURRENT, ActiveRules
 from .jit import Cut, Hidden, advance, call_cut, count_applied, fixed, hide, reveal
 
 __all__ = [

@@ -13,22 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backend.contract import Backend
-from ...backend.discovery import load_backend
-from ...backend.guest import Kind, kind_of
-from ...capture.user_code.signature import name_of
-from ...errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
-from ...functions.calls.arguments import Layout, replace_at, signature_of
-from ...functions.calls.decision import tensors_among
-from ...functions.calls.gradients import match_gradients
-from ...functions.calls.recipe import Recipe, Recorded, Variant
-from ...functions.custom_gradient import refuse_class, refuse_rule
-from ...functions.function import Function
-from ...functions.recipes.record import NotCaptured
-from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.support.trees import optree
-from .functions import GuestFunction, cross
+from ..backend.contract import Backend
+from ..backend.discovery import load_backend
+from ..backend.guest import Kind, kind_of
+from ..capture.user_code.signature import name_of
+from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
+from ..functions.calls.arguments import Layout, replace_at, signature_of
+from ..functions.calls.decision import tensors_among
+from ..functions.calls.gradients import match_gradients
+from ..functions.calls.recipe import Recipe, Recorded, Variant
+from ..functions.custom_gradient import refuse_class, refuse_rule
+from ..functions.function import Function
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.support.trees import optree
+from .bridging import GuestFunction, cross
 
 Array = Any
 ONE = optree.tree_structure(0, none_is_leaf=True)

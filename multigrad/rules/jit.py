@@ -12,17 +12,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, overload
 
-from ...backend.contract import Backend
-from ...backend.discovery import backend_of, load_backend
-from ...errors import BackendNotFound, MultigradError
-from ...graph.support.class_bases import dataclass
-from ...graph.support.public_types import P, R
-from ...graph.support.threads import SERIALS
-from ...trace.active_rules import FREE, Counter, KeySource
-from ...trace.moving_numbers import Moving
-from ..context import ActiveRules, RuleInForce
-from ..model.binding import value_token
-from ..model.specialization import BoundRule
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of, load_backend
+from ..errors import BackendNotFound, MultigradError
+from ..graph.support.class_bases import dataclass
+from ..graph.support.public_types import P, R
+from ..graph.support.threads import SERIALS
+from ..trace.active_rules import FREE, Counter, KeySource
+from ..trace.moving_numbers import Moving
+from .context import ActiveRules, RuleInForce
+from .model.rule_in_force import value_token
 
 
 class JitDecorator(Protocol):
@@ -226,10 +225,10 @@ def _reveal(
     values = iter(hidden.values)
     pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
     merged = tuple(value if name in looked_at else next(values) for name, value in pairs)
-    bound_rule = BoundRule(in_force.specialization, merged, f"<traced {next(SERIALS)}>")
-    if in_force.counter is None:
-        return RuleInForce(bound_rule, FREE)
-    return RuleInForce(bound_rule, KeySource(hidden.key, Counter(hidden.count)))
+    counter = in_force.counter
+    draws = FREE if counter is None else KeySource(hidden.key, Counter(hidden.count))
+    token = f"<traced {next(SERIALS)}>"
+    return RuleInForce(in_force.specialization, merged, token, draws)
 
 
 def count_applied(traced: ActiveRules) -> tuple[int, int]:

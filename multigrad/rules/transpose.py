@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import RuleTypeError, RuleValueError, UnsupportedOp
-from ...functions.calls.decision import TRANSPOSED
-from ...functions.calls.recipe import Recorded, Variant
-from ...functions.function import Function
-from ...functions.recipes.record import CodeRecipe, NotCaptured
-from ...graph.ir.graph import Graph, freeze
-from ...graph.ir.types import T
-from ...graph.support.class_bases import dataclass
-from ...graph.support.trees import optree
-from ...lowering.function_graph import FunctionGraph
-from ...trace.coercion import array_node
-from ...trace.derived.calls import replay
-from ...trace.derived.derivatives import find_nonlinear, pullbacks
-from ...trace.trace import Trace, Value
-from ...trace.xp import all as xp
+from ..errors import RuleTypeError, RuleValueError, UnsupportedOp
+from ..functions.calls.decision import TRANSPOSED
+from ..functions.calls.recipe import Recorded, Variant
+from ..functions.function import Function
+from ..functions.recipes.record import CodeRecipe, NotCaptured
+from ..graph.ir.graph import Graph, freeze
+from ..graph.ir.types import T
+from ..graph.support.class_bases import dataclass
+from ..graph.support.trees import optree
+from ..lowering.function_graph import FunctionGraph
+from ..trace.coercion import array_node
+from ..trace.derived.calls import replay
+from ..trace.derived.derivatives import find_nonlinear, pullbacks
+from ..trace.trace import Trace, Value
+from ..trace.xp import all as xp
 from .vjp import as_function, open_inputs
 
 Tensor = Any

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.contract import Backend
-from ...backend.discovery import backend_among, load_backend, refuse_unusable
-from ...backend.values import in_one_framework
-from ...capture.user_code.signature import name_of
-from ...errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
-from ...functions.calls.arguments import (
+from ..backend.contract import Backend
+from ..backend.discovery import backend_among, load_backend, refuse_unusable
+from ..backend.values import in_one_framework
+from ..capture.user_code.signature import name_of
+from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
+from ..functions.calls.arguments import (
     BoundFunction,
     Layout,
     flatten,
@@ -22,26 +22,26 @@ from ...functions.calls.arguments import (
     replace_at,
     unwrap,
 )
-from ...functions.calls.binding import Entry, assemble, check_assumptions, explain_places
-from ...functions.calls.decision import PULLED, PUSHED, check_native, run_recipe
-from ...functions.calls.effects import check_apart
-from ...functions.calls.gradients import match_gradients
-from ...functions.calls.recipe import Variant
-from ...functions.custom_gradient import PairRecipe, refuse_class
-from ...functions.entries import MOST_ENTRIES
-from ...functions.function import Function
-from ...functions.recipes.record import NotCaptured
-from ...graph import ops
-from ...graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
-from ...graph.passes.facts import LIBRARY
-from ...graph.support.public_types import R
-from ...graph.support.threads import build_once
-from ...graph.support.trees import optree
-from ...trace.active_rules import FREE, KeySource
-from ...trace.lookups import at_present
-from ...trace.trace import Value
-from ..model.under import put_under
+from ..functions.calls.binding import Entry, assemble, check_assumptions, explain_places
+from ..functions.calls.decision import PULLED, PUSHED, check_native, run_recipe
+from ..functions.calls.effects import check_apart
+from ..functions.calls.gradients import match_gradients
+from ..functions.calls.recipe import Variant
+from ..functions.custom_gradient import PairRecipe, refuse_class
+from ..functions.entries import MOST_ENTRIES
+from ..functions.function import Function
+from ..functions.recipes.record import NotCaptured
+from ..graph import ops
+from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
+from ..graph.passes.facts import LIBRARY
+from ..graph.support.public_types import R
+from ..graph.support.threads import build_once
+from ..graph.support.trees import optree
+from ..trace.active_rules import FREE, KeySource
+from ..trace.lookups import at_present
+from ..trace.trace import Value
 from .activation import Activation
+from .model.activation_function import put_under
 
 Tensor = Any
 Pullback = Callable[[Any], tuple[Any, ...]]

@@ -24,7 +24,7 @@ KEPT = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params mean (`acting._Form`); emptied when a name changes its meaning.
+# What names with params mean (`lookup._Form`); emptied when a name changes its meaning.
 IN_FORCE: dict[Any, Any] = {}
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.

@@ -1,33 +1,83 @@
-"""A rule as it acts now: its name by today's registry, with values for its params."""
+"""Look-up: `resolve` returns the Rule that a name or a function stands for now; `apply_now` also
+takes values for its params, and returns the rule in force.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from numbers import Real
 from typing import Any
 
 from ...backend.compiler_events import ON_DEPEND
-from ...capture.user_code.signature import Signature
+from ...capture.user_code.signature import Signature, called_method, name_of
 from ...errors import RuleError, RuleTypeError, RuleValueError, closest
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused, read_fused, read_shards
 from ...lowering.function_graph import read_way
-from ...trace.active_rules import FREE, ActiveRules, RuleInForce, keyed
+from ...trace.active_rules import FREE, ActiveRules, keyed
+from ...trace.identity import function_key
 from ...trace.lookups import READING, Lookup, check_ranges, names_in, note_lookup, reading
 from ...trace.moving_numbers import THEN, Moving, is_of_then
-from .binding import token_of
-from .names import IN_FORCE, Epoch
-from .rule import Rule, resolve
+from . import rule_names
+from .rule import Rule
+from .rule_in_force import RuleInForce, bind, token_of
+from .rule_names import IN_FORCE, Epoch
 
 MOST_IN_FORCE = 256
 MOST_NUMBERS = 256  # of one rule with params of the same names
 PLAIN = (int, bool, str)
 FLOATS = {float}
+NOT_NAMED = ("self",)
+SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+# A rule lives as long as someone holds it; what was made of it, as long as the functions it is made
+# of (`code_of`).
+_wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
 
 
+def as_rule(
+    function: Any,
+    name: str | None = None,
+    native: bool | None = None,
+    first_order: bool = False,
+    library: str = "",
+) -> Rule:
+    """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
+    if isinstance(function, Rule):
+        return function.copy(
+            name=name or function.name,
+            native=function.native if native is None else native,
+            first_order=function.first_order or first_order,
+            library=library or function.library,
+        )
+    own_name, function = name_of(function), called_method(function)
+    if name is not None:
+        return Rule(
+            name=name, function=function, native=native, first_order=first_order, library=library
+        )
+    key = function_key(function)
+    known = _wrapped.get(key)
+    if known is None:
+        known = _wrapped.setdefault(key, Rule(name=own_name, function=function))
+    return known
+
+
+def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
+    """Return the Rule for which a name, a Rule or a plain function currently stands.
+
+    Examples:
+        >>> from multigrad.registry import resolve
+        >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
+        {}
+    """
+    found = rule_names.get(rule)
+    return found if isinstance(found, Rule) else as_rule(found)
+
+
+# --- the rule that a name with params means now ---------------------------------------------------
 def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> RuleInForce:
     """Return a rule as today's registry resolves it, ready to be applied.
 
@@ -35,7 +85,7 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
 
     Examples:
         >>> from multigrad.context import apply_now
-        >>> apply_now("triangular", {"width": 2.0}).bound_rule.values
+        >>> apply_now("triangular", {"width": 2.0}).values
         (2.0,)
     """
     in_force = act_alone(rule, params, key).activations
@@ -73,14 +123,13 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
                     note_lookup(lookup)
             return active
     with reading() as found:
-        bound_rule = resolve(rule).bound_rule(params)
-    in_force = RuleInForce(bound_rule, FREE if key is None else keyed(key))
+        in_force = bind(resolve(rule), params, FREE if key is None else keyed(key))
     active = ActiveRules(in_force, in_force, in_force.token)
     lookups = names_in(found)
     if words is not None:
         if len(IN_FORCE) >= MOST_IN_FORCE:
             IN_FORCE.clear()
-        runtime = bound_rule.specialization.runtime
+        runtime = in_force.specialization.runtime
         found_all = all(name in runtime for name in numbers)
         places = tuple(map(runtime.index, numbers)) if found_all else None
         form = IN_FORCE[words] = _Form(now, lookups, in_force, places)
@@ -221,10 +270,6 @@ def _named(name: str, **choice: Any) -> Rule:
 
 
 # --- a keyword that a call does not take: a rule's param belongs into `params` --------------------
-NOT_NAMED = ("self",)
-SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
 def refuse_misplaced(
     function: Callable[..., Any],
     name: str,

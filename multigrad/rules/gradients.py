@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import numpy as np
 
-from ...backend.contract import Backend
-from ...backend.discovery import backend_of
-from ...backend.values import concrete_number, key_for
-from ...errors import BackendNotFound, RuleError
-from ...graph.support.public_types import Axes, Key, Over
-from ...trace.active_rules import FREE, Counter, KeySource, keyed
-from ...trace.lookups import Lookup, names_in, note_lookup, reading
-from ...trace.ranks import CHECKED, compare
-from .. import registry
-from ..context import CURRENT, EMPTY, RuleInForce, apply_now
-from ..model.acting import refuse_misplaced, rule_over
-from ..model.bare import apply_rule, apply_to_many
-from ..model.rule import BoundRule, Rule
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of
+from ..backend.values import concrete_number, key_for
+from ..errors import BackendNotFound, RuleError
+from ..graph.support.public_types import Axes, Key, Over
+from ..trace.active_rules import FREE, Counter, KeySource, keyed
+from ..trace.lookups import Lookup, names_in, note_lookup, reading
+from ..trace.ranks import CHECKED, compare
+from . import registry
+from .context import CURRENT, EMPTY, RuleInForce, apply_now
+from .model.lookup import refuse_misplaced, rule_over
+from .model.rule import Rule
+from .model.rule_in_force import apply_rule, apply_to_many
 from .tasks import TASK_RULES, combine
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _application(rule: Any, params: Mapping[str, Any] | None, key: Any) -> RuleI
     active = CURRENT.get().params
     if active is None or key is None:
         return active
-    return RuleInForce(active.bound_rule, keyed(key))
+    return active.with_draws(keyed(key))
 
 
 def _apply_to_all(
@@ -294,12 +294,12 @@ class GradientRule:
                 and f"param:{name}" not in facts
             }
 
-    def look_up(self) -> BoundRule:
+    def look_up(self) -> RuleInForce:
         """Return the rule that is meant now, with its params."""
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if epoch != self._epoch:
             with reading() as found:
-                self._spec = apply_now(self.rule, self.params).bound_rule
+                self._spec = apply_now(self.rule, self.params)
             self._epoch, self._names = epoch, names_in(found)
         for lookup in self._names:  # what traces this keeps it for these
             note_lookup(lookup)
@@ -321,9 +321,8 @@ class GradientRule:
                 bound_rule.specialization.runtime, bound_rule.values, strict=True
             )
         )
-        bound_rule = BoundRule(bound_rule.specialization, tuple(values), bound_rule.token)
         draws = FREE if key is None else KeySource(fold_step(key, count), Counter())
-        return RuleInForce(bound_rule, draws)
+        return bound_rule.with_values(tuple(values), bound_rule.token).with_draws(draws)
 
 
 def fold_step(key: Any, count: Any) -> Any:

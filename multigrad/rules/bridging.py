@@ -17,30 +17,30 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.contract import Backend
-from ...backend.discovery import backend_of, load_backend
-from ...backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
-from ...backend.values import borrow, lend, read_key
-from ...errors import GradientError, MultigradError, UnsupportedOp
-from ...functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
-from ...functions.calls.binding import assemble
-from ...functions.calls.decision import ELSEWHERE, tensors_among
-from ...functions.calls.recipe import Variant
-from ...functions.function import Function
-from ...functions.recipes.record import NotCaptured
-from ...graph.ir.types import FLOATS
-from ...graph.support.threads import build_once, make_lock
-from ...graph.support.trees import optree
-from ...lowering.forwards import Forward
-from ...lowering.input_checks import find_lacking, refuse_lacking
-from ...lowering.lower import lower_graphs
-from ...lowering.plain_functions import PlainFunctions, without_autodiff
-from ...trace.active_rules import FREE, KeySource
-from ...trace.lookups import at_present
-from ..context import RuleInForce
-from ..in_force.activation import plain
-from ..in_force.vjp import vjp_leaves
-from ..model.under import put_under
+from ..backend.contract import Backend
+from ..backend.discovery import backend_of, load_backend
+from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
+from ..backend.values import borrow, lend, read_key
+from ..errors import GradientError, MultigradError, UnsupportedOp
+from ..functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
+from ..functions.calls.binding import assemble
+from ..functions.calls.decision import ELSEWHERE, tensors_among
+from ..functions.calls.recipe import Variant
+from ..functions.function import Function
+from ..functions.recipes.record import NotCaptured
+from ..graph.ir.types import FLOATS
+from ..graph.support.threads import build_once, make_lock
+from ..graph.support.trees import optree
+from ..lowering.forwards import Forward
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.lower import lower_graphs
+from ..lowering.plain_functions import PlainFunctions, without_autodiff
+from ..trace.active_rules import FREE, KeySource
+from ..trace.lookups import at_present
+from .activation import plain
+from .context import RuleInForce
+from .model.activation_function import put_under
+from .vjp import vjp_leaves
 
 # --- what runs in a guest framework, made of functions of the guest's own tensors -----------------
 Tensor = Any
@@ -325,8 +325,8 @@ def call_activation(
         function, leaves, draws = put_under(None, forward), [x], FREE
     else:
         in_force = at_present(in_force, host)
-        bound_rule, draws = in_force.bound_rule, in_force.draws
-        function, leaves = put_under(bound_rule.specialization, forward), [x, *bound_rule.values]
+        draws = in_force.draws
+        function, leaves = put_under(in_force.specialization, forward), [x, *in_force.values]
         if guest == host.name:
             return function.entries.on(host, leaves).run(leaves, draws)
     layout = function.recipe.lay_out(None, leaves, flatten(tuple(leaves), {})[1])

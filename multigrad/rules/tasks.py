@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.discovery import backend_among, backend_of
-from ...capture.user_code.signature import name_of
-from ...errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
-from ...functions.custom_gradient import function as as_function
-from ...functions.function import Function
-from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.class_bases import dataclass
-from ...graph.support.trees import optree
-from ...trace.xp import all as xp
+from ..backend.discovery import backend_among, backend_of
+from ..capture.user_code.signature import name_of
+from ..errors import BackendNotFound, RuleError, RuleTypeError, RuleValueError, suggest
+from ..functions.custom_gradient import function as as_function
+from ..functions.function import Function
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.class_bases import dataclass
+from ..graph.support.trees import optree
+from ..trace.xp import all as xp
 
 Tensor = Any
 

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...backend.contract import Backend
-from ...backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
-from ...backend.values import in_one_framework
-from ...errors import RuleError, RuleTypeError, suggest
-from ...graph.support.class_bases import InNotebooks, dataclass
-from ...graph.support.params import FixedParams, Fused, read_params
-from ...graph.support.public_types import Axes, Over, Residuals
-from ...graph.support.threads import SERIALS
-from ...lowering.forwards import Forward, find_forward
-from ...lowering.input_checks import find_lacking, refuse_lacking
-from ...lowering.names import ActivationName
-from ...trace.active_rules import CURRENT, FREE, RuleInForce
-from ...trace.lookups import (
+from ..backend.contract import Backend
+from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_awaited
+from ..backend.values import in_one_framework
+from ..errors import RuleError, RuleTypeError, suggest
+from ..graph.support.class_bases import InNotebooks, dataclass
+from ..graph.support.params import FixedParams, Fused, read_params
+from ..graph.support.public_types import Axes, Over, Residuals
+from ..graph.support.threads import SERIALS
+from ..lowering.forwards import Forward, find_forward
+from ..lowering.input_checks import find_lacking, refuse_lacking
+from ..lowering.names import ActivationName
+from ..trace.active_rules import CURRENT, FREE
+from ..trace.lookups import (
     RULE_IN_FORCE,
     Lookup,
     at_present,
@@ -34,17 +34,18 @@ from ...trace.lookups import (
     note_lookup,
     reading,
 )
-from ...trace.moving_numbers import is_of_then
-from ...trace.ranks import CHECKED, note
-from ...trace.trace import Value, dtype_name
-from .. import model
-from ..model.names import Epoch
+from ..trace.moving_numbers import is_of_then
+from ..trace.ranks import CHECKED, note
+from ..trace.trace import Value, dtype_name
+from . import model
+from .model.rule_names import Epoch
 
 if TYPE_CHECKING:
     from typing_extensions import Never
 
-    from ...functions.calls.binding import Entry
-    from ..model.rule import Rule
+    from ..functions.calls.binding import Entry
+    from .model.rule import Rule
+    from .model.rule_in_force import RuleInForce
 
 Tensor = Any
 T = TypeVar("T")
@@ -139,7 +140,7 @@ class Activation(InNotebooks):
         assert own is not None
         if active is not None and active.counter is not None:
             # A key given to `use` seeds the layer's own random rule too.
-            return RuleInForce(own.bound_rule, active.draws)
+            return own.with_draws(active.draws)
         return own
 
     def __call__(self, x: T, **params: Any) -> T:
@@ -229,7 +230,7 @@ class Activation(InNotebooks):
         self.check_values(in_force)
         if is_fixed:
             in_force.specialization.check_numbers(values)
-        return in_force.with_values(values, in_force.bound_rule.token)
+        return in_force.with_values(values, in_force.own_token)
 
     def check_values(self, in_force: RuleInForce) -> None:
         now = in_force.specialization.runtime
@@ -244,9 +245,9 @@ class Activation(InNotebooks):
         self.tell(backend, x)
         if CHECKED and not backend.tensors.is_traced(x):  # a trace may run any number of times
             note(f"{self.forward.name} under", in_force)
-        bound_rule = at_present(in_force, backend).bound_rule
-        leaves = (x, *bound_rule.values)
-        entry = model.put_under(bound_rule.specialization, self.forward).entries.on(backend, leaves)
+        leaves = (x, *at_present(in_force, backend).values)
+        function = model.put_under(in_force.specialization, self.forward)
+        entry = function.entries.on(backend, leaves)
         y = entry.run(leaves, in_force.draws)
         self.tell_drawn(backend, in_force, x)
         return y

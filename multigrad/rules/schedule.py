@@ -1,4 +1,12 @@
-"""Schedules: numbers that follow a formula of the step count, and the functions that make them."""
+"""`xg.schedule`: numbers that move from step to step, for a rule's params.
+
+A Schedule is a formula and a count. `step()` moves the count on; a rule that has the schedule for a
+param reads its value at forward, so a backward uses the value of its forward. It becomes a number
+in one place, `trace/lookups.py`: in eager code a float; in code that `xg.jit`,
+torch.compile or tf.function keeps a tensor that follows it; under a plain jax.jit a constant, of
+whose end jax is told. The formulas are written once, in the neutral dialect: `schedule(step)` takes
+numbers and tensors of every framework, those of a trace among them.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +17,21 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from numbers import Integral, Real
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ...backend.compiler_events import is_tracing, tell_moved
-from ...backend.discovery import backend_of
-from ...backend.values import concrete_number
-from ...errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
-from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.class_bases import InNotebooks
-from ...graph.support.threads import make_lock
-from ...trace.lookups import check_move, refuse_step
-from ...trace.moving_numbers import Moving, note_moved
-from ...trace.xp import all as xp
+from ..backend.compiler_events import is_tracing, tell_moved
+from ..backend.discovery import backend_of
+from ..backend.values import concrete_number
+from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.class_bases import InNotebooks
+from ..graph.support.lazy_modules import namespace
+from ..graph.support.threads import make_lock
+from ..trace.lookups import check_move, refuse_step
+from ..trace.moving_numbers import Moving, note_moved
+from ..trace.xp import all as xp
+
+__all__ = ["Schedule", "cosine", "exponential", "from_dict", "linear", "of", "piecewise"]
 
 
 # --- what schedules are given: numbers, whole numbers, functions by name --------------------------
@@ -590,3 +601,7 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
 
 def _are_items(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)

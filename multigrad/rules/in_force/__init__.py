@@ -1,1 +1,0 @@
-"""What acts by the rule in force: activations, gradients of params, compiled steps, `vjp`."""

@@ -1,1 +1,0 @@
-"""Files of rules and Functions, and what is made of a document."""
