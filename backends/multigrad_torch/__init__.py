@@ -22,7 +22,7 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, dynamo, eject, export, hooks, models
+from . import differences, dynamo, eject, export, hooks, models, state
 from .attach import (
     attach,
     bridge,
@@ -34,7 +34,7 @@ from .attach import (
     vjp,
 )
 from .compile import checkpoint_regions, compile, dynamo_guards
-from .dialect import gradients, introspection, table, types
+from .dialect import introspection, table, types
 from .distributed import collectives
 from .importers import autograd_function, custom_ops
 from .kernels import elementwise, ops, random
@@ -92,7 +92,7 @@ backend = Backend(
         joins_loops=True,
         casts=Casts(
             is_on=torch._C._is_any_autocast_enabled,
-            without=gradients.without_autocast,
+            without=state.without_autocast,
             of=types.casts_op,
         ),
         notes_shapes=True,

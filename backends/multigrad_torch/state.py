@@ -1,16 +1,20 @@
-"""torch's state that fast code checks before it runs, and the properties of tensors that backward
-reads.
+"""torch's state: what fast code checks before it runs, what backward reads of a tensor, and how to
+leave modes.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeAlias
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import Function
+from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .versions import told_keys
@@ -71,3 +75,51 @@ def eager_of(native: Any) -> Callable[..., Any]:
     # implementation.
     base: Any = super(Function, native.eager)
     return base.apply
+
+
+# --- outside modes -------------------------------------------------------------------------------
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the dtypes that are given."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def without_dispatch_modes() -> AbstractContextManager[Any]:
+    """Leave all dispatch modes. Mostly there are none, and leaving takes long, so it asks first."""
+    is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
+    return _disable_current_modes() if is_any else nullcontext()
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Leave a trace of torch.jit, which records everything that runs."""
+    state = tracing_state()
+    torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        torch._C._set_tracing_state(state)
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Leave torch.func transforms and all modes: tracing, fake tensors, default devices."""
+    with ExitStack() as stack:
+        stack.enter_context(untraced())
+        if torch._C._are_functorch_transforms_active():
+            stack.enter_context(temporarily_clear_interpreter_stack())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        # No call of torch suspends function modes: each is popped, and pushed back in order.
+        popped = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        try:
+            yield
+        finally:
+            for mode in reversed(popped):
+                _push_mode(mode)

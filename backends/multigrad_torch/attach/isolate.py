@@ -7,18 +7,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.overrides import TorchFunctionMode
 
 from multigrad.capture.meanings import composites
 from multigrad.graph.random import REPLAYED
 
 from ..compile.checkpoint_regions import as_it_is, top_hooks
-from ..dialect.gradients import without_autocast
 from ..dialect.table import ALIASES
-from ..kernels.random import untraced
-from ..state import KINDS, is_memory
+from ..state import KINDS, is_memory, without_autocast, without_modes
 
 
 def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
@@ -91,24 +87,6 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
             torch.set_rng_state(state)
             torch.set_grad_enabled(grad)
             torch.set_default_dtype(dtype)
-
-
-@contextmanager
-def without_modes() -> Iterator[None]:
-    """Leave torch.func transforms and all modes: tracing, fake tensors, default devices."""
-    with ExitStack() as stack:
-        stack.enter_context(untraced())
-        if torch._C._are_functorch_transforms_active():
-            stack.enter_context(temporarily_clear_interpreter_stack())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        # No call of torch suspends function modes: each is popped, and pushed back in order.
-        popped = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
-        try:
-            yield
-        finally:
-            for mode in reversed(popped):
-                _push_mode(mode)
 
 
 @contextmanager

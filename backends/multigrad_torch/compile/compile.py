@@ -32,9 +32,9 @@ from multigrad.trace.lookups import all_at_present
 from multigrad.trace.trace import Value
 
 from .. import dynamo, versions
-from ..attach.isolate import without_modes
 from ..export import asks_for_operators, note_refused
 from ..kernels import random
+from ..state import without_modes
 from .calls import (
     DRAWS,
     FRAMED,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any, TypeAlias
 
 import torch
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import _disable_current_modes
 
 from multigrad.capture.symbols.gradients import (
     carries_gradient,
@@ -26,26 +24,11 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
 
+from ..state import without_autocast
 from .introspection import lengths_of
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]
-
-
-@contextmanager
-def without_autocast() -> Iterator[None]:
-    """Compute in the dtypes that are given."""
-    with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
-        yield
-
-
-def without_dispatch_modes() -> AbstractContextManager[Any]:
-    """Leave all dispatch modes. Mostly there are none, and leaving takes long, so it asks first."""
-    is_any = torch._C._len_torch_dispatch_stack() or _len_torch_dispatch_stack_pre_dispatch()
-    return _disable_current_modes() if is_any else nullcontext()
 
 
 @contextmanager

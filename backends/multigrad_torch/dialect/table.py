@@ -44,7 +44,7 @@ from .. import dynamo
 from ..attach import bridge
 from ..importers import autograd_function, custom_ops
 from ..kernels import ops
-from ..kernels.random import untraced
+from ..state import untraced, without_dispatch_modes
 from ..versions import SCANS
 from . import (
     arrays,
@@ -323,7 +323,7 @@ class Generator:
         self.generator = generator
 
     def get_state(self) -> Any:
-        with gradients.without_dispatch_modes(), untraced(), torch._C._DisableFuncTorch():
+        with without_dispatch_modes(), untraced(), torch._C._DisableFuncTorch():
             return self.generator.get_state().numpy().tobytes()
 
     def set_state(self, state: bytes) -> None:

@@ -26,8 +26,8 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
+from ..state import without_autocast, without_dispatch_modes
 from . import convolutions, layers, linalg
-from .gradients import without_autocast, without_dispatch_modes
 
 # Modules with torch's functions in Python, and the types of those in C.
 WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")

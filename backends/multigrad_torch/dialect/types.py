@@ -23,7 +23,7 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOATS, T
 
 from ..kernels.ops import OPS
-from .gradients import without_autocast, without_dispatch_modes
+from ..state import without_autocast, without_dispatch_modes
 
 
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:

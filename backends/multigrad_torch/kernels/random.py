@@ -12,7 +12,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,6 +24,7 @@ from multigrad.graph import random as core
 
 from ..distributed.tensors import is_distributed
 from ..dynamo import at_import
+from ..state import untraced
 from ..versions import DTENSORS, custom_op, register_vmap
 
 Tensor: TypeAlias = Any
@@ -73,21 +73,6 @@ def draw_untraced(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor
     # In a trace the in-place ops of a draw would change the constant again at each run.
     with untraced():
         return draw(key, x.shape, x.dtype, x.device)
-
-
-def untraced() -> AbstractContextManager[Any]:
-    """Leave a trace of torch.jit, which records everything that runs."""
-    return nullcontext() if torch._C._get_tracing_state() is None else _leaving_trace()
-
-
-@contextmanager
-def _leaving_trace() -> Iterator[None]:
-    state = torch._C._get_tracing_state()
-    torch._C._set_tracing_state(None)
-    try:
-        yield
-    finally:
-        torch._C._set_tracing_state(state)
 
 
 def draw_for_class(draw: Callable[..., Tensor], key: Tensor, x: Tensor) -> Tensor:
