@@ -37,8 +37,7 @@ from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
 from .distributed import collectives
 from .importers import autograd_function, custom_ops
-from .kernels import elementwise, ops, random
-from .kernels.fast import masks, no_grad
+from .kernels import elementwise, fast, masks, ops, random
 
 __all__ = ["backend"]
 
@@ -70,7 +69,7 @@ backend = Backend(
         scalar_left=ops.SCALAR_LEFT,
         scalar_right=ops.SCALAR_RIGHT,
         open_number=elementwise.open_number,
-        fast=no_grad.FAST,
+        fast=fast.FAST,
     ),
     autodiff=Autodiff(
         render=render.render,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from multigrad.backend import Emitted
 from collections.abc import Sequence
 
-from ..kernels.fast.gradient_lists import over_many
+from ..kernels.gradient_lists import over_many
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph

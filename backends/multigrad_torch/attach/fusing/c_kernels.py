@@ -26,9 +26,9 @@ from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from multigrad.lowering.patterns import apply_patterns
 
+from ...kernels import fast
 from ...kernels.elementwise import MENDED
-from ...kernels.fast import fused as fast
-from ...kernels.fast.no_grad import FAST
+from ...kernels.fast import FAST
 from ...state import PROCESS
 
 GRAIN = 1 << 15  # elements that a thread gets at least, as in torch's own loops

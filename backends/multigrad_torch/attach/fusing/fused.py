@@ -25,7 +25,7 @@ from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
 
-from ...kernels.fast.masks import unpack
+from ...kernels.masks import unpack
 from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import c_kernels, triton_kernels
 from .proof import agree, prepared

@@ -35,7 +35,7 @@ from multigrad.lowering.kernel_code.triton_code import (
 )
 from multigrad.lowering.patterns import apply_patterns
 
-from ...kernels.fast.no_grad import FAST, divide_by_reciprocal
+from ...kernels.fast import FAST, divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # Triton 3.5.1: exact division flushes subnormals to 0

@@ -23,8 +23,8 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import SCALAR_SHAPE, UNKNOWN
 from multigrad.graph.ops.results import elementwise
 
-from ..elementwise import HALVES
-from ..ops import OPS
+from .elementwise import HALVES
+from .ops import OPS
 
 Tensor: TypeAlias = torch.Tensor
 Many: TypeAlias = list[Tensor]

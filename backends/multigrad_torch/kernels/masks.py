@@ -20,9 +20,9 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, T
 from multigrad.graph.ops.results import chosen, compared, elementwise
 
-from ...state import count_modes, tracing_state, transforms_active
-from ..elementwise import fitting
-from ..elementwise import where as plain_where
+from ..state import count_modes, tracing_state, transforms_active
+from .elementwise import fitting
+from .elementwise import where as plain_where
 
 Tensor: TypeAlias = torch.Tensor
 # Exact in every dtype; a 0-d tensor mixes with tensors of any dtype and device.

@@ -1,1 +1,0 @@
-"""Fast kernels for several ops at once, in code that nobody differentiates."""
