@@ -22,7 +22,7 @@ from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.trace.ranks import CHECKED, compare, note
 
 from .. import dynamo
-from ..kernels.ordering import wide
+from ..kernels.arrays import wide
 from .tensors import from_parts, is_distributed, refuse_partial, to_parts
 
 Tensor: TypeAlias = torch.Tensor

@@ -24,7 +24,7 @@ from multigrad.graph.ops.arrays.loops import (
 )
 
 from ..distributed import collectives
-from . import arrays, elementwise, ordering
+from . import arrays, elementwise
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
 __all__ = ["OPS", "SCALAR_LEFT", "SCALAR_RIGHT", "UNSUPPORTED", "scan", "turns", "while_loop"]
@@ -47,7 +47,7 @@ WIDE = (
     *(ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
+OPS = {**compositions(OWN, elementwise.widened, arrays.positions), **OWN}
 NAMES = f"{elementwise.NAMES}; {arrays.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}
