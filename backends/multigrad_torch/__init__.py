@@ -22,7 +22,7 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, dynamo, eject, export, hooks, models, state
+from . import differences, distributed, dynamo, eject, export, hooks, importers, models, state
 from .attach import (
     attach,
     bridge,
@@ -35,8 +35,6 @@ from .attach import (
 )
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
-from .distributed import collectives
-from .importers import autograd_function, custom_ops
 from .kernels import elementwise, fast, masks, ops, random
 
 __all__ = ["backend"]
@@ -126,9 +124,9 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=autograd_function.import_function,
-        operators=custom_ops.operators,
-        find_operator=custom_ops.find_operator,
+        import_function=importers.import_function,
+        operators=importers.operators,
+        find_operator=importers.find_operator,
         hook_params=hooks.hook_params,
     ),
     models=Models(
@@ -153,7 +151,7 @@ backend = Backend(
         autocast=modes.autocast,
         kept=modes.kept,
     ),
-    ranks=Ranks(group=collectives.rank_group),
+    ranks=Ranks(group=distributed.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
     exports=Exports(

@@ -16,7 +16,7 @@ from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.trace.assertions import FORWARD_MODE
 
 from .. import dynamo
-from ..distributed.tensors import is_distributed, run_bare, run_distributed
+from ..dtensors import is_distributed, run_bare, run_distributed
 from ..state import (
     BATCHED,
     KINDS,

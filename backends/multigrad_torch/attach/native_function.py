@@ -15,7 +15,7 @@ from torch.autograd import Function, forward_ad
 
 from multigrad.functions.calls.gradients import pull_delivering
 
-from ..distributed.tensors import ShardLayout, is_distributed, lay_out, layout_of, refuse_odd
+from ..dtensors import ShardLayout, is_distributed, lay_out, layout_of, refuse_odd
 from ..state import tracing_state, transforms_active
 from .attach import is_pushing, warn_of_trace
 from .vjp import list_nodes

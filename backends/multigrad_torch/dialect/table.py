@@ -42,7 +42,7 @@ from multigrad.trace.xp import all as xp
 
 from .. import dynamo
 from ..attach import bridge
-from ..importers import autograd_function, custom_ops
+from ..importers import find_custom_op
 from ..kernels import ops
 from ..state import untraced, without_dispatch_modes
 from ..versions import SCANS
@@ -51,10 +51,10 @@ from . import (
     collectives,
     convolutions,
     gradients,
+    interceptions,
     introspection,
     layers,
     linalg,
-    module_states,
     traced,
 )
 from .schemas import TENSOR, TORCH
@@ -307,7 +307,7 @@ PRIVATE = {**introspection.PRIVATE, **collectives.PRIVATE}
 
 def find_other(function: Any) -> Callable[..., Any] | None:
     """Return the handler of a function of torch's own code or of a package's operator, or None."""
-    known = PRIVATE.get(function) or custom_ops.find_custom_op(function)
+    known = PRIVATE.get(function) or find_custom_op(function)
     return known or traced.find_aten(function) or traced.find_traced(function)
 
 
@@ -391,7 +391,7 @@ register_dialect(
         ),
         calls=Calls(
             at_once=dynamo.force_eager,  # Dynamo cannot read symbols
-            keeps=autograd_function.is_custom_gradient,
+            keeps=interceptions.is_custom_gradient,
             finds=find_other,
             other_way=traced.find_traced,
             own_trace=own_trace,
@@ -400,7 +400,7 @@ register_dialect(
             wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
             pauses=gradients.pauses,
             passes=gradients.passing,
-            interceptions=(*autograd_function.INTERCEPTIONS, module_states.INTERCEPTION),
+            interceptions=interceptions.INTERCEPTIONS,
         ),
         state=State(
             generators=generators,

@@ -27,7 +27,7 @@ from multigrad.graph.support.threads import make_lock
 from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 
 from .. import dynamo, versions
-from ..distributed.tensors import is_distributed, lay_out, layout_of
+from ..dtensors import is_distributed, lay_out, layout_of
 from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
 from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_class
 

@@ -23,7 +23,7 @@ from multigrad.graph.ops.arrays.loops import (
     scanning,
 )
 
-from ..distributed import collectives
+from .. import distributed
 from . import arrays, elementwise
 from .elementwise import SCALAR_LEFT, SCALAR_RIGHT
 
@@ -35,7 +35,7 @@ Function = Callable[..., Any]
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **arrays.OPS,
-    **collectives.OPS,
+    **distributed.OPS,
 }
 # Computed in float32 for 16-bit floats and rounded once, as torch's kernels either lack 16 bits or
 # round more than once (torch 2.13, CPU: log_softmax up to 0.9 eps, a product of 1001 numbers 47).

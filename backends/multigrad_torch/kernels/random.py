@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from multigrad.errors import GradientError, RuleError, RuleValueError
 from multigrad.graph import random as core
 
-from ..distributed.tensors import is_distributed
+from ..dtensors import is_distributed
 from ..dynamo import at_import
 from ..state import untraced
 from ..versions import DTENSORS, custom_op, register_vmap

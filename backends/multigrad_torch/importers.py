@@ -1,25 +1,24 @@
-"""`xg.from_autograd_function`: an unchanged `torch.autograd.Function` class as a recipe.
+"""torch's custom gradients, unchanged, as Functions: `torch.autograd.Function` classes, operators.
 
-The class's code runs on symbolic values with a context of ours, in the old style (`forward(ctx,
+A class's code runs on symbolic values with a context of ours, in the old style (`forward(ctx,
 ...)`) and with `setup_context`. On torch, a class that cannot be captured runs by its own `apply`.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch._library.custom_ops import OPDEFS, CustomOpDef
+from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
-from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.copies.capture import run_written_in
-from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.meanings.places import Extremes
-from multigrad.capture.types.oracle import is_capturing
 from multigrad.capture.user_code.inspection import contents, mentioned, nested_codes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
@@ -32,14 +31,15 @@ from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.class_bases import dataclass
+from multigrad.graph.support.trees import optree
 from multigrad.trace.assertions import AUTOCAST, FORWARD_MODE, TWICE
-from multigrad.trace.python_protocols import needs_gradient
+from multigrad.trace.python_protocols import needs_gradient, place_of
 from multigrad.trace.trace import Trace, Value, cast_node, setting
 from multigrad.trace.xp import all as xp
 
-from .. import dynamo
-
 Tensor: TypeAlias = Any
+
+
 # Wrappers of torch are recognized by their code objects, as they leave no other mark.
 ONCE = frozenset(nested_codes(once_differentiable.__code__))
 AMP_BACKWARD = frozenset(nested_codes(torch.amp.custom_bwd.__code__))
@@ -391,110 +391,137 @@ def import_function(function_class: Any) -> ClassRecipe:
     return ClassRecipe(function_class)
 
 
-# --- classes that captured code applies, wherever that is -----------------------------------------
-
-
 def make_function(function_class: type[torch.autograd.Function]) -> Function:
     return MayTakeObjects(import_function(function_class))
 
 
-def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Apply a class; on symbolic values and other frameworks' tensors, by its Function."""
-    if comes_to_us(args, kwargs, "torch"):
-        return find_imported(make_function, cls)(*args, **kwargs)
-    return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
+# --- operators of torch.library.custom_op, as classes with their registered gradients -------------
+def find_custom_op(function: Any) -> Callable[..., Any] | None:
+    """Return a handler for an operator in Python that writes to nothing; None for others."""
+    name = getattr(function, "_qualified_op_name", None)
+    schema = getattr(function, "_schema", None)
+    definition = OPDEFS.get(name or getattr(schema, "name", ""))
+    if definition is None or getattr(function, "_overloadname", "default") != "default":
+        return None
+    if definition._opoverload._schema.is_mutable:
+        return None
+    return functools.partial(record, definition)
 
 
-def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
-    """Do what `apply` does, before torch asks which transforms are active."""
-    if comes_to_us(args, kwargs, "torch"):
-        return find_imported(make_function, cls)(*args, **kwargs)
-    return APPLY.__get__(None, cls)(*args, **kwargs)
+def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by the kernel for the tensors' device, with the gradient that it registers."""
+    # The dispatcher has removed arguments that equal their defaults.
+    args, kwargs = fill_defaults(definition._opoverload._schema, args, kwargs)
+    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    kernels = definition._backend_fns
+    own = {id(kernel) for kernel in kernels.values()}
+    place = place_of(trace) if len(own) > 1 or None not in kernels else None
+    kernel = written(kernels.get(place, kernels.get(None)))
+    if kernel is None:
+        raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
+    if definition._backward_fn is not None:
+        own_class = class_of(definition, kernel, tuple(kwargs))
+        return find_imported(make_function, own_class)(*args, *kwargs.values())
+    if trace.kind != "imported function":
+        raise TypeError("it registers no gradient")
+    # Only values, as in a class: a derivative of its backward ends here.
+    trace.backward.is_once |= trace.backward.is_running
+    return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
-def is_transforming() -> bool:
-    """Return whether torch.func transforms are active, but False to an `apply` with symbolic
-    values.
-
-    An `apply` that was stored earlier, as a global or in a module, asks this first and would
-    refuse.
-    """
-    caller = sys._getframe(1)
-    if caller.f_code is APPLY.__func__.__code__:
-        given = caller.f_locals
-        return IS_TRANSFORMING() and not comes_to_us(given["args"], given["kwargs"], "torch")
-    return IS_TRANSFORMING()
+def written(kernel: Any) -> Any:
+    """Return the author's function from within torch's wrappers."""
+    while inspect.isfunction(kernel) and kernel.__module__.startswith("torch."):
+        inner = getattr(kernel, "__wrapped__", None)
+        inner = inner or inspect.getclosurevars(kernel).nonlocals.get("fn")
+        if inner is None:
+            break
+        kernel = inner
+    return kernel
 
 
-def variable(cls: type, data: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Apply torch's legacy Variable: return a tensor on the same memory, without history."""
-    if not isinstance(data, Value):
-        return torch._C._LegacyVariableBase.__new__(cls, data, *args, **kwargs)
-    if any(args) or any(kwargs.values()):
-        raise data.trace.error("makes a Variable with requires_grad or volatile")
-    return xp.stop_gradient(data)
+@functools.lru_cache(maxsize=256)
+def class_of(
+    definition: Any, kernel: Callable[..., Any], keywords: tuple[str, ...]
+) -> type[torch.autograd.Function]:
+    """Return an operator as a class its author might have written; keyword-only arguments last."""
+    setup, pull = definition._setup_context_fn, definition._backward_fn
+
+    def split(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        count = len(given) - len(keywords)
+        return given[:count], dict(zip(keywords, given[count:], strict=True))
+
+    def forward(*given: Any) -> Any:
+        args, options = split(given)
+        return kernel(*args, **options)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if setup is not None:
+            args, options = split(inputs)
+            named = {"keyword_only_inputs": options} if keywords else {}
+            setup(ctx=ctx, inputs=args, output=output, **named)
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        found = pull(ctx, *grads)
+        return (*(found if isinstance(found, tuple) else (found,)), *(None for _ in keywords))
+
+    methods = {
+        "forward": staticmethod(forward if keywords else kernel),
+        "setup_context": staticmethod(keep),
+        "backward": staticmethod(backward if keywords else pull),
+    }
+    name = definition._qualname.replace("::", ".")
+    return type(name, (torch.autograd.Function,), methods)
 
 
-def enter_hooked(hook: Any, args: tuple[Any, ...]) -> Any:
-    """Refuse a module's backward hook on symbolic values; otherwise call torch's own."""
-    symbols = [value for value in args if isinstance(value, Value)]
-    if symbols:
-        raise symbols[0].trace.error(
-            f"calls a {type(hook.module).__name__} with a backward hook, which no graph runs"
-        )
-    return ENTER_HOOKED(hook, args)
+# --- operators with a gradient, as functions ------------------------------------------------------
+KEYS = ("Autograd", "AutogradCPU")
+OWN = ("aten", "debug_mode_ops", "export", "mkldnn", "prim", "prims", "quantized", "rngprims")
 
 
-class Engine:
-    """torch's engine while captures run.
-
-    A callback that a backward queues must run once for each run of that backward, which no graph
-    does.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(ENGINE, name)
-
-    def queue_callback(self, callback: Callable[[], Any]) -> None:
-        """Refuse a callback of code that is being captured; pass any other to torch."""
-        if is_capturing():
-            raise RuntimeError("queues a callback of torch's engine, which no graph does")
-        ENGINE.queue_callback(callback)
+def operators() -> Iterator[str]:
+    """Yield the names of operators with a gradient, as namespace::name, without torch's own."""
+    seen = set()
+    for key in KEYS:
+        for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key):
+            name = entry.partition(".")[0]
+            definition = OPDEFS.get(name)
+            has_gradient = definition is None or definition._backward_fn is not None
+            if name not in seen and has_gradient and name.partition("::")[0] not in OWN:
+                seen.add(name)
+                yield name
 
 
-ENGINE: Any = torch.autograd.Variable._execution_engine
-ENTER_HOOKED: Any = BackwardHook.setup_input_hook
-# The class whose `apply` is called by that of `Function` (torch 2.13). An `apply` that was bound
-# earlier looks it up there, too.
-BASE: Any = torch.autograd.Function.__mro__[1]
-APPLY: Any = vars(torch.autograd.Function)["apply"]
-IS_TRANSFORMING = torch._C._are_functorch_transforms_active
+def find_operator(what: Any) -> Callable[..., Any] | None:
+    """Return an operator, given by itself or by name, as a function; None for anything else."""
+    if isinstance(what, CustomOpDef):
+        return as_function(what._opoverload)
+    found: Any = what
+    if isinstance(what, str) and "::" in what:
+        space, _, name = what.partition("::")
+        found = getattr(getattr(torch.ops, space), name, None)
+    if found is not None and isinstance(found, torch._ops.OpOverloadPacket):
+        found = getattr(found, found.overloads()[0], None)
+    return as_function(found) if isinstance(found, torch._ops.OpOverload) else None
 
 
-@dynamo.at_import
-def tell_dynamo() -> None:
-    """Register torch's own function in Dynamo's table."""
-    from torch._dynamo import trace_rules
+def as_function(overload: Any) -> Callable[..., Any]:
+    """Return a function with a signature that calls an operator."""
 
-    # If a trace of torch imports Dynamo during a capture, the table has the replacement instead.
-    rules = trace_rules.get_torch_obj_rule_map()
-    rules[IS_TRANSFORMING] = rules[torch._C._are_functorch_transforms_active]
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return overload(*args, **kwargs)
 
-
-INTERCEPTIONS = (
-    Interception(torch.autograd.Function, "apply", classmethod(apply_anywhere)),
-    Interception(BASE, "apply", classmethod(apply)),
-    Interception(torch._C, "_are_functorch_transforms_active", is_transforming),
-    Interception(BackwardHook, "setup_input_hook", enter_hooked),
-    Interception(
-        torch.autograd.Variable, "__new__", staticmethod(variable), _execution_engine=Engine()
-    ),
-)
+    schema = overload._schema
+    operator.__name__ = operator.__qualname__ = schema.name
+    operator.__module__ = "torch.ops"
+    operator.__dict__["__signature__"] = inspect.Signature([*map(_parameter, schema.arguments)])
+    return operator
 
 
-def is_custom_gradient(value: Any) -> bool:
-    """Return whether a value is a class with a gradient of its own, or the `apply` of one."""
-    owner = value if isinstance(value, type) else getattr(value, "__self__", None)
-    is_class = isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
-    is_apply = getattr(value, "__func__", None) is apply_anywhere  # during a capture
-    return is_class and (owner is value or is_apply or getattr(value, "__name__", "") == "apply")
+def _parameter(argument: Any) -> inspect.Parameter:
+    kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(
+        argument.name, kinds[argument.kwarg_only], default=default, annotation=str(argument.type)
+    )

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from multigrad.errors import GradientError, UnsupportedOp
 from multigrad.graph.ir.types import INPUT_SHAPE
 
-from ..versions import DTENSORS
+from .versions import DTENSORS
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted

@@ -21,9 +21,9 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.trace.ranks import CHECKED, compare, note
 
-from .. import dynamo
-from ..kernels.arrays import wide
-from .tensors import from_parts, is_distributed, refuse_partial, to_parts
+from . import dynamo
+from .dtensors import from_parts, is_distributed, refuse_partial, to_parts
+from .kernels.arrays import wide
 
 Tensor: TypeAlias = torch.Tensor
 Names: TypeAlias = tuple[str, ...] | None

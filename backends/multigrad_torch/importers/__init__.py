@@ -1,1 +1,0 @@
-"""Import of torch's custom gradients: autograd Functions and custom operators, unchanged."""
