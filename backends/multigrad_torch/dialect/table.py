@@ -49,16 +49,13 @@ from ..versions import SCANS
 from . import (
     arrays,
     collectives,
-    convolutions,
     gradients,
     interceptions,
     introspection,
     layers,
-    linalg,
     traced,
 )
-from .schemas import TENSOR, TORCH
-from .types import TYPES
+from .types import TENSOR, TORCH, TYPES
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -195,9 +192,8 @@ ALIASES: dict[Any, Any] = {
         if hasattr(torch, name) and name != "int"
     },
     **arrays.ALIASES,
-    **linalg.ALIASES,
     **layers.ALIASES,
-    F.conv2d: convolutions.conv2d,
+    F.conv2d: layers.conv2d,
     **introspection.ALIASES,
     **gradients.ALIASES,
     **collectives.ALIASES,
@@ -297,7 +293,6 @@ OWN_METHODS: dict[str, Any] = {
     "sgn": sign,
     "sign": sign,
     "sum_to_size": sum_to_size,
-    **linalg.METHODS,
     **arrays.METHODS,
 }
 

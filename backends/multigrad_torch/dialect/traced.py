@@ -27,7 +27,7 @@ from multigrad.trace.trace import Trace, Value, cast, copy_of, mark_view
 from multigrad.trace.xp import all as xp
 
 from ..state import without_autocast, without_dispatch_modes
-from . import convolutions, layers, linalg
+from . import arrays, layers
 
 # Modules with torch's functions in Python, and the types of those in C.
 WRITTEN = ("torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal")
@@ -364,12 +364,12 @@ def embedding(
 
 
 def svd(A: Tensor, full_matrices: bool = False, compute_uv: bool = True, **how: Any) -> Any:
-    return linalg.linalg_svd(A, full_matrices)
+    return arrays.linalg_svd(A, full_matrices)
 
 
 def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
     """Return the solution and whether it succeeded, with None for the factors."""
-    solution, info = linalg.solve_ex(A, B, left=left)
+    solution, info = arrays.solve_ex(A, B, left=left)
     return solution, None, None, info
 
 
@@ -394,7 +394,7 @@ OWN: dict[str, Callable[..., Any]] = {
     "embedding": embedding,
     "std_mean": with_mean(reductions.std),
     "var_mean": with_mean(reductions.var),
-    **convolutions.ATEN,
+    **layers.ATEN,
     "constant_pad_nd": constant_pad_nd,
     "native_layer_norm": native_layer_norm,
 }

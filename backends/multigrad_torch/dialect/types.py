@@ -1,15 +1,18 @@
-"""The dtype of a call's result, found by running the call on tensors of one element."""
+"""What torch tells about its functions: their signatures, and the dtypes of their results."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+from multigrad.capture.name_tables import NOT_GIVEN, Library
 from multigrad.capture.types.oracle import (
     Answer,
     Mark,
@@ -25,7 +28,72 @@ from multigrad.graph.ir.types import FLOATS, T
 from ..kernels.ops import OPS
 from ..state import without_autocast, without_dispatch_modes
 
+# --- signatures; of functions written in C, from the schemas of their overloads -------------------
+Parameter = inspect.Parameter
 
+
+def signature_of(function: Any) -> inspect.Signature:
+    """Return a function's signature, merged from its overloads: that of the one with the most
+    positional parameters, with those of the others as keywords. Parameters that an overload lacks
+    are optional.
+
+    Raises:
+        ValueError: torch knows no signature.
+    """
+    try:
+        return inspect.signature(function)
+    except ValueError:
+        overloads = find_overloads(function.__name__)
+        if not overloads:
+            raise
+    overloads.sort(key=lambda rows: sum(not each.kwarg_only for each in rows), reverse=True)
+    found: dict[str, Parameter] = {}
+    for rows in overloads:
+        for each in rows:
+            is_keyword = each.kwarg_only or rows is not overloads[0]
+            name = "input" if each.name == "self" else each.name
+            if name not in found:
+                kind = Parameter.KEYWORD_ONLY if is_keyword else Parameter.POSITIONAL_OR_KEYWORD
+                found[name] = Parameter(name, kind)
+            if each.has_default_value():
+                found[name] = found[name].replace(default=each.default_value)
+    for name, each in found.items():
+        is_needed = all(
+            name in (row.name.replace("self", "input") for row in rows) for rows in overloads
+        )
+        if each.default is Parameter.empty and not is_needed:
+            found[name] = each.replace(default=NOT_GIVEN)
+    if "pin_memory" in found:  # a function that makes a tensor
+        found["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
+    return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
+
+
+def find_overloads(name: str) -> list[Any]:
+    """Return the parameters of an operator's overloads that take tensors and return a new one."""
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
+    return [
+        rows
+        for rows in (schema.arguments for schema in schemas)
+        if any(str(each.type) in ("Tensor", "List[Tensor]") for each in rows)
+        and not any(each.is_out or "Dimname" in str(each.type) for each in rows)
+        and not any(each.alias_info and each.alias_info.is_write for each in rows)
+    ]
+
+
+# NumPy's names of parameters, which torch accepts in all its functions that are written in C.
+NUMPYS = {
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "x": "input",
+    "a": "input",
+    "x1": "input",
+    "x2": "other",
+}
+TORCH = Library(torch, {"F": F}, signature_of, also=NUMPYS)
+TENSOR = Library(torch.Tensor, signature_of=signature_of, also=NUMPYS)
+
+
+# --- dtypes of results, found by running a call on tensors of one element -------------------------
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
     return torch.full(shape, number, dtype=getattr(torch, dtype))
 
