@@ -23,19 +23,10 @@ from multigrad.backend import (
 )
 
 from . import differences, distributed, dynamo, eject, export, hooks, importers, models, state
-from .attach import (
-    attach,
-    bridge,
-    host,
-    isolate,
-    modes,
-    native_function,
-    render,
-    vjp,
-)
+from .attach import attach, host, modes, render, vjp
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
-from .kernels import elementwise, fast, masks, ops, random
+from .kernels import elementwise, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
 
@@ -44,15 +35,15 @@ backend = Backend(
     name="torch",
     tensors=Tensors(
         write=torch.Tensor.copy_,
-        unwritable=bridge.say_unwritable,
-        keep=isolate.keep,
+        unwritable=host.say_unwritable,
+        keep=modes.keep,
         types=(torch.Tensor,),
-        dtype=bridge.dtype,
-        to_numpy=bridge.to_numpy,
-        from_numpy=bridge.from_numpy,
-        constant=bridge.constant,
-        is_traced=bridge.is_traced,
-        read_number=bridge.read_number,
+        dtype=host.dtype,
+        to_numpy=host.to_numpy,
+        from_numpy=host.from_numpy,
+        constant=host.constant,
+        is_traced=host.is_traced,
+        read_number=host.read_number,
         device_type=introspection.device_type,
         is_contiguous=introspection.lies_in_order,
         is_strided=introspection.is_strided,
@@ -73,15 +64,15 @@ backend = Backend(
         render=render.render,
         finish=attach.finish,
         call=attach.call,
-        attach=native_function.attach,
+        attach=attach.attach,
         bind=attach.bind,
         around_bare=attach.around_bare,
-        many=attach.many,
+        many=gradient_lists.many,
         vjp=vjp.vjp,
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         transform=attach.transform,
-        explain_refusal=native_function.explain_refusal,
+        explain_refusal=attach.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
@@ -93,7 +84,7 @@ backend = Backend(
             of=types.casts_op,
         ),
         notes_shapes=True,
-        isolate=isolate.isolate,
+        isolate=modes.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -118,8 +109,8 @@ backend = Backend(
         notes_regions=True,
     ),
     interop=Interop(
-        lend=bridge.lend,
-        borrow=bridge.borrow,
+        lend=host.lend,
+        borrow=host.borrow,
         outside=torch.no_grad(),  # so that autograd records nothing
         bridge=host.bridge,
     ),

@@ -1,9 +1,9 @@
-"""Calls of another framework's functions from torch: an `autograd.Function` around a guest.
+"""Calls of another framework's functions from torch, and how tensors reach other frameworks.
 
-Dynamo must read neither its forward nor its backward (torch 2.13 traces into DLPack and fails), so
-both are hidden from it. The inputs, and outputs that the guest keeps, are saved with the node,
-although the guest has what it needs: this lets torch notice when one of them, which shares memory
-with the guest, is written to before backward.
+A guest is called by an `autograd.Function`. Dynamo must read neither its forward nor its backward
+(torch 2.13 traces into DLPack and fails), so both are hidden from it. The inputs, and outputs that
+the guest keeps, are saved with the node, although the guest has what it needs: this lets torch
+notice when one of them, which shares memory with the guest, is written to before backward.
 
 Compiled code calls an operator, which does not break its graph, and torch.func's transforms call a
 Function that they know. In both, backward starts from the inputs again.
@@ -12,19 +12,20 @@ Function that they know. In both, backward starts from the inputs again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch.autograd import Function
 
-from multigrad.backend import Guest, kind_of
+from multigrad.backend import Guest, SharedBuffer, kind_of
 from multigrad.graph.support.threads import SERIALS
 
 from .. import dynamo
 from ..dynamo import at_import
 from ..state import transforms_active
 from ..versions import custom_op
-from . import bridge as transfer
 
 Tensor: TypeAlias = torch.Tensor
 Tensors: TypeAlias = tuple[Tensor, ...]
@@ -35,8 +36,8 @@ GUESTS: dict[int, Guest] = {}
 
 def run_guest(guest: Guest | int, tensors: Sequence[Tensor]) -> list[Tensor]:
     guest = _guest_of(guest)
-    lent = guest.run([transfer.lend(x) for x in tensors])
-    return [_own(transfer.borrow(y, guest.owns), tensors[0]) for y in lent]
+    lent = guest.run([lend(x) for x in tensors])
+    return [_own(borrow(y, guest.owns), tensors[0]) for y in lent]
 
 
 def pull_guest(
@@ -46,12 +47,12 @@ def pull_guest(
     guest = _guest_of(guest)
     kinds = guest.infer([kind_of(x) for x in tensors])
     given = [
-        transfer.lend(c) if guest.carries(i, dtype) else None
-        for i, (c, (_, dtype)) in enumerate(zip(cotangents, kinds, strict=True))
+        lend(c) if guest.carries(i, name) else None
+        for i, (c, (_, name)) in enumerate(zip(cotangents, kinds, strict=True))
     ]
-    found = guest.gradients([transfer.lend(x) for x in tensors], given)
+    found = guest.gradients([lend(x) for x in tensors], given)
     return [
-        torch.zeros_like(x) if g is None else _own(transfer.borrow(g, guest.owns), x)
+        torch.zeros_like(x) if g is None else _own(borrow(g, guest.owns), x)
         for g, x in zip(found, tensors, strict=True)
     ]
 
@@ -161,7 +162,7 @@ def number_guest(guest: Guest) -> int:
 
 def describe_outputs(number: int, tensors: Sequence[Tensor]) -> list[Tensor]:
     kinds = GUESTS[number].infer([kind_of(x) for x in tensors])
-    return [tensors[0].new_empty(shape, dtype=transfer.dtype(dtype)) for shape, dtype in kinds]
+    return [tensors[0].new_empty(shape, dtype=dtype(name)) for shape, name in kinds]
 
 
 def describe_gradients(
@@ -209,10 +210,10 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         return TransformedGuest.apply(guest, *tensors)
     if any(x.is_meta for x in tensors):
         outputs = []
-        for shape, dtype in guest.infer([kind_of(x) for x in tensors]):
+        for shape, name in guest.infer([kind_of(x) for x in tensors]):
             # A meta tensor has no values, so only shapes and dtypes are inferred.
             sizes = [*map(int, shape)]  # type: ignore[arg-type]
-            outputs.append(torch.empty(sizes, dtype=transfer.dtype(dtype), device="meta"))
+            outputs.append(torch.empty(sizes, dtype=dtype(name), device="meta"))
         return tuple(outputs)
     return Bridged.apply(guest, *tensors)
 
@@ -223,7 +224,7 @@ class Bridged(Function):
     @staticmethod
     @dynamo.disable
     def forward(ctx: Any, guest: Guest, *tensors: Tensor) -> tuple[Tensor, ...]:
-        lent = [transfer.lend(x) for x in tensors]
+        lent = [lend(x) for x in tensors]
         ctx.guest, ctx.count = guest, len(tensors)
         if any(ctx.needs_input_grad):
             outputs, ctx.pull = guest.record(lent)
@@ -233,7 +234,7 @@ class Bridged(Function):
         # Memory that no result may share, as a write in place would change the guest's tensors.
         held = [x.exporter for x in lent]
         for output in outputs:
-            results.append(apart(transfer.borrow(output, guest.owns), [*held, *results]))
+            results.append(apart(borrow(output, guest.owns), [*held, *results]))
         results = [place_like(y, tensors) for y in results]
         ctx.carries = [guest.carries(i, y.dtype) for i, y in enumerate(outputs)]
         ctx.mark_non_differentiable(
@@ -247,8 +248,7 @@ class Bridged(Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors[: ctx.count]
         given = [
-            transfer.lend(c) if carries else None
-            for c, carries in zip(cotangents, ctx.carries, strict=True)
+            lend(c) if carries else None for c, carries in zip(cotangents, ctx.carries, strict=True)
         ]
         held = [c.exporter for c in given if c is not None]
         gradients: list[Any] = [None]
@@ -257,7 +257,7 @@ class Bridged(Function):
                 gradients.append(None)
                 continue
             # Autograd may accumulate into a gradient in place, so it needs memory of its own.
-            gradient = apart(transfer.borrow(lent, ctx.guest.owns), held)
+            gradient = apart(borrow(lent, ctx.guest.owns), held)
             held.append(gradient)
             gradients.append(place_like(gradient, [x]))
         # Under create_graph=True the gradient's own derivative is refused.
@@ -305,3 +305,98 @@ def span(x: Tensor) -> tuple[int, int]:
 def place_like(y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     device = next((x.device for x in tensors), y.device)
     return y if y.device == device else y.to(device)
+
+
+# --- conversion to and from NumPy and DLPack, so that no backend knows another --------------------
+def to_numpy(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return the values of a tensor, dense if it is sparse; bfloat16 stays bfloat16 (ml_dtypes)."""
+    # DLPack (torch 2.13) drops the sign of lazily negated tensors, such as conj().imag.
+    x = x.detach().cpu().resolve_neg()
+    if x.layout is not torch.strided:
+        x = x.to_dense()
+    if x._is_zerotensor():  # it has no memory to share
+        x = torch.zeros(x.shape, dtype=x.dtype)
+    if x.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return share(x.contiguous().view(torch.uint16)).view(ml_dtypes.bfloat16)
+    return share(x)
+
+
+def share(x: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return an array on a tensor's memory, which torch may still free and resize.
+
+    `Tensor.numpy()` forbids resizing for good, and `fully_shard` frees what it has gathered.
+    """
+    try:
+        return np.from_dlpack(x)  # type: ignore[arg-type]
+    except (BufferError, RuntimeError, TypeError):  # another class of tensors, or a dtype
+        return x.numpy()
+
+
+def from_numpy(x: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a copy of a NumPy array as a tensor; bfloat16 (ml_dtypes) stays bfloat16."""
+    x = np.array(x)  # a copy of its own: torch writes in place
+    # The kind is tested first: NumPy takes long to name a dtype.
+    if x.dtype.kind == "V" and x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+def constant(x: np.ndarray[Any, Any], tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return from_numpy(x).to(tensors[0].device)
+
+
+def is_traced(x: Any) -> bool:
+    if torch.compiler.is_compiling():
+        return True
+    if not isinstance(x, torch.Tensor):
+        return False
+    # A meta tensor has no values at all.
+    return x.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def read_number(x: torch.Tensor) -> Any:
+    """Return the number in a 0-d tensor if no device has to be waited for, otherwise the tensor."""
+    if is_traced(x) or x.device.type != "cpu" or torch._C._is_tracing():
+        return x
+    return x.item()
+
+
+def dtype(name: str) -> torch.dtype:
+    return getattr(torch, name)
+
+
+def lend(x: torch.Tensor) -> SharedBuffer:
+    """Return a buffer for other frameworks to read, without a copy for contiguous CPU tensors."""
+    x = x.detach().resolve_neg()
+    if x.device.type != "cpu":
+        x = x.cpu()
+    x = x.contiguous()
+    return SharedBuffer(
+        str(x.dtype).removeprefix("torch."), tuple(x.shape), partial(to_numpy, x), x
+    )
+
+
+def borrow(lent: SharedBuffer, own: bool = False) -> torch.Tensor:
+    """Return a tensor on a buffer that another framework lent, or a copy if `own` is set."""
+    if lent.exporter is None:
+        x = lent.array()
+        # torch may write in place, so it gets no read-only memory.
+        if own or not x.flags.writeable or not x.flags.c_contiguous:
+            return from_numpy(x)
+        if lent.dtype == "bfloat16":
+            return torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+        return torch.from_numpy(x)
+    shared = torch.from_dlpack(lent.exporter)
+    return shared.clone() if own else shared
+
+
+def say_unwritable(tensor: torch.Tensor) -> str:
+    """Return why a tensor cannot be written to, "" if it can."""
+    if tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+        return "it is a leaf that requires grad; call within torch.no_grad()"
+    is_dense = tensor.layout is torch.strided
+    if is_dense and 0 in tensor.stride() and torch._debug_has_internal_overlap(tensor) == 1:
+        return "several of its elements are one number in memory (expand): give its clone()"
+    return ""

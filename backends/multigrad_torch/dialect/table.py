@@ -41,7 +41,7 @@ from multigrad.trace.trace import NeedsConcrete, Value, mark_view
 from multigrad.trace.xp import all as xp
 
 from .. import dynamo
-from ..attach import bridge
+from ..attach import host
 from ..importers import find_custom_op
 from ..kernels import ops
 from ..state import untraced, without_dispatch_modes
@@ -373,7 +373,7 @@ register_dialect(
         ),
         tensors=Tensors(
             tensor=_T,
-            dtype=bridge.dtype,
+            dtype=host.dtype,
             device=torch.device("cpu"),
             correction=1,
             device_of=torch.device,

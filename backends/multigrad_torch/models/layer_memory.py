@@ -13,7 +13,7 @@ from torch import nn
 
 from multigrad.models.layer_memory import MASKS, WHOLE, Row, make_row
 
-from ..attach import bridge
+from ..attach import host
 from ..compile.checkpoint_regions import as_it_is
 
 Tensor: TypeAlias = torch.Tensor
@@ -120,7 +120,7 @@ def _make_inputs(
     # Autograd saves nothing unless a gradient is asked for: of a weight, or else of the inputs.
     learns = any(each.requires_grad for each in weights)
     inputs = [
-        torch.zeros(shape, dtype=bridge.dtype(name), device=device)
+        torch.zeros(shape, dtype=host.dtype(name), device=device)
         for shape, name in zip(shapes, dtypes, strict=True)
     ]
     for each in inputs:
