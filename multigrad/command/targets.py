@@ -289,7 +289,7 @@ def _import_as_named(name: str) -> types.ModuleType:
 # --- libraries that need help where they are imported ---------------------------------------------
 
 
-HELPERS = {"triton": "multigrad_torch.compat.triton"}
+HELPERS = {"triton": "multigrad_torch.triton_interpreter"}
 _used: list[Any] = []
 
 

@@ -18,8 +18,7 @@ from torch import nn
 
 from multigrad.rules.registry import get
 
-from ..modules import Activation
-from .primitives import PRIMITIVES
+from ..modules import PRIMITIVES, Activation
 
 Tensor: TypeAlias = torch.Tensor
 STEP = "Heaviside(at_zero=1.0)"
