@@ -1,9 +1,10 @@
-"""Binding: our functions called with a library's parameter names, order and defaults.
+"""Tables of names, and binding: our functions called with a library's parameter names, order and
+defaults.
 
 An adapter is compiled at the first call, so that a call costs what it would by hand, and a wrong
 one raises Python's own TypeError in the library's words. If a library's name means an op and takes
-the parameters of the op's `xg.xp` function, a table of names suffices: "op; op: alias; op: alias
-alias".
+the parameters of the op's `xg.xp` function, a table of ops suffices. `parse` has the grammar of all
+tables.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from dataclasses import field
 from keyword import iskeyword
 from operator import attrgetter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from ..errors import suggest
 from ..graph import ops
 from ..graph.support.class_bases import dataclass
 from ..trace.xp import all as xp
+from .dialect import Handler
 
-Handler = Callable[..., Any]
 Parameters = Mapping[str, inspect.Parameter]
 
 # Names for the same parameter in different libraries; the first word of a row is the common one.
@@ -56,6 +58,172 @@ UNSET = inspect.Parameter.empty
 PLAIN = (bool, int, float, str, tuple, list)
 
 
+# --- tables of names ------------------------------------------------------------------------------
+class Term(NamedTuple):
+    """A name in a table, and the text in its brackets, "" without any."""
+
+    name: str
+    brackets: str = ""
+
+    def pairs(self) -> dict[str, str]:
+        """Return the text in the brackets as pairs: "a=b, c=" is {"a": "b", "c": ""}."""
+        return dict(PAIR.findall(self.brackets))
+
+
+class TableEntry(NamedTuple):
+    """An entry of a table.
+
+    Attributes:
+        head: the term before the colon.
+        names: the terms after it; the head alone where there is no colon.
+        place: the table's name, its text, and where the entry begins in it.
+    """
+
+    head: Term
+    names: tuple[Term, ...]
+    place: tuple[str, str, int]
+
+    def refuse(self, reason: str) -> NoReturn:
+        """Raise ValueError for this entry."""
+        refuse_entry(*self.place, reason)
+
+
+WORDS = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+TERM = re.compile(rf"({WORDS})(?:\(([^()]*)\))?")
+PAIR = re.compile(r"(\w+)=(\w*)")
+_TERM = rf"\s*{WORDS}(?:\([^()]*\))?(?=[\s:;]|$)"
+ENTRY = re.compile(rf"({_TERM})\s*(?::((?:{_TERM})+)\s*)?(?:;|$)")
+LEGAL = re.compile(rf"(?:{_TERM}\s*(?::(?:{_TERM})*)?)?\s*")  # how an entry may begin
+
+
+def parse(text: str, table: str) -> Iterator[TableEntry]:
+    """Yield the entries of a table of names.
+
+    The grammar of all tables, where any whitespace separates terms:
+
+        table    = entry {";" entry}
+        entry    = term [":" term {term}]
+        term     = word {"." word} ["(" brackets ")"]
+        brackets = any text without brackets
+
+    "abs: absolute fabs; clip" says which function of ours a library's names mean: abs is the
+    meaning of absolute and fabs, clip that of clip. Brackets hold pairs of parameters in a table
+    for `Library.called` ("solve: solve(rhs=b)"), and the signature of the first term in one for
+    `handlers_by_signature`.
+
+    Args:
+        table: the table's name in errors.
+
+    Raises:
+        ValueError: an entry is not of this grammar; the message says which, and where.
+    """
+    start = 0
+    while start < len(text):
+        found = ENTRY.match(text, start)
+        if found is None:
+            beginning = LEGAL.match(text, start)
+            rest = text[beginning.end() if beginning else start :].partition(";")[0].split()
+            reason = f"{rest[0]!r} is unexpected" if rest else "a name is missing"
+            refuse_entry(table, text, start, f"{reason}; expected 'ours' or 'ours: theirs theirs'")
+        head, names = found.groups()
+        (first,) = terms = tuple(map(Term._make, TERM.findall(head)))
+        terms = tuple(map(Term._make, TERM.findall(names))) if names else terms
+        yield TableEntry(first, terms, (table, text, start))
+        start = found.end()
+
+
+def refuse_entry(table: str, text: str, start: int, reason: str) -> NoReturn:
+    """Raise ValueError for the entry of a table that begins at `start`."""
+    rest = text[start:]
+    entry = " ".join(rest.partition(";")[0].split())
+    line = text.count("\n", 0, start + len(rest) - len(rest.lstrip())) + 1
+    number = text.count(";", 0, start) + 1
+    raise ValueError(f"{table}, entry {number} on line {line}, {entry!r}: {reason}")
+
+
+def entries_in_rooms(rows: Mapping[Any, str], table: str) -> Iterator[tuple[Any, TableEntry]]:
+    """Yield the entries of texts that are keyed by a module or its name, with that module."""
+    for room, text in rows.items():
+        home = sys.modules[room] if isinstance(room, str) else room
+        for entry in parse(text, f"{table} by {_name_of(home)}"):
+            yield home, entry
+
+
+def meanings(
+    rows: Mapping[Any, str], table: str = "handlers"
+) -> Iterator[tuple[Handler, str, dict[str, str]]]:
+    """Yield our function, a library's name and the pairs of parameters, for each name in rows that
+    are keyed by the module that defines ours.
+    """
+    for home, entry in entries_in_rooms(rows, table):
+        ours = entry.head.name.rpartition(".")[2]
+        if not hasattr(home, ours):
+            entry.refuse(f"no function {ours!r} there{suggest(ours, dir(home))}")
+        for term in entry.names:
+            yield getattr(home, ours), term.name, term.pairs()
+
+
+def _name_of(home: Any) -> str:
+    return getattr(home, "__name__", repr(home))
+
+
+def ops_by_name(names: str, table: str = "names of ops") -> dict[str, Callable[..., Any]]:
+    """Map each name in a table such as "abs: absolute fabs; exp" to the `xp` function that records
+    the op.
+    """
+    found = {}
+    for entry in parse(names, table):
+        op = entry.head.name
+        if op not in ops.OPS:
+            entry.refuse(f"no op named {op!r}{suggest(op, ops.OPS)}")
+        record = getattr(xp, ops.OPS[op].in_xp)
+        found.update(dict.fromkeys((term.name for term in entry.names), record))
+    return found
+
+
+def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
+    """Map each library function, found by its name, to the `xp` function that records it.
+
+    Args:
+        names: "exp; abs: absolute fabs".
+        rooms: modules in which to look up names that begin with this word and a dot.
+    """
+
+    def find(name: str) -> Any:
+        room, _, rest = name.partition(".")
+        return getattr(rooms[room], rest) if room in rooms else attrgetter(name)(library)
+
+    table = f"names of {_name_of(library)}"
+    return {find(name): record for name, record in ops_by_name(names, table).items()}
+
+
+def handlers_by_name(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
+    """Map the library names in rows such as "div: div divide; add" to our handlers.
+
+    The rows are keyed by the module that defines the handlers.
+    """
+    return {name: meaning for meaning, name, _ in meanings(rows)}
+
+
+def handlers_by_signature(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
+    """Map method names to handlers if no imported library could give their signatures.
+
+    Args:
+        rows: by the module that defines the handlers, each method with its signature, and our
+            function with pairs of parameters: "tril(x, diagonal=0): tril(diagonal=k)".
+    """
+    found = {}
+    for home, entry in entries_in_rooms(rows, "methods"):
+        method, own = entry.head, entry.names[0]
+        if len(entry.names) > 1 or not hasattr(home, own.name):
+            entry.refuse("expected one function of that module after ':'")
+        stub = eval(f"(lambda {method.brackets}: None)")
+        stub.__name__ = method.name
+        found[method.name] = Library(home).bound(stub, getattr(home, own.name), own.pairs())
+    return found
+
+
+# --- binding --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Library:
     """A library and the way in which its functions are called.
@@ -74,6 +242,11 @@ class Library:
     values: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     also: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def table(self) -> str:
+        """What errors call a table of its names."""
+        return f"names of {_name_of(self.home)}"
+
     def called(self, rows: Mapping[Any, str]) -> dict[Any, Handler]:
         """Map the library's functions to handlers that call our functions.
 
@@ -85,7 +258,7 @@ class Library:
         """
         return {
             function: self.bound(function, meaning, words)
-            for meaning, name, words in entries(rows)
+            for meaning, name, words in meanings(rows, self.table)
             if (function := self.find(name)) is not None
         }
 
@@ -93,7 +266,7 @@ class Library:
         """Map the library's functions to ours with the same parameters, without adapters."""
         return {
             function: meaning
-            for meaning, name, _ in entries(rows)
+            for meaning, name, _ in meanings(rows, self.table)
             if (function := self.find(name)) is not None
         }
 
@@ -137,21 +310,6 @@ class Library:
         return call
 
 
-def entries(rows: Mapping[Any, str]) -> Iterator[tuple[Handler, str, dict[str, str]]]:
-    """Yield our function, a library's name and the pairs of parameters, for `Library.called`."""
-    for room, text in rows.items():
-        home = sys.modules[room] if isinstance(room, str) else room
-        for entry in text.split(";"):
-            own, _, names = entry.partition(":")
-            ours = own.strip().partition("(")[0].rpartition(".")[2]
-            for name, brackets in NAME.findall(names or own):
-                yield getattr(home, ours), name, dict(WORDS.findall(brackets))
-
-
-NAME = re.compile(r"([\w.]+)(?:\(([^)]*)\))?")
-WORDS = re.compile(r"(\w+)=(\w*)")
-
-
 def bind(
     library: Library, function: Any, meaning: Handler, words: Mapping[str, str] | None
 ) -> Handler:
@@ -171,7 +329,7 @@ def bind(
     pairs = in_order(theirs, ours) if words is None else paired(theirs, ours, words)
     name = getattr(function, "__name__", "").strip("_")
     name = name if name.isidentifier() and not iskeyword(name) else "call"
-    known: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse, "__name__": __name__}
+    known: dict[str, Any] = {"_meaning": meaning, "_refuse": refuse_parameter, "__name__": __name__}
     own_names = {their: own for own, given in pairs.items() for their in given}
     dropped = {*LABELLING, *(their for their, own in (words or {}).items() if not own)}
     parameters, lines = [], []
@@ -276,67 +434,11 @@ def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]
     return pairs
 
 
-def refuse(name: str, word: str, given: Any, default: Any) -> None:
+def refuse_parameter(name: str, word: str, given: Any, default: Any) -> None:
     """Raise TypeError for a parameter that no meaning takes, unless it has its default value."""
     is_plain = default is None or type(default) in PLAIN or default == {}
     if not (is_plain and type(given) is type(default) and given == default):
         raise TypeError(f"{name} with {word}={given!r:.40}")
-
-
-# --- tables of names ------------------------------------------------------------------------------
-
-
-def spelled(names: str) -> dict[str, Callable[..., Any]]:
-    """Map each library name to the `xp` function that records it."""
-    found = {}
-    for entry in names.split(";"):
-        op, _, words = (part.strip() for part in entry.partition(":"))
-        record = getattr(xp, ops.OPS[op].in_xp)
-        found.update(dict.fromkeys((words or op).split(), record))
-    return found
-
-
-def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
-    """Map each library function, found by its name, to the `xp` function that records it.
-
-    Args:
-        rooms: modules in which to look up names that begin with this word and a dot.
-    """
-
-    def find(name: str) -> Any:
-        room, _, rest = name.partition(".")
-        return getattr(rooms[room], rest) if room in rooms else attrgetter(name)(library)
-
-    return {find(name): record for name, record in spelled(names).items()}
-
-
-def handlers(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Map the library names in rows such as "div: div divide; add" to our handlers.
-
-    The rows are keyed by the module that defines the handlers.
-    """
-    return {name: meaning for meaning, name, _ in entries(rows)}
-
-
-def written(rows: Mapping[Any, str]) -> dict[str, Callable[..., Any]]:
-    """Map method names to handlers if no imported library could give their signatures.
-
-    Args:
-        rows: like those of `binding.Library`, with each method's signature: "unsqueeze(x, dim):
-            expand_dims; tril(x, diagonal=0): tril(diagonal=k)".
-    """
-    found = {}
-    for room, text in rows.items():
-        home = sys.modules[room] if isinstance(room, str) else room
-        for entry in text.split(";"):
-            heading, _, own = " ".join(entry.split()).partition("): ")
-            name, _, parameters = heading.partition("(")
-            stub = eval(f"lambda {parameters}: None")
-            stub.__name__ = name
-            own, _, words = own.partition("(")
-            given = dict(WORDS.findall(words))
-            found[name] = Library(home).bound(stub, getattr(home, own), given)
-    return found
 
 
 def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[Any, Any], Any]:

@@ -19,6 +19,7 @@ import multigrad as xg
 from multigrad import backend as door
 from multigrad import xp
 from multigrad.backend.discovery import load_backend
+from multigrad.capture.name_tables import parse
 from multigrad.functions.proof.bounded import run_bounded
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph
@@ -150,7 +151,7 @@ def test_logcumsumexp_keeps_infinities_and_its_gradient_is_a_softmax_of_what_cam
 def test_no_name_of_a_framework_stands_at_two_ops(framework: str) -> None:
     pytest.importorskip(framework)
     names = import_module(f"multigrad_{framework}.kernels.ops").NAMES
-    words = [word for each in names.split(";") for word in (each.partition(":")[2] or each).split()]
+    words = [term.name for entry in parse(names, framework) for term in entry.names]
     assert len(words) == len(set(words)) > 50
 
 

@@ -35,7 +35,7 @@ from multigrad.capture.dialect import (
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.index_tensors import holds_places
-from multigrad.capture.name_tables import handlers
+from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.capture.types.oracle import StandInCall, TypeOracle
 from multigrad.capture.values import indexing
@@ -300,7 +300,7 @@ AS_FUNCTIONS = """
     take var
 """
 METHODS: dict[str, Handler] = {
-    **handlers(
+    **handlers_by_name(
         {
             families: """
                 absolute: __abs__; clip; dot; floor_divide: __floordiv__; ravel: ravel flatten; sort

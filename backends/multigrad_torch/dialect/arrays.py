@@ -27,7 +27,7 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.capture.meanings.places import Extremes
-from multigrad.capture.name_tables import handlers, reflected
+from multigrad.capture.name_tables import handlers_by_name, reflected
 from multigrad.capture.values import indexing
 from multigrad.graph.ir.types import INT32, INT64, WHOLE, T
 from multigrad.trace.python_protocols import note_assertion
@@ -426,12 +426,14 @@ OF_TENSORS: dict[Any, Callable[..., Any]] = {
 METHODS: dict[str, Callable[..., Any]] = {
     **{method.__name__: record for method, record in OF_TENSORS.items()},
     "logcumsumexp": xp.logcumsumexp,
-    **handlers({__name__: "expand; fill_diagonal_; transpose_method: transpose; view; view_as"}),
-    **handlers(MASKED),
+    **handlers_by_name(
+        {__name__: "expand; fill_diagonal_; transpose_method: transpose; view; view_as"}
+    ),
+    **handlers_by_name(MASKED),
 }
 AS_METHODS = "count_nonzero logsumexp repeat_interleave roll select t tril triu"
 LINALG: dict[str, Callable[..., Any]] = {
-    **handlers(
+    **handlers_by_name(
         {
             __name__: """
                 cholesky_ex; solve; solve_ex; solve_triangular; inv_ex; pinv; linalg_slogdet:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.capture.meanings import arrays
-from multigrad.capture.name_tables import handlers
+from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.user_code.global_references import CHANGES, SWITCHES, refusing
@@ -373,7 +373,7 @@ def _check(cond: Any, message: Any = None) -> None:
 
 
 METHODS: dict[str, Callable[..., Any]] = {
-    **handlers(
+    **handlers_by_name(
         {
             __name__: """
                 angle; cpu; cuda; element_size; expand; get_device; is_complex: is_complex is_conj

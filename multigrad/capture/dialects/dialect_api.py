@@ -29,7 +29,7 @@ from ..dialect import (
     register_dialect,
 )
 from ..meanings import creation
-from ..name_tables import Library, named
+from ..name_tables import Library, named, parse
 from ..symbols.dtypes import cast
 from ..symbols.symbols import SymbolicDType, SymbolicShape
 from ..types.oracle import StandInCall, TypeOracle, run_each
@@ -75,9 +75,11 @@ def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Calla
     numpy = find_dialect("numpy")
     assert numpy is not None
     found: dict[Any, Callable[..., Any]] = {}
-    for entry in names.split(";"):
-        own, _, other = (part.strip() for part in entry.partition(":"))
-        room, _, rest = own.partition(".")
-        function = getattr(rooms[room], rest) if room in rooms else getattr(library, own)
-        found[function] = numpy.names.aliases[getattr(np, other or own)]
+    for entry in parse(names, f"names of {library.__name__} like NumPy's"):
+        name, theirs = entry.head.name, entry.names[0].name
+        room, _, rest = name.partition(".")
+        function = getattr(rooms[room], rest) if room in rooms else getattr(library, name)
+        if not hasattr(np, theirs):
+            entry.refuse(f"NumPy has no function {theirs!r}")
+        found[function] = numpy.names.aliases[getattr(np, theirs)]
     return found

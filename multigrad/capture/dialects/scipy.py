@@ -16,7 +16,7 @@ from ...graph.support.lazy_modules import whole
 from ...trace.xp import all as xp
 from ..foreign_calls import record_call
 from ..meanings import composites, matrices, parts
-from ..name_tables import Handler, Library, spelled
+from ..name_tables import Handler, Library, ops_by_name
 
 Tensor = Any
 MODULE = "scipy.linalg"
@@ -114,7 +114,7 @@ def gammaln(x: Tensor) -> Tensor:
 
 
 SCIPY: dict[str, Handler] = {
-    **spelled("""
+    **ops_by_name("""
         cbrt; expm1; exp2; log1p; xlogy; xlog1py; erf; erfc; erfinv; ndtr; ndtri; log_ndtr;
         digamma: psi; i0e; i1e; sigmoid: expit; log_sigmoid: log_expit; logit
     """),

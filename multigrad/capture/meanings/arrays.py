@@ -12,7 +12,7 @@ import numpy as np
 from ...trace.trace import Value, copy_of, mark_view
 from ...trace.xp import all as xp
 from ..dialect import Habits, habits_of
-from ..name_tables import Handler, handlers, spelled, written
+from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_by_name
 from ..symbols.dtypes import in_dtype
 from ..symbols.symbols import SymbolicShape
 from ..user_code.inspection import library_for
@@ -165,10 +165,10 @@ def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 METHODS: dict[str, Handler] = {
     **places.METHODS,
-    **spelled("""
+    **ops_by_name("""
         matmul: bmm matmul mm mv; swapaxes: swapaxes swapdims; moveaxis: moveaxis movedim
     """),
-    **written(
+    **handlers_by_signature(
         {
             places: "count_nonzero(x, dim=None): count_nonzero",
             index_tensors: "select(x, dim, index): at",
@@ -179,7 +179,7 @@ METHODS: dict[str, Handler] = {
             """,
         }
     ),
-    **handlers(
+    **handlers_by_name(
         {
             places: "topk",
             xp: "outer",

@@ -24,7 +24,7 @@ from ...trace.xp import all as xp
 from ...trace.xp import transposes
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
-from ..name_tables import Handler, handlers
+from ..name_tables import Handler, handlers_by_name
 from .index_tensors import cut, is_places, limited, put_slices
 
 Tensor = Any
@@ -452,7 +452,7 @@ def columns(x: Tensor, indices: Any) -> list[Any]:
     return [places[..., i] for i in range(shape_of(places)[-1])]
 
 
-METHODS: dict[str, Handler] = handlers(
+METHODS: dict[str, Handler] = handlers_by_name(
     {
         __name__: """
             argmax; argmin; argsort; gather; index_add; index_copy; index_fill; index_select;

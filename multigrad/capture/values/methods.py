@@ -24,7 +24,7 @@ from ...trace.xp import all as xp
 from ..dialect import find_dialect, passes_at
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
-from ..name_tables import handlers, spelled, written
+from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
 from ..symbols import dtypes, memory, symbols
 from ..symbols.dtypes import cast, own_dtype
 from ..symbols.symbols import SymbolicShape
@@ -284,12 +284,12 @@ def new_tensor(x: Tensor, data: Any, *, dtype: Any = None, **ignored: Any) -> Te
 
 
 def made(called: Callable[..., Any], names: str) -> dict[str, Callable[..., Any]]:
-    return {name: called(record) for name, record in handlers({reductions: names}).items()}
+    return {name: called(record) for name, record in handlers_by_name({reductions: names}).items()}
 
 
 # torch has these as functions with the same parameters.
 ELEMENTWISE: dict[str, Callable[..., Any]] = {
-    **spelled("""
+    **ops_by_name("""
         fmax; fmin; copysign; frac; floor_divide; remainder; fmod; hypot; atan2: arctan2 atan2;
         lerp; exp2; log2; log10; logaddexp; xlogy; tan; asin: arcsin asin; acos: acos arccos;
         deg2rad; rad2deg; sinh; cosh; asinh: arcsinh asinh; acosh: acosh arccosh;
@@ -297,11 +297,11 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {
         bitwise_xor; bitwise_invert: bitwise_not; bitwise_left_shift; bitwise_right_shift;
         nextafter
     """),
-    **handlers({composites: "logit; nan_to_num"}),
-    **written({composites: "polygamma(x, n): polygamma"}),
+    **handlers_by_name({composites: "logit; nan_to_num"}),
+    **handlers_by_signature({composites: "polygamma(x, n): polygamma"}),
 }
 METHODS: dict[str, Callable[..., Any]] = {
-    **spelled("""
+    **ops_by_name("""
         mul: mul multiply; neg: neg negative; pow; square; sqrt; rsqrt; reciprocal; maximum;
         minimum; abs: abs absolute; sign: sign sgn; floor; ceil; round; trunc; exp; expm1; log;
         log1p; sin; cos; atan: arctan atan; tanh; erf; sigmoid; lt; le; gt; ge; eq; ne;
@@ -311,7 +311,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     **ELEMENTWISE,
     **arrays.METHODS,
     **dtypes.METHODS,
-    **written(
+    **handlers_by_signature(
         {
             __name__: "clamp_max(x, max): clamp; clamp_min(x, min): clamp",
             # How a copy lies in memory does not show in its values.
@@ -326,7 +326,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     **made(reduction, "sum; prod; mean; any; all; max: amax; min: amin"),
     **made(extreme, "max; min"),
     **made(deviation, "std; var"),
-    **handlers(
+    **handlers_by_name(
         {
             composites: "addcdiv; addcmul; bernoulli",
             symbols: "item; to_list: tolist",

@@ -22,7 +22,7 @@ from multigrad.capture.meanings import (
 )
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.convolutions import channels_first, channels_last, per_axis
-from multigrad.capture.name_tables import Handler, handlers, spelled
+from multigrad.capture.name_tables import Handler, handlers_by_name, ops_by_name
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
@@ -140,8 +140,8 @@ def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
 
 max_pool, average_pool = pool(largest, "max_pool"), pool(mean, "average_pool")
 OPS: dict[str, Handler] = {
-    **spelled("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
-    **handlers(
+    **ops_by_name("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
+    **handlers_by_name(
         {
             arrays: "ravel; np_sort: sort",
             places: "argmax; argmin; count_nonzero",

@@ -14,7 +14,7 @@ import keras
 from multigrad.capture.dialects import numpy as numpy_dialect
 from multigrad.capture.meanings import composites, layers
 from multigrad.capture.meanings.composites import is_whole
-from multigrad.capture.name_tables import Handler, Library, handlers, spelled
+from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
 from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
@@ -195,17 +195,17 @@ fmax, fmin = together(xp.fmax), together(xp.fmin)
 logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
 logical_xor = of_bools(xp.logical_xor)
 UNARY: dict[str, Handler] = {
-    **spelled("""
+    **ops_by_name("""
         neg: negative; square; sqrt; rsqrt; reciprocal; cbrt; abs: abs absolute fabs; sign; floor;
         ceil; trunc; exp; expm1; exp2; log; log1p; log2; log10; sin; cos; tan; asin: arcsin;
         acos: arccos; atan: arctan; sinh; cosh; tanh; asinh: arcsinh;
         acosh: arccosh; atanh: arctanh; erf; erfc; erfinv; sinc; isnan; isinf; isfinite; signbit;
         bitwise_invert: bitwise_invert bitwise_not; nan_to_num
     """),
-    **handlers({__name__: "copy: copy real conj conjugate; logical_not"}),
+    **handlers_by_name({__name__: "copy: copy real conj conjugate; logical_not"}),
 }
 # In keras.ops and in keras.activations.
-SHARED_ACTIVATIONS: dict[str, Handler] = spelled("""
+SHARED_ACTIVATIONS: dict[str, Handler] = ops_by_name("""
     sigmoid; log_sigmoid; silu: silu swish; softplus; relu6; elu; selu;
     soft_sign: softsign; tanh_shrink; hard_sigmoid; hard_silu: hard_silu hard_swish;
     softmax; log_softmax; glu
@@ -223,7 +223,7 @@ OPS: dict[str, Handler] = {
     **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu, where)},
 }
 ACTIVATIONS: dict[str, Handler] = {
-    **spelled("exp: exponential; tanh; mish"),
+    **ops_by_name("exp: exponential; tanh; mish"),
     **SHARED_ACTIVATIONS,
     "linear": linear,
     "relu": relu,
@@ -242,7 +242,7 @@ NAMED: dict[Any, Handler] = {
                 add; subtract; multiply; divide: divide true_divide; pow: power; remainder: mod;
                 fmod; hypot; atan2: arctan2; logaddexp; less; less_equal; greater; greater_equal;
                 equal; not_equal; bitwise_and; bitwise_or; bitwise_xor; bitwise_left_shift:
-                bitwise_left_shift left_shift; bitwise_right_shift: bitwise_right_shift right_shift;
+                bitwise_left_shift left_shift; bitwise_right_shift: bitwise_right_shift right_shift
             """,
         }
     ),

@@ -1,4 +1,4 @@
-"""How a meaning is called as a library's function is."""
+"""How tables of names are read, and a meaning is called as a library's function is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ import pytest
 
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import registered_dialects
-from multigrad.capture.name_tables import Library
+from multigrad.capture.name_tables import (
+    Library,
+    handlers_by_name,
+    handlers_by_signature,
+    named,
+    ops_by_name,
+    parse,
+)
+from multigrad.trace.xp import all as xp
 
 
 def spread(x: Any, axis: Any = None, keepdims: bool = False, *, correction: float = 0) -> Any:
@@ -117,6 +125,57 @@ def test_a_row_that_does_not_fit_says_so() -> None:
 def test_in_order_takes_all_but_labels() -> None:
     record = Library(HOME).bound(std, lambda *given: given)
     assert record("t", name="n") == ("t", -1, 1, True)
+
+
+def test_a_table_is_read_as_its_grammar_says() -> None:
+    text = "exp; abs: absolute\n fabs lax.abs ; solve: L.solve(B=b,\n c=); tril(x, k=0): tril(k=k)"
+    entries = [(entry.head, entry.names) for entry in parse(text, "a table")]
+    assert entries == [
+        (("exp", ""), (("exp", ""),)),
+        (("abs", ""), (("absolute", ""), ("fabs", ""), ("lax.abs", ""))),
+        (("solve", ""), (("L.solve", "B=b,\n c="),)),
+        (("tril", "x, k=0"), (("tril", "k=k"),)),
+    ]
+    assert [*parse(text, "a table")][2].names[0].pairs() == {"B": "b", "c": ""}
+    assert not [*parse("", "a table")]
+
+
+WRONG = {
+    "a name without a colon": ("exp; abs absolute", 2, "'absolute' is unexpected"),
+    "nothing after a colon": ("exp; abs:\n; log", 2, "a name is missing"),
+    "two colons": ("exp; abs: absolute: fabs", 2, "':' is unexpected"),
+    "an entry of nothing": ("exp; ; log", 2, "a name is missing"),
+    "a semicolon at the end": ("exp; log;\n ", 3, "a name is missing"),
+    "an open bracket": ("solve: solve(rhs=b", 1, r"'solve\(rhs=b' is unexpected"),
+    "what is no name": ("exp;\nabs: fabs 2abs", 2, "line 2.*'2abs' is unexpected"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_an_error_names_the_table_the_entry_and_the_place(case: str) -> None:
+    text, number, reason = WRONG[case]
+    with pytest.raises(ValueError, match=rf"(?s)names of torch, entry {number} on .*{reason}"):
+        list(parse(text, "names of torch"))
+
+
+def test_a_row_of_what_does_not_exist_says_which() -> None:
+    with pytest.raises(ValueError, match=r"names of numpy, entry 2 .*'expp: exp': no op named"):
+        named("log; expp: exp", np)
+    with pytest.raises(ValueError, match=r"entry 1 .*: no op named 'abz'.*'abs'"):
+        ops_by_name("abz")
+    with pytest.raises(ValueError, match=r"by Meanings, entry 2 .*: no function 'spreads'.*spread"):
+        handlers_by_name({Meanings: "solve; spreads"})
+    with pytest.raises(ValueError, match=r"methods by Meanings, entry 1 .*one function"):
+        handlers_by_signature({Meanings: "solve(a, b): solve spread"})
+
+
+def test_names_find_the_function_of_their_op() -> None:
+    assert named("abs: absolute; log", np) == {
+        np.absolute: xp.abs, np.log: xp.log
+    }  # fmt: skip
+    assert handlers_by_signature({Meanings: "solved(x, y=1): solve(y=b)"})["solved"]("x") == (
+        "solve", "x", 1, False
+    )  # fmt: skip
 
 
 def test_every_row_of_a_dialect_fits(backend: Any) -> None:
