@@ -17,6 +17,7 @@ from multigrad.rules.context import CURRENT, RuleInForce
 from multigrad.rules.gradients import GradientRule, fold_step
 from multigrad.rules.model.lookup import refuse_misplaced
 from multigrad.rules.model.rule import Rule
+from multigrad.rules.model.rule_in_force import apply_rule as apply_to_tensor
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
 from ..compile import compile
@@ -91,7 +92,7 @@ def apply_rule(
                 compile.on_read(leaf, None, "params")
             if in_force is None:
                 return leaf
-            return apply_rule(in_force, None, leaf, None)
+            return apply_to_tensor(in_force, None, leaf, None)
 
         counted = optax.safe_increment(state.count)
         return jax.tree.map(apply, updates), RuleState(counted, state.key)
