@@ -10,6 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -22,11 +23,10 @@ from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import contents, mentioned, nested_codes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
-from multigrad.functions.calls.recipe import Pushed, Recorded, is_users_own
+from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, is_users_own
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
 from multigrad.functions.object_arguments import MayTakeObjects
-from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
@@ -147,11 +147,118 @@ def may_have_gradient(value: Any) -> bool:
     return owner_of(value) is not None and dtype_name(value.dtype) in FLOATS
 
 
+def recipe_of_class(function_class: type[torch.autograd.Function], copies: bool = False) -> Recipe:
+    """Return the recipe of a class, which may write on copies."""
+    code = ClassCode(function_class, _signature_of(function_class), copies)
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        problem = _find_problem(function_class)
+        if problem:
+            raise trace.error(problem)
+
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            with torch.no_grad():  # as torch runs forward and backward
+                return run_written_in("torch", function, trace, *given)
+
+        return code.record(run, trace, args, kwargs)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run(function: Callable[..., Any], *given: Any) -> Any:
+            with torch.no_grad():
+                return function(*given)
+
+        return code.record(run, None, args, kwargs)
+
+    def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return code.record(call_plainly, None, args, kwargs).outputs
+
+    def apply(*args: Any, **kwargs: Any) -> Any:
+        return function_class.apply(*code.bind(args, kwargs))
+
+    return Recipe(
+        code.name,
+        run,
+        record,
+        functions=_functions_of(function_class),
+        written_in="torch",
+        signature=code.signature,
+        copies=copies,
+        gives_tangents=code.gives_tangents,
+        origin=function_class,
+        apply=apply,
+        on_copies=partial(recipe_of_class, function_class, copies=True),
+        bound_to=stay_unbound,
+        run_primal=run_primal,
+        has_setup=code.has_setup,
+        holds=holds_parameters,
+        gather=gather,
+    )
+
+
+def call_plainly(function: Callable[..., Any], *given: Any) -> Any:
+    return function(*given)
+
+
+def gather(run: Callable[[Sequence[Tensor]], Any], tensors: Sequence[Tensor]) -> Any:
+    """Apply a class within `run`, whose backward adds to the `.grad` of some tensors."""
+    return Gathering.apply(run, *tensors)
+
+
+def stay_unbound(instance: Any) -> None:
+    """Return None: `apply` is not bound to the object that holds the class."""
+
+
+def holds_parameters(value: Any) -> bool:
+    """Return whether an argument is a module with parameters, or a callable that uses one."""
+    return callable(value) and any(
+        next(each.parameters(), None) is not None for each in modules_of(value)
+    )
+
+
+def has_setup(own: type[torch.autograd.Function]) -> bool:
+    """Return whether forward gets no ctx, because `setup_context` does."""
+    return own.setup_context is not torch.autograd.Function.setup_context
+
+
+def _signature_of(own: type[torch.autograd.Function]) -> inspect.Signature | None:
+    # That of `apply`: of forward without ctx.
+    signature = signature_of(own.forward)
+    if signature is None or has_setup(own):
+        return signature
+    parameters = list(signature.parameters.values())
+    if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
+        parameters = parameters[1:]
+    return signature.replace(parameters=parameters)
+
+
+def _functions_of(own: type[torch.autograd.Function]) -> tuple[Any, ...]:
+    is_backward = own.backward is not torch.autograd.Function.backward
+    setup = (own.setup_context,) if has_setup(own) else ()
+    return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
+
+
+def _find_problem(own: type[torch.autograd.Function]) -> str:
+    base = torch.autograd.Function
+    if own.forward is base.forward:
+        return "has no forward; define it as a static method"
+    has_backward, has_vjp = own.backward is not base.backward, own.vjp is not base.vjp
+    if not (has_backward or has_vjp):
+        return "has no backward; define it as a static method"
+    return "has both a backward and a vjp; keep one of them" if has_backward and has_vjp else ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ClassRecipe(CodeRecipe):
+class ClassCode:
+    """A class, and how its code is called.
+
+    Attributes:
+        signature: of `apply`; None: it is not known.
+        copies: whether it may write into its arguments, which are copies.
+    """
+
     function_class: type[torch.autograd.Function]
-    native: bool | None = None
-    copies: bool = False
+    signature: inspect.Signature | None
+    copies: bool
 
     @property
     def name(self) -> str:
@@ -159,35 +266,11 @@ class ClassRecipe(CodeRecipe):
 
     @property
     def has_setup(self) -> bool:
-        """Whether forward gets no ctx, because `setup_context` does."""
-        own = self.function_class.setup_context
-        return own is not torch.autograd.Function.setup_context
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        """The signature of `apply`: that of forward without ctx."""
-        signature = signature_of(self.function_class.forward)
-        if signature is None or self.has_setup:
-            return signature
-        parameters = list(signature.parameters.values())
-        if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
-            parameters = parameters[1:]
-        return signature.replace(parameters=parameters)
+        return has_setup(self.function_class)
 
     @property
     def gives_tangents(self) -> bool:
         return self.function_class.jvp is not torch.autograd.Function.jvp
-
-    def dialect(self) -> str:
-        return "torch"
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the class itself, when it runs unchanged on its own framework."""
-        return self.function_class.apply(*self.bind(args, kwargs))
-
-    def bound_to(self, instance: Any) -> ClassRecipe:
-        # `apply` is not bound to the object that holds this recipe.
-        return self
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Return a call's arguments by position; with `setup_context` torch adds defaults, too."""
@@ -206,53 +289,7 @@ class ClassRecipe(CodeRecipe):
             )
         return bound.args
 
-    def holds(self, value: Any) -> bool:
-        """Return whether an argument is a module with parameters, or a callable that uses one."""
-        return callable(value) and any(
-            next(each.parameters(), None) is not None for each in modules_of(value)
-        )
-
-    def gather(self, run: Callable[[Sequence[Tensor]], Any], tensors: Sequence[Tensor]) -> Any:
-        """Apply the class within `run`, whose backward adds to the `.grad` of some tensors."""
-        return Gathering.apply(run, *tensors)
-
-    def functions(self) -> tuple[Any, ...]:
-        own, base = self.function_class, torch.autograd.Function
-        is_backward = own.backward is not base.backward
-        setup = (own.setup_context,) if self.has_setup else ()
-        return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        problem = self._find_problem()
-        if problem:
-            raise trace.error(problem)
-
-        def run(function: Callable[..., Any], *given: Any) -> Any:
-            with torch.no_grad():  # as torch runs forward and backward
-                return run_written_in("torch", function, trace, *given)
-
-        return self._record(run, trace, args, kwargs)
-
-    def _find_problem(self) -> str:
-        own, base = self.function_class, torch.autograd.Function
-        if own.forward is base.forward:
-            return "has no forward; define it as a static method"
-        has_backward, has_vjp = own.backward is not base.backward, own.vjp is not base.vjp
-        if not (has_backward or has_vjp):
-            return "has no backward; define it as a static method"
-        return "has both a backward and a vjp; keep one of them" if has_backward and has_vjp else ""
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run(function: Callable[..., Any], *given: Any) -> Any:
-            with torch.no_grad():
-                return function(*given)
-
-        return self._record(run, None, args, kwargs)
-
-    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._record(lambda function, *given: function(*given), None, args, kwargs).outputs
-
-    def _record(
+    def record(
         self,
         run: Callable[..., Any],
         trace: Trace | None,
@@ -290,7 +327,7 @@ class ClassRecipe(CodeRecipe):
                     f"see in one framework only{advice}. xg.convert({self.name}, "
                     "capture=xg.Capture(copies=True)) has it do so"
                 )
-            gradients = self._count(returned, len(args))
+            gradients = self.count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
             if not kwargs:
                 return gradients[: len(given)]  # defaults get none
@@ -332,7 +369,7 @@ class ClassRecipe(CodeRecipe):
             missing=ctx._missing,
         )
 
-    def _count(self, returned: Any, count: int) -> tuple[Any, ...]:
+    def count(self, returned: Any, count: int) -> tuple[Any, ...]:
         gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         # torch accepts more gradients than arguments if the rest are None.
         extra = gradients[count:]
@@ -379,7 +416,7 @@ def unwrap_amp(function: Any, trace: Trace | None) -> Any:
     return function.__wrapped__
 
 
-def import_function(function_class: Any) -> ClassRecipe:
+def import_function(function_class: Any) -> Recipe:
     is_class = isinstance(function_class, type)
     if not is_class or not issubclass(function_class, torch.autograd.Function):
         owner = getattr(function_class, "__self__", None)
@@ -388,7 +425,7 @@ def import_function(function_class: Any) -> ClassRecipe:
             "expected a subclass of torch.autograd.Function, got "
             f"{'class ' if is_class else ''}{function_class!r:.80}{hint}"
         )
-    return ClassRecipe(function_class)
+    return recipe_of_class(function_class)
 
 
 def make_function(function_class: type[torch.autograd.Function]) -> Function:

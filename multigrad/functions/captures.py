@@ -24,6 +24,7 @@ from .calls.decision import warn_disproved
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.recipe import NotCaptured, Recipe, Variant
 from .proof.compare import is_asked
+from .recipes.record import capture, prove
 
 MOST_VARIANTS = 256
 # Ops whose constant index may lie outside the array.
@@ -79,7 +80,7 @@ class Captures:
     def _prove(self, variant: Variant, leaves: Sequence[Any]) -> Variant:
         dtype = variant.layout.dtype or ""
         try:
-            proof = variant.proofs[dtype] = self.recipe.prove(variant, leaves)
+            proof = variant.proofs[dtype] = prove(self.recipe, variant, leaves)
         except DisprovedError as error:
             warn_disproved(error, self.module)
             # Kept, so that each later call of this dtype raises it too.
@@ -124,7 +125,7 @@ class Captures:
         if known is not None:
             return known
         try:
-            variant = self.recipe.capture(layout, facts, leaves)
+            variant = capture(self.recipe, layout, facts, leaves)
         except NeedsConcrete as need:
             if facts.keys() >= set(need.facts):
                 needed = ", ".join(need.facts) or "the shape of what it computed"

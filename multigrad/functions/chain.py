@@ -13,11 +13,10 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, owner_of, unwrap
-from .calls.recipe import Recorded
+from .calls.recipe import Recipe, Recorded
 from .function import Function
 from .object_arguments import OfObject
-from .recipes.record import CodeRecipe
-from .recipes.saved import SavedRecipe
+from .recipes.saved import SavedFunction
 
 Tensor = Any
 REQUIRED = inspect.Parameter.empty
@@ -50,7 +49,9 @@ class ChainPart:
     def required(self) -> list[str]:
         """Return the names of the arguments that a call has to give."""
         # A document knows no defaults, and a chain inside this one checks its own parts.
-        if isinstance(getattr(self.function, "recipe", None), ChainRecipe | SavedRecipe):
+        function = self.function
+        is_saved = function is not None and isinstance(function.recipe.origin, SavedFunction)
+        if is_saved or isinstance(function, Chain):
             return []
         rows = (self.parameters or {}).values()
         return [p.name for p in rows if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
@@ -114,159 +115,166 @@ def _holds_tensor(value: Any) -> bool:
     return any(owner is not None and owner.name != "numpy" for owner in owners)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChainRecipe(CodeRecipe):
-    """Functions in series, each recorded on the result of the one before."""
+def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
+    """Return the recipe of functions in series, each run on the result of the one before."""
 
-    parts: tuple[ChainPart, ...]
-    name: str
-    native: bool | None = None
-
-    @property
-    def is_derived(self) -> bool:
-        return True
-
-    @property
-    def signature(self) -> inspect.Signature:
-        """The first argument by position, then all arguments of the parts by name."""
-        first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
-        named: dict[str, inspect.Parameter] = {}
-        for part in self.parts:
-            for name, p in (part.parameters or {}).items():
-                if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
-                    continue
-                # Required where one of the parts that take it requires it.
-                if name not in named or p.default is REQUIRED:
-                    named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
-        rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
-        # An address is no identifier, so any keyword is taken; `share` checks it.
-        spread = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
-        return inspect.Signature([first, *rows, spread])
-
-    def dialect(self) -> str:
-        found = (part.function.recipe.dialect() for part in self.parts if part.function)
-        return next((name for name in found if name), "")
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self.run(args, kwargs)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        own = self.share(kwargs)
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        own = share(name, parts, kwargs)
         if len(args) != 1:
             raise RuleTypeError(
-                f"function {self.name!r} takes one argument by position, got {len(args)}: give "
+                f"function {name!r} takes one argument by position, got {len(args)}: give "
                 "those of its parts by name"
             )
         (x,) = args
-        for part, named in zip(self.parts, own, strict=True):
+        for part, named in zip(parts, own, strict=True):
             x = part.run(x, named)
         return Recorded(x, None)
 
-    def share(self, named: Mapping[str, Any], is_all: bool = True) -> list[dict[str, Any]]:
-        """Return the named arguments as one dict for each part.
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return run(args, kwargs)
 
-        A plain name reaches every part that declares it, an address such as "noise.sigma" one part.
+    def library() -> str:
+        found = (part.function.recipe.dialect() for part in parts if part.function)
+        return next((each for each in found if each), "")
 
-        Raises:
-            RuleTypeError: no part takes one, or (`is_all`) a part lacks one.
-        """
-        shares: list[dict[str, Any]] = [{} for _ in self.parts]
-        for name, value in named.items():
-            if is_address(name):
-                self._give(name, value, shares)
+    signature = _signature_of(parts)
+    return Recipe(name, run, record, written_in=library, signature=signature, is_derived=True)
+
+
+def _signature_of(parts: Sequence[ChainPart]) -> inspect.Signature:
+    # The first argument by position, then all arguments of the parts by name.
+    first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY)
+    named: dict[str, inspect.Parameter] = {}
+    for part in parts:
+        for name, p in (part.parameters or {}).items():
+            if p.kind is p.VAR_KEYWORD or name == TAKES_ANY:
                 continue
-            takers = [i for i, part in enumerate(self.parts) if part.takes(name)]
-            if not takers:
-                known = list(dict.fromkeys(self._known()))
-                raise RuleTypeError(
-                    f"function {self.name!r}: no part takes {name!r}{suggest(name, known)} "
-                    f"(arguments: {', '.join(known) or 'none besides the first'})"
-                )
-            for i in takers:
-                # A value given by address wins over one given by plain name, in any order.
-                shares[i].setdefault(name, value)
-        for part, share in zip(self.parts, shares, strict=True) if is_all else ():
-            missing = [name for name in part.required() if name not in share]
-            if missing:
-                raise RuleTypeError(
-                    f"function {self.name!r}: part {part.name!r} needs {missing[0]!r}: give "
-                    f"{missing[0]}=..., by name"
-                )
-        return shares
+            # Required where one of the parts that take it requires it.
+            if name not in named or p.default is REQUIRED:
+                named[name] = p.replace(kind=p.KEYWORD_ONLY, annotation=REQUIRED)
+    rows = sorted(named.values(), key=lambda p: p.default is not REQUIRED)
+    # An address is no identifier, so any keyword is taken; `share` checks it.
+    spread = inspect.Parameter(TAKES_ANY, inspect.Parameter.VAR_KEYWORD)
+    return inspect.Signature([first, *rows, spread])
 
-    def find(self, address: str) -> tuple[tuple[int, ...], str]:
-        """Return the path to the part that an address names, and the argument's own name.
 
-        Raises:
-            RuleTypeError: there is no such part.
-        """
-        rows = list(self.walk())
-        labels = [label for label, _ in rows]
-        position, name = find_part(f"function {self.name!r}", address, labels)
-        return rows[position][1], name
+def share(
+    chain: str, parts: Sequence[ChainPart], named: Mapping[str, Any], is_all: bool = True
+) -> list[dict[str, Any]]:
+    """Return the named arguments of a chain as one dict for each part.
 
-    def is_bound(self, path: Sequence[int], name: str) -> bool:
-        """Return whether an argument of the part at a path is bound, there or around it."""
-        first, *inner = path
-        part = self.parts[first]
-        if name in part.bound:
-            return True
-        if not inner:
-            return False
-        own = part.function.recipe  # type: ignore[union-attr]
-        addressed = (own.find(given) for given in part.bound if is_address(given))
-        return (tuple(inner), name) in addressed or own.is_bound(inner, name)
+    A plain name reaches every part that declares it, an address such as "noise.sigma" one part.
 
-    def _give(self, address: str, value: Any, shares: list[dict[str, Any]]) -> None:
-        path, name = self.find(address)
-        part = self.part_at(path)
-        if self.is_bound(path, name):
+    Raises:
+        RuleTypeError: no part takes one, or (`is_all`) a part lacks one.
+    """
+    shares: list[dict[str, Any]] = [{} for _ in parts]
+    for name, value in named.items():
+        if is_address(name):
+            _give(chain, parts, name, value, shares)
+            continue
+        takers = [i for i, part in enumerate(parts) if part.takes(name)]
+        if not takers:
+            known = list(dict.fromkeys(_known(parts)))
             raise RuleTypeError(
-                f"function {self.name!r}: {address!r} is bound, so it can no longer be set"
-            )
-        if not part.takes(name):
-            known = list(part.parameters or {})
-            raise RuleTypeError(
-                f"function {part.name!r} has no argument {name!r}{suggest(name, known)} "
+                f"function {chain!r}: no part takes {name!r}{suggest(name, known)} "
                 f"(arguments: {', '.join(known) or 'none besides the first'})"
             )
-        first, *inner = path
-        if not inner:
-            shares[first][name] = value  # over what reaches all
-            return
-        # A chain gets the rest of the address, in its own labels.
-        own = self.parts[first].function
-        assert isinstance(own, Chain)
-        shares[first][f"{own.label_of(tuple(inner))}.{name}"] = value
+        for i in takers:
+            # A value given by address wins over one given by plain name, in any order.
+            shares[i].setdefault(name, value)
+    for part, own in zip(parts, shares, strict=True) if is_all else ():
+        missing = [name for name in part.required() if name not in own]
+        if missing:
+            raise RuleTypeError(
+                f"function {chain!r}: part {part.name!r} needs {missing[0]!r}: give "
+                f"{missing[0]}=..., by name"
+            )
+    return shares
 
-    def walk(self, path: tuple[int, ...] = ()) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the names of the parts, and of parts inside them, with their paths."""
-        for i, part in enumerate(self.parts):
-            yield part.name, (*path, i)
-            if isinstance(part.function, Chain):
-                yield from part.function.recipe.walk((*path, i))
 
-    def part_at(self, path: Sequence[int]) -> ChainPart:
-        first, *inner = path
-        part = self.parts[first]
-        return part.function.recipe.part_at(inner) if inner else part  # type: ignore[union-attr]
+def _give(
+    chain: str, parts: Sequence[ChainPart], address: str, value: Any, shares: list[dict[str, Any]]
+) -> None:
+    path, name = find(chain, parts, address)
+    part = part_at(parts, path)
+    if is_bound(parts, path, name):
+        raise RuleTypeError(f"function {chain!r}: {address!r} is bound, so it can no longer be set")
+    if not part.takes(name):
+        known = list(part.parameters or {})
+        raise RuleTypeError(
+            f"function {part.name!r} has no argument {name!r}{suggest(name, known)} "
+            f"(arguments: {', '.join(known) or 'none besides the first'})"
+        )
+    first, *inner = path
+    if not inner:
+        shares[first][name] = value  # over what reaches all
+        return
+    # A chain gets the rest of the address, in its own labels.
+    own = inner_chain(parts[first])
+    shares[first][f"{own.label_of(tuple(inner))}.{name}"] = value
 
-    def _known(self) -> Iterator[str]:
-        for part in self.parts:
-            for name, p in (part.parameters or {}).items():
-                if p.kind is not p.VAR_KEYWORD:
-                    yield name
+
+def find(chain: str, parts: Sequence[ChainPart], address: str) -> tuple[tuple[int, ...], str]:
+    """Return the path to the part that an address names, and the argument's own name.
+
+    Raises:
+        RuleTypeError: there is no such part.
+    """
+    rows = list(walk(parts))
+    labels = [label for label, _ in rows]
+    position, name = find_part(f"function {chain!r}", address, labels)
+    return rows[position][1], name
+
+
+def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool:
+    """Return whether an argument of the part at a path is bound, there or around it."""
+    first, *inner = path
+    part = parts[first]
+    if name in part.bound:
+        return True
+    if not inner:
+        return False
+    own = inner_chain(part)
+    addressed = (find(own.name, own.parts, given) for given in part.bound if is_address(given))
+    return (tuple(inner), name) in addressed or is_bound(own.parts, inner, name)
+
+
+def walk(
+    parts: Sequence[ChainPart], path: tuple[int, ...] = ()
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the names of the parts, and of parts inside them, with their paths."""
+    for i, part in enumerate(parts):
+        yield part.name, (*path, i)
+        if isinstance(part.function, Chain):
+            yield from walk(part.function.parts, (*path, i))
+
+
+def part_at(parts: Sequence[ChainPart], path: Sequence[int]) -> ChainPart:
+    first, *inner = path
+    return part_at(inner_chain(parts[first]).parts, inner) if inner else parts[first]
+
+
+def inner_chain(part: ChainPart) -> Chain:
+    assert isinstance(part.function, Chain)
+    return part.function
+
+
+def _known(parts: Sequence[ChainPart]) -> Iterator[str]:
+    for part in parts:
+        for name, p in (part.parameters or {}).items():
+            if p.kind is not p.VAR_KEYWORD:
+                yield name
 
 
 class Chain(Function):
     """Functions in series."""
 
-    recipe: ChainRecipe
-
     def __init__(self, parts: Sequence[Any]) -> None:
         rows = tuple(map(part_of, parts))
         self.given = tuple(parts)
-        super().__init__(ChainRecipe(rows, f"compose({', '.join(row.name for row in rows)})"))
+        self.parts = rows
+        super().__init__(recipe_of_chain(rows, f"compose({', '.join(row.name for row in rows)})"))
         self.__doc__ = f"{self._words}, each with its own gradient."
         made = [row.function or getattr(row.call, "rule", None) for row in rows]
         self.choose(
@@ -276,13 +284,13 @@ class Chain(Function):
 
     @property
     def _words(self) -> str:
-        return " → ".join(map(str, self.recipe.parts))
+        return " → ".join(map(str, self.parts))
 
     def __repr__(self) -> str:
         return f"<Function {self._words}>"
 
     def label_of(self, path: tuple[int, ...]) -> str:
-        rows = list(self.recipe.walk())
+        rows = list(walk(self.parts))
         # Parts of one name are told apart by their numbers: "noise[1]".
         own = next(label for label, place in rows if place == path)
         same = [place for label, place in rows if label == own]
@@ -298,7 +306,7 @@ class Chain(Function):
         Raises:
             RuleTypeError: there is no such part, or it has no such argument.
         """
-        self.recipe.share(params or {}, is_all=False)
+        share(self.name, self.parts, params or {}, is_all=False)
         return super().bind(params, key)
 
     def __reduce__(self) -> Any:

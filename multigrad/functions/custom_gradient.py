@@ -6,8 +6,9 @@ The first takes `f(*args, **kwargs) -> (outputs, grad)`, the second a forward an
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, overload
 
 from ..capture.copies.capture import run_written_in
@@ -21,7 +22,6 @@ from ..lowering.function_graph import read_way
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, read_parameters, signature_of
 from .calls.gradients import (
-    Modes,
     asked_variables,
     deliver,
     note_uses,
@@ -29,41 +29,44 @@ from .calls.gradients import (
     refuse_second_call,
     tensors_with_modes,
 )
-from .calls.recipe import Recorded, Variant, kind_name, library_of
+from .calls.recipe import Recipe, Recorded, kind_name, library_of
 from .function import Function
 from .object_arguments import OfObject, holds_state
-from .recipes.record import CodeRecipe
 
 Tensor = Any
 UPSTREAM = "upstream"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GradientRecipe(CodeRecipe):
-    """A function that returns its outputs and a function of their cotangents."""
+def recipe_of_gradient(
+    function: Callable[..., Any], name: str, *, library: str = "", **fields: Any
+) -> Recipe:
+    """Return the recipe of a function that returns its outputs and a function of their cotangents.
 
-    function: Callable[..., Any]
-    name: str
-    native: bool | None = None
-    library: str = ""
-    copies: bool = False
+    Args:
+        library: what its author says that it is written in.
+        fields: those of `Recipe`.
+    """
 
-    @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(self.function)
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        result = run_written_in(library, function, trace, *args, **kwargs)
+        return split_result(name, result, args, kwargs)
 
-    def dialect(self) -> str:
-        return library_of(self.function, said=self.library)
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return split_result(name, function(*args, **kwargs), args, kwargs)
 
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function,)
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_gradient(copy(function), name, library=library, **fields)
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        result = run_written_in(self.library, self.function, trace, *args, **kwargs)
-        return split_result(self.name, result, args, kwargs)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return split_result(self.name, self.function(*args, **kwargs), args, kwargs)
+    return Recipe(
+        name,
+        run,
+        record,
+        functions=(function,),
+        written_in=partial(library_of, function, said=library),
+        signature=signature_of(function),
+        copied=copied,
+        **fields,
+    )
 
 
 def refuse_class(function: Any) -> None:
@@ -229,8 +232,12 @@ def custom_gradient(
         return lambda inner: custom_gradient(inner, capture=options, fused=fused)
     refuse_class(function)
     refuse_rule(function)
-    recipe = GradientRecipe(
-        function, name_of(function), options.native, options.library, options.copies
+    recipe = recipe_of_gradient(
+        function,
+        name_of(function),
+        library=options.library,
+        native=options.native,
+        copies=options.copies,
     )
     made: Function[P, R] = Function(recipe, function, options.prove)
     made.choose(fused=read_fused(fused))
@@ -243,78 +250,69 @@ def custom_gradient(
 TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PairRecipe(CodeRecipe):
-    """A forward and a backward, written as two plain functions."""
+def recipe_of_pair(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    residuals: Callable[..., Any] | None = None,
+    *,
+    library: str = "",
+    rolls: bool = False,
+    **fields: Any,
+) -> Recipe:
+    """Return the recipe of a forward and a backward, two plain functions; None: the derivative.
 
-    forward: Callable[..., Any]
-    backward: Callable[..., Any] | None
-    residuals: Callable[..., Any] | None
-    name: str
-    native: bool | None = None
-    library: str = ""
-    copies: bool = False
-    rolls: bool = False
-    modes: Modes = ()
+    Args:
+        library: what their author says that they are written in.
+        rolls: whether loops that were unrolled become scans.
+        fields: those of `Recipe`.
+    """
+    given = (forward, backward, residuals)
 
-    @property
-    def is_derived(self) -> bool:
-        return self.backward is None
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(self.forward)
-
-    def dialect(self) -> str:
-        return library_of(self.forward, self.backward, said=self.library)
-
-    def functions(self) -> tuple[Any, ...]:
-        given = (self.forward, self.backward, self.residuals)
-        return tuple(function for function in given if function is not None)
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-            return run_written_in(self.library, function, trace, *given, **named)
+            return run_written_in(library, function, trace, *given, **named)
 
-        outputs = run(self.forward, *args, **kwargs)
+        outputs = run(forward, *args, **kwargs)
 
         def pull_kept(upstream: Any) -> Any:  # residuals come from the outputs that backward has
-            return self._pull(run, outputs, args, kwargs)(upstream)
+            return pull_of(run, outputs, args, kwargs)(upstream)
 
-        if self.residuals is None or self.backward is None:
-            pull = self._pull(run, outputs, args, kwargs)
-            return Recorded(outputs, pull, rolls=self.rolls and pull is None)
+        if residuals is None or backward is None:
+            pull = pull_of(run, outputs, args, kwargs)
+            return Recorded(outputs, pull, rolls=rolls and pull is None)
         return Recorded(outputs, pull_kept, keeps_output=True)
 
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with their code, as sums: autodiff knows no other way to combine."""
-        if not self.modes:
-            return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
-        adding = replace(self, modes=())
-        captured = adding.capture(variant.layout, variant.facts, leaves)
-        return adding.prove(captured, leaves, is_call=is_call)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def run_plainly(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
             return function(*given, **named)
 
-        outputs = self.forward(*args, **kwargs)
-        return Recorded(outputs, self._pull(run, outputs, args, kwargs))
+        outputs = forward(*args, **kwargs)
+        return Recorded(outputs, pull_of(run_plainly, outputs, args, kwargs))
 
-    def _pull(
-        self,
-        run: Callable[..., Any],
-        outputs: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+    def pull_of(
+        run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        backward = self.backward
         if backward is None:
             return None
-        if self.residuals is None:
+        if residuals is None:
             return lambda upstream: run(backward, upstream, *args, **kwargs)
-        kept = run(self.residuals, outputs, *args, **kwargs)
+        kept = run(residuals, outputs, *args, **kwargs)
         return lambda upstream: run(backward, upstream, kept)
+
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_pair(*map(copy, given), library=library, rolls=rolls, **fields)
+
+    fields = {"name": name_of(forward), **fields}
+    return Recipe(
+        run=run,
+        record=record,
+        functions=tuple(each for each in given if each is not None),
+        written_in=partial(library_of, forward, backward, said=library),
+        signature=signature_of(forward),
+        is_derived=backward is None,
+        copied=copied,
+        **fields,
+    )
 
 
 def function(
@@ -393,7 +391,16 @@ def function(
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
     if type(forward).__module__.startswith(OWN) and not isinstance(forward, Function):
         forward = calling(forward)
-    recipe = _pair_recipe(forward, backward, residuals, options, modes)
+    recipe = recipe_of_pair(
+        forward,
+        backward,
+        residuals,
+        library=options.library,
+        rolls=options.rolls,
+        native=options.native,
+        copies=options.copies,
+        modes=modes,
+    )
     made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
     made.choose(fused=read_fused(fused), residuals=way or "auto")
     return made
@@ -403,22 +410,6 @@ def _check_callable(*functions: Any) -> None:
     for each in functions:
         if each is not None and not callable(each):
             raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
-
-
-def _pair_recipe(
-    forward: Any, backward: Any, residuals: Any, options: Capture, modes: Modes
-) -> PairRecipe:
-    return PairRecipe(
-        forward,
-        backward,
-        residuals,
-        name=name_of(forward),
-        native=options.native,
-        library=options.library,
-        copies=options.copies,
-        rolls=options.rolls,
-        modes=modes,
-    )
 
 
 def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:

@@ -59,6 +59,7 @@ from .calls.facts import watch
 from .calls.recipe import NotCaptured, Recipe, Variant
 from .captures import Captures
 from .proof.compare import ALL, how_much
+from .recipes.record import prove
 
 # For each Function; a table that is full is emptied.
 MOST_ENTRIES = 1024
@@ -362,10 +363,10 @@ class Entries:
         def keep_apart(leaves: Sequence[Any]) -> None:
             check_apart(subject, variant.updates, [leaves[i] for i in tensors])
 
-        def prove(leaves: Sequence[Any]) -> None:
+        def prove_again(leaves: Sequence[Any]) -> None:
             # A compiler's trace has no values to compare.
             if not any(is_reading() for is_reading, *_ in FUNCTION_READERS):
-                self.recipe.prove(variant, leaves, is_call=True)
+                prove(self.recipe, variant, leaves, is_call=True)
 
         if variant.assumed:
             entry = acting(entry, partial(check_assumptions, subject, variant, backend))
@@ -374,7 +375,7 @@ class Entries:
         forbid = backend.autodiff.forbid_derivative
         if graphs.refused and forbid is not None:
             entry = self._refusing(entry, variant, forbid)
-        return acting(entry, prove) if how_much() == ALL else entry
+        return acting(entry, prove_again) if how_much() == ALL else entry
 
     def _refusing(
         self, entry: Entry, variant: Variant, forbid: Callable[[str], Callable[[Any], Any]]

@@ -14,7 +14,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
@@ -29,13 +29,13 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
 from .calls.decision import is_imported
 from .calls.effects import giving, has_containers
-from .calls.recipe import Recipe, Variant
+from .calls.recipe import CodeRecipe, Recipe, Variant
 from .captures import Captures
 from .documents.format import unseal
 from .entries import Entries
 from .inlining import inline
 from .recipes.document import decode_function, encode_function
-from .recipes.saved import SavedRecipe
+from .recipes.saved import SavedFunction, recipe_of_document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,13 +85,14 @@ class Function(InNotebooks, Generic[P, R]):
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Recipe | CodeRecipe,
         wrapped: Any = None,
         prove: bool = True,
         completion: Completion | None = None,
     ) -> None:
         in_use()  # compilers can neither read the discovery of backends nor load one
-        parameters = parameters_of(wrapped if wrapped is not None else recipe)
+        recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
+        parameters = recipe.signature if wrapped is None else parameters_of(wrapped)
         self.recipe, self.name, self.parameters = recipe, recipe.name, parameters
         self._identify()
         self.draws = FREE
@@ -199,7 +200,7 @@ class Function(InNotebooks, Generic[P, R]):
         bound_to = self.recipe.bound_to
         if bound_to is not None:  # a library's own custom gradient binds as that library does
             recipe = bound_to(instance)
-            if recipe is self.recipe:
+            if recipe is None:
                 return self
             bound = Function(recipe, prove=self.captures.prove)
             bound.native = self.native is not False
@@ -430,46 +431,47 @@ def _rebuild(
     return function if key is None else function.keyed(key)
 
 
-def restore(recipe: SavedRecipe) -> Function:
+def restore(saved: SavedFunction) -> Function:
     """Return the Function of a document, captured in all the forms that were saved."""
-    function = Function(recipe)
-    function.__doc__ = recipe.doc
-    completion = Completion(function.parameters, tuple(recipe.defaults.values()))
+    function = Function(recipe_of_document(saved))
+    function.__doc__ = saved.doc
+    completion = Completion(function.parameters, tuple(saved.defaults.values()))
     function.choose(completion=completion)
-    if recipe.key is not None:
-        function.draws = keyed(recipe.key)
+    if saved.key is not None:
+        function.draws = keyed(saved.key)
     captures = function.captures
     # The facts of all variants: a call that lacks one finds none of them.
-    captures.facts = frozenset(fact for form in recipe.forms for fact in form.facts)
-    for form in recipe.forms:
+    captures.facts = frozenset(fact for form in saved.forms for fact in form.facts)
+    for form in saved.forms:
         variant: Variant = form.layout
         key = (variant.layout.key, tuple(sorted(variant.facts.items())))
         captures.variants.setdefault(key, variant)
     return function
 
 
-def copy_recipe(recipe: Any, memo: dict[int, Any]) -> Any:
+def copy_recipe(recipe: Recipe, memo: dict[int, Any]) -> Recipe:
     """Return a recipe that calls copies of its objects and methods; functions stay."""
-    if is_imported(recipe) or isinstance(recipe, type) or not is_dataclass(recipe):
-        return recipe
-    changed: dict[str, Any] = {}
-    for name in [each.name for each in fields(recipe)]:
-        value = getattr(recipe, name)
+    is_changed = False
+
+    def copied(value: Any) -> Any:
+        nonlocal is_changed
         # A decorated callable counts as a function, which is not copied.
         is_method = isinstance(value, types.MethodType)
-        if is_method or (callable(value) and not hasattr(value, "__wrapped__")):
-            copied = copy.deepcopy(value, memo)
-            if copied is not value:
-                changed[name] = copied
-    copied_recipe: Any = recipe
-    return replace(copied_recipe, **changed) if changed else recipe
+        if not is_method and (not callable(value) or hasattr(value, "__wrapped__")):
+            return value
+        other = copy.deepcopy(value, memo)
+        is_changed = is_changed or other is not value
+        return other
+
+    # A library's own gradient stays as its library made it.
+    if recipe.copied is None or is_imported(recipe):
+        return recipe
+    made = recipe.copied(copied)
+    return made if is_changed else recipe
 
 
 def parameters_of(function: Any) -> inspect.Signature | None:
-    """Return the signature of a function or a recipe, None if it cannot be read."""
-    own = getattr(function, "signature", None)
-    if isinstance(own, inspect.Signature):
-        return own
+    """Return the signature of a function, None if it cannot be read."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):

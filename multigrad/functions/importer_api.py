@@ -15,9 +15,8 @@ from ..capture.copies.capture import run_written_in
 from ..capture.foreign_calls import Interception, comes_to_us
 from ..trace.trace import Trace, Value
 from .calls.arguments import owner_of, signature_of
-from .calls.recipe import Recorded
+from .calls.recipe import CodeRecipe, Recorded
 from .function import Function
-from .recipes.record import CodeRecipe
 
 __all__ = [
     "CodeRecipe",

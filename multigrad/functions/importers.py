@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, overload
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of, entry_points, in_use, load_backend
 from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
 from ..capture.user_code.options import Capture, settled
-from ..capture.user_code.signature import called_method, name_of
+from ..capture.user_code.signature import name_of
 from ..errors import (
     DisprovedError,
     MultigradError,
@@ -23,17 +23,16 @@ from ..errors import (
     suggest,
 )
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.class_bases import dataclass
 from ..graph.support.public_types import P, R
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
-from .calls.arguments import BoundFunction, signature_of
-from .calls.recipe import Recorded, Variant
+from .calls.arguments import BoundFunction
+from .calls.recipe import CodeRecipe, Recipe, Recorded, Variant
 from .custom_gradient import function, refuse_rule
 from .function import Function
-from .object_arguments import STATE, HeldRecipe, MayTakeObjects, holds_state, owner_of_method
+from .object_arguments import STATE, MayTakeObjects, holds_state, owner_of_method, recipe_of_object
 from .proof.compare import ProofSubject, leave_open
-from .recipes.record import CodeRecipe
+from .recipes.record import prove_code
 
 Tensor = Any
 
@@ -299,20 +298,25 @@ def import_from(framework: str, native: Any, prove: bool = True) -> Function[...
 
 
 def as_function(
-    framework: str, native: Any, recipe: Any, prove: bool = True, copies: bool = False
+    framework: str,
+    native: Any,
+    recipe: Recipe | CodeRecipe,
+    prove: bool = True,
+    copies: bool = False,
 ) -> Function[..., Any]:
     """Return the Function of a framework's own custom gradient, from the recipe read from it.
 
     Raises:
         RuleTypeError: `copies` is set, which recipes of this framework do not know.
     """
+    recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
     if copies:
-        if "copies" not in {each.name for each in fields(recipe)}:
+        if recipe.on_copies is None:
             raise RuleTypeError(
                 f"{named(native)} is a custom gradient of {framework}, which is not captured "
                 "writing into its arguments: leave copies=True out"
             )
-        recipe = replace(recipe, copies=True)
+        recipe = recipe.on_copies()
     kind = MayTakeObjects if recipe.holds is not None else Function
     return kind(recipe, prove=prove)
 
@@ -343,11 +347,11 @@ def apart(
         )
     others = _named(state, found)
     fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in found}
-    inner = HeldRecipe(own, name_of(obj), False, options.library)
-    recipe = AppliedRecipe(inner, others, fixed, name_of(obj))
+    recipe = recipe_of_module(own, name_of(obj), options.library, aliases=others, fixed=fixed)
     function = Function(recipe, None, options.prove)
     given = {others[way]: tensor for way, tensor in found.items()}
-    return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in recipe.names}
+    names = dict.fromkeys(others.values())
+    return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in names}
 
 
 def _is_learned(state: ObjectState, name: str) -> bool:
@@ -379,83 +383,73 @@ def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return np.array(backend_of(tensor).tensors.to_numpy(tensor))  # which may have shared its memory
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AppliedRecipe(CodeRecipe):
-    """A recipe for an object that is called with other parameters than its own.
+def recipe_of_module(
+    module: Any,
+    name: str,
+    library: str,
+    *,
+    aliases: Mapping[str, str],
+    fixed: Mapping[str, Any],
+) -> Recipe:
+    """Return the recipe of an object that is called with other parameters than its own.
 
-    Attributes:
+    Args:
         aliases: the name by which each parameter is given, by its path in the object.
         fixed: the other tensors that it holds, as arrays.
     """
+    own = recipe_of_object(module, name, native=False, library=library)
+    record_own = own.record
+    assert record_own is not None
 
-    own: HeldRecipe
-    aliases: Mapping[str, str]
-    fixed: Mapping[str, Any]
-    name: str
-    native: bool | None = False
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        args, kwargs = _with_parameters(name, aliases, args, kwargs)
+        held = {each: trace.value(lift_array(trace, array)) for each, array in fixed.items()}
+        return record_own(trace, args, {**kwargs, STATE: {**kwargs[STATE], **held}})
 
-    @property
-    def is_derived(self) -> bool:
-        return True
-
-    @property
-    def names(self) -> list[str]:
-        return [*dict.fromkeys(self.aliases.values())]
-
-    @property
-    def signature(self) -> inspect.Signature | None:
-        own = signature_of(called_method(self.own.function))
-        if own is None:
-            return None
-        return own.replace(parameters=[PARAMETERS, *own.parameters.values()])
-
-    def dialect(self) -> str:
-        return self.own.dialect()
-
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        return self.own.functions()
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        args, kwargs = self._filled(args, kwargs)
-        fixed = {name: trace.value(lift_array(trace, each)) for name, each in self.fixed.items()}
-        return self.own.record(trace, args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        args, kwargs = self._filled(args, kwargs)
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        args, kwargs = _with_parameters(name, aliases, args, kwargs)
         # The object computes with tensors of its own library.
-        home = load_backend(read_state(self.own.owner).home).tensors
-        fixed = {name: home.from_numpy(each) for name, each in self.fixed.items()}
-        return self.own.run(args, {**kwargs, STATE: {**kwargs[STATE], **fixed}})
+        home = load_backend(read_state(owner_of_method(module)).home).tensors
+        held = {each: home.from_numpy(array) for each, array in fixed.items()}
+        return own.run(args, {**kwargs, STATE: {**kwargs[STATE], **held}})
 
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare graphs with the object."""
-        # They may differ where a class inside it that is given modules adds to their `.grad`, which
-        # no derivative of the object itself has.
-        try:
-            return CodeRecipe.prove(self, variant, leaves, is_call=is_call)
-        except DisprovedError:
-            # False where a backward adds to `.grad`: only such a one may differ.
-            if variant.graphs.second_order:
-                raise
-            subject = ProofSubject(self.subject, None, "")
-            return leave_open(subject, "a backward inside it adds to .grad, or differs")
+    signature = own.signature
+    if signature is not None:
+        signature = signature.replace(parameters=[PARAMETERS, *signature.parameters.values()])
+    return replace(
+        own, run=run, record=record, signature=signature, copied=None, prove=_prove_module
+    )
 
-    def _filled(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = args[0] if args else None
-        if not isinstance(given, Mapping):
-            raise RuleTypeError(
-                f"function {self.name!r} takes its parameters first, a dict by name, not "
-                f"{type(given).__name__}"
+
+def _prove_module(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+    # They may differ where a class inside it that is given modules adds to their `.grad`, which
+    # no derivative of the object itself has.
+    try:
+        return prove_code(recipe, variant, leaves, is_call=is_call)
+    except DisprovedError:
+        # False where a backward adds to `.grad`: only such a one may differ.
+        if variant.graphs.second_order:
+            raise
+        subject = ProofSubject(recipe.subject, None, "")
+        return leave_open(subject, "a backward inside it adds to .grad, or differs")
+
+
+def _with_parameters(
+    name: str, aliases: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given, known = args[0] if args else None, list(dict.fromkeys(aliases.values()))
+    if not isinstance(given, Mapping):
+        raise RuleTypeError(
+            f"function {name!r} takes its parameters first, a dict by name, not "
+            f"{type(given).__name__}"
+        )
+    for each in known:
+        if each not in given:
+            raise RuleValueError(f"function {name!r} got no parameter {each!r}")
+    for each in given:
+        if each not in known:
+            raise RuleValueError(
+                f"function {name!r} has no parameter {each!r}{suggest(each, known)}"
             )
-        for name in self.names:
-            if name not in given:
-                raise RuleValueError(f"function {self.name!r} got no parameter {name!r}")
-        for name in given:
-            if name not in self.names:
-                raise RuleValueError(
-                    f"function {self.name!r} has no parameter {name!r}{suggest(name, self.names)}"
-                )
-        own = {name: given[other] for name, other in self.aliases.items()}
-        return args[1:], {**kwargs, STATE: {"": None, **own}}
+    own = {path: given[other] for path, other in aliases.items()}
+    return args[1:], {**kwargs, STATE: {"": None, **own}}

@@ -49,9 +49,10 @@ def inline(entries: Entries, draws: KeySource, leaves: Sequence[Any], tree: Any)
     leaves, tree = completion.complete(leaves, tree)
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
     layout = recipe.lay_out(completion.parameters, leaves, tree)
-    own = recipe.apply_within(trace, *layout.rebuild(leaves))
-    if own is not None:
-        return own[0]
+    if recipe.apply_within is not None:
+        own = recipe.apply_within(trace, *layout.rebuild(leaves))
+        if own is not None:
+            return own[0]
     try:
         with crossing(NeedsConcrete):
             variant = entries.captures.for_symbols(trace, layout, leaves)
@@ -62,7 +63,8 @@ def inline(entries: Entries, draws: KeySource, leaves: Sequence[Any], tree: Any)
         # call has none, and says so.
         trace.backward.lost_gradient = recipe.name
         trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
-        return recipe.record(trace, *layout.rebuild(leaves)).outputs  # type: ignore[attr-defined]
+        assert recipe.record is not None  # only code applies itself
+        return recipe.record(trace, *layout.rebuild(leaves)).outputs
     except NotCaptured as error:
         raise note(error.error) from error.__cause__
     graphs = variant.graphs

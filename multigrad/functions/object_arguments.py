@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
@@ -27,15 +28,13 @@ from ..capture.user_code.object_state import OWN, Filled, ObjectState, held_by, 
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError
 from ..graph.ir.types import is_float
-from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE
 from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import Completion, flatten, owner_of, signature_of, unwrap
-from .calls.recipe import Recorded, library_of
+from .calls.recipe import Recipe, Recorded, library_of
 from .entries import MOST_ENTRIES
 from .function import Function
-from .recipes.record import CodeRecipe
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -68,90 +67,99 @@ def holds_state(function: Any) -> bool:
     return owner_of_method(function) is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldRecipe(CodeRecipe):
-    """An object, or a method of one, whose tensors are hidden arguments."""
+def recipe_of_object(
+    function: Callable[..., Any], name: str, *, native: bool | None = None, library: str = ""
+) -> Recipe:
+    """Return the recipe of an object, or of a method of one, whose tensors are hidden arguments.
 
-    function: Callable[..., Any]
-    name: str
-    native: bool | None = None
-    library: str = ""
+    Args:
+        library: what its author says that it is written in.
+    """
+    owner, method = owner_of_method(function), called_method(function)
 
-    @property
-    def is_derived(self) -> bool:
-        return True
+    def home() -> str:
+        known = "" if library else read_state(owner).home
+        return known or library_of(method, said=library)
 
-    @property
-    def owner(self) -> Any:
-        return owner_of_method(self.function)
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _record_object(function, library, trace, args, kwargs)
 
-    @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(called_method(self.function))
-
-    def dialect(self) -> str:
-        home = "" if self.library else read_state(self.owner).home
-        return home or library_of(called_method(self.function), said=self.library)
-
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function,)
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         kwargs, given = split(kwargs)
-        state = read_state(self.owner)
-        trace.source.looks_into = False  # they are among the arguments
-        made = len(trace.source.witness.made)
-        symbols = {name: copy_of(symbol) for name, symbol in given.items()}
-        filled = Filled(self.owner, state, symbols)
-        filled.mention(trace)
-        held = slice(made, len(trace.source.witness.made))
-        called, library = self._of(filled), self.library or state.home
-        route = trace.source.routes.get(library)
-        if is_intercepted(called):
-            with written_in(trace, (library,)):
-                outputs = called(*args, **kwargs)
-        else:
-            whole = (self._call_with, (given, *args)) if given else None
-            # Hooks run around the method, in what calls it.
-            hooks = (getattr(called, name, None) for name in HOOKS)
-            method = called if any(hooks) else called_method(called)
-            outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
-        before = {name: symbol.node for name, symbol in given.items()}
-        refuse_updates(trace, f"a {type(self.owner).__name__}", symbols, before)
-        self._check(filled, trace)
-        # Caches of the library may hold what it refused.
-        if route != trace.source.routes.get(library):
-            del trace.source.witness.made[held]
-        return Recorded(outputs, None)
-
-    def _call_with(self, given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        return self._of(Filled(self.owner, read_state(self.owner), given))(*args, **kwargs)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        kwargs, given = split(kwargs)
-        state = read_state(self.owner)
+        state = read_state(owner)
         now = {name: held_by(own) for name, own in state.tensors.items()}
         if all(given.get(name, own) is own for name, own in now.items()):
-            return Recorded(self.function(*args, **kwargs), None)
-        filled = Filled(self.owner, state, given)
-        outputs = self._of(filled)(*args, **kwargs)
-        self._check(filled, None)
+            return Recorded(function(*args, **kwargs), None)
+        filled = Filled(owner, state, given)
+        outputs = _method_of(function, filled)(*args, **kwargs)
+        change = filled.changed()
+        if change:
+            raise TraceError(f"function {name!r} {change}, which only the object itself does")
         return Recorded(outputs, None)
 
-    def _of(self, filled: Filled) -> Any:
-        method = self.function
-        is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
-        if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.copy)):
-            return types.MethodType(method.__func__, filled.copy)
-        return filled.copy
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_object(copy(function), name, native=native, library=library)
 
-    def _check(self, filled: Filled, trace: Trace | None) -> None:
-        # The object is a copy: what the code stores in it would be lost.
-        change = filled.changed()
-        if change and trace is not None:
-            raise trace.error(f"{change}, which a graph does not do")
-        if change:
-            raise TraceError(f"function {self.name!r} {change}, which only the object itself does")
+    return Recipe(
+        name,
+        run,
+        record,
+        functions=(function,),
+        written_in=home,
+        signature=signature_of(method),
+        native=native,
+        is_derived=True,
+        copied=copied,
+    )
+
+
+def _record_object(
+    function: Callable[..., Any],
+    said: str,
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recorded:
+    kwargs, given = split(kwargs)
+    owner = owner_of_method(function)
+    state = read_state(owner)
+    trace.source.looks_into = False  # they are among the arguments
+    made = len(trace.source.witness.made)
+    symbols = {name: copy_of(symbol) for name, symbol in given.items()}
+    filled = Filled(owner, state, symbols)
+    filled.mention(trace)
+    held = slice(made, len(trace.source.witness.made))
+    called, library = _method_of(function, filled), said or state.home
+    route = trace.source.routes.get(library)
+
+    def call_with(given: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        return _method_of(function, Filled(owner, read_state(owner), given))(*args, **kwargs)
+
+    if is_intercepted(called):
+        with written_in(trace, (library,)):
+            outputs = called(*args, **kwargs)
+    else:
+        whole = (call_with, (given, *args)) if given else None
+        # Hooks run around the method, in what calls it.
+        hooks = (getattr(called, name, None) for name in HOOKS)
+        method = called if any(hooks) else called_method(called)
+        outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
+    before = {name: symbol.node for name, symbol in given.items()}
+    refuse_updates(trace, f"a {type(owner).__name__}", symbols, before)
+    # The object is a copy: what the code stores in it would be lost.
+    if change := filled.changed():
+        raise trace.error(f"{change}, which a graph does not do")
+    # Caches of the library may hold what it refused.
+    if route != trace.source.routes.get(library):
+        del trace.source.witness.made[held]
+    return Recorded(outputs, None)
+
+
+def _method_of(method: Callable[..., Any], filled: Filled) -> Any:
+    is_call = isinstance(method, types.MethodType) and method.__name__ == "call"
+    if isinstance(method, types.MethodType) and not (is_call and is_intercepted(filled.copy)):
+        return types.MethodType(method.__func__, filled.copy)
+    return filled.copy
 
 
 def is_intercepted(called: Any) -> bool:
@@ -260,7 +268,7 @@ class OfObject(Function):
     def __init__(
         self, function: Callable[..., Any], native: bool | None, library: str, prove: bool
     ) -> None:
-        recipe = HeldRecipe(function, name_of(function), native, library)
+        recipe = recipe_of_object(function, name_of(function), native=native, library=library)
         completion = TensorsOfOwner(function)
         super().__init__(recipe, called_method(function), prove, completion)
         completion.parameters = self.parameters
@@ -307,116 +315,116 @@ def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
 # --- custom gradients that are given objects with tensors ----------------------------------------
 
 
-def _of_own(name: str) -> Any:
-    return property(lambda recipe: getattr(recipe.own, name))
+def holding(own: Recipe) -> Recipe:
+    """Return the recipe of a framework's own custom gradient whose arguments may hold tensors.
 
-
-# The attributes that `HoldingRecipe` takes from the recipe that it wraps; set below the class.
-TOLD = (
-    *("name", "native", "copies", "modes", "gives_tangents", "signature", "dialect", "functions"),
-    *("is_derived", "bound_to", "function_class", "fixed_names", "has_setup", "is_checked"),
-    *("makes_arrays_of_numbers", "looks_at_values", "fused", "refused"),
-)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HoldingRecipe(CodeRecipe):
-    """A framework's own custom gradient, whose arguments' objects give hidden arguments.
-
-    Attributes:
-        own: its recipe, which knows `holds(value)` and `gather(run, tensors)`.
+    The tensors of objects among its arguments are hidden arguments. `own` has `holds` and
+    `gather`.
     """
 
-    own: Any
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return own.run(*opened(own, args, kwargs))
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        if STATE not in kwargs:
-            return self.own.record(trace, args, kwargs)
-        kwargs, given = split(kwargs)
-        trace.source.looks_into = False  # they are among the arguments
-        before = {name: symbol.node for name, symbol in given.items()}
-        floats = {n: symbol for n, symbol in given.items() if is_float(symbol.node.type)}
-        held = [*floats.values()]
-        # As leaves of the backward: what it adds to their `.grad` is their gradient.
-        trace.backward.leaves += map(weakref.ref, held)
+    def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return own.run_forward(*opened(own, args, kwargs))
+
+    return replace(
+        own,
+        run=run,
+        record=partial(_record_holding, own),
+        run_primal=run_primal,
+        apply=partial(_apply_holding, own),
+    )
+
+
+def opened(own: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """Return a call's arguments without the hidden ones, which the objects among them hold."""
+    if STATE not in kwargs:
+        return args, kwargs
+    kwargs, given = split(kwargs)
+    return filled_with(own, (args, kwargs), given)
+
+
+def _record_holding(
+    own: Recipe, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recorded:
+    record = own.record
+    assert record is not None
+    if STATE not in kwargs:
+        return record(trace, args, kwargs)
+    kwargs, given = split(kwargs)
+    trace.source.looks_into = False  # they are among the arguments
+    before = {name: symbol.node for name, symbol in given.items()}
+    floats = {n: symbol for n, symbol in given.items() if is_float(symbol.node.type)}
+    held = [*floats.values()]
+    # As leaves of the backward: what it adds to their `.grad` is their gradient.
+    trace.backward.leaves += map(weakref.ref, held)
+    with without_gradients(held):
+        recorded = record(trace, *filled_with(own, (args, kwargs), given))
+    refuse_updates(trace, "its arguments", given, before)
+    assert recorded.pull is not None  # a custom gradient has one
+    pull_own, added = recorded.pull, set[str]()
+
+    def pull(upstream: Any) -> Any:
         with without_gradients(held):
-            recorded = self.own.record(trace, *self.filled((args, kwargs), given))
+            returned = pull_own(upstream)
+            found = {name: symbol.notes["grad"] for name, symbol in floats.items()}
         refuse_updates(trace, "its arguments", given, before)
-        assert recorded.pull is not None  # a custom gradient has one
-        own, added = recorded.pull, set[str]()
+        # What is added to a `.grad` is a constant: no second derivative (`has_second`).
+        added.update(name for name, each in found.items() if each is not None)
+        *plain, named = returned if kwargs else (*returned, {})
+        return (*plain, {**named, STATE: {**dict.fromkeys(("", *given)), **found}})
 
-        def pull(upstream: Any) -> Any:
-            with without_gradients(held):
-                returned = own(upstream)
-                found = {name: symbol.notes["grad"] for name, symbol in floats.items()}
-            refuse_updates(trace, "its arguments", given, before)
-            # What is added to a `.grad` is a constant: no second derivative (`has_second`).
-            added.update(name for name, each in found.items() if each is not None)
-            *plain, named = returned if kwargs else (*returned, {})
-            return (*plain, {**named, STATE: {**dict.fromkeys(("", *given)), **found}})
+    def has_second() -> bool:  # what is added to a `.grad` is a constant
+        return bool(recorded.second_order) and not added
 
-        def has_second() -> bool:  # what is added to a `.grad` is a constant
-            return bool(recorded.second_order) and not added
-
-        return replace(recorded, pull=pull, second_order=has_second)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        if STATE not in kwargs:
-            return self.own.run(args, kwargs)
-        kwargs, given = split(kwargs)
-        return self.own.run(*self.filled((args, kwargs), given))
-
-    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if STATE in kwargs:
-            kwargs, given = split(kwargs)
-            args, kwargs = self.filled((args, kwargs), given)
-        return self.own.run_forward(args, kwargs)
-
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply the original, as it runs on its own framework."""
-        # With other tensors than those of the objects, copies of the objects hold these, and
-        # `gather` gives them their gradients.
-        if STATE not in kwargs:
-            return self.own.apply(*args, **kwargs)
-        kwargs, given = split(kwargs)
-        state = self.state_of((args, kwargs))
-        if all(given.get(name) is held_by(own) for name, own in state.tensors.items()):
-            return self.own.apply(*args, **kwargs)
-        leaves, tree = flatten(args, {**kwargs, STATE: given})
-        places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
-
-        def run(tensors: Sequence[Tensor]) -> Any:
-            filled = list(leaves)
-            for i, tensor in zip(places, tensors, strict=True):
-                filled[i] = tensor
-            inner_args, inner_kwargs = optree.tree_unflatten(tree, filled)
-            inner_kwargs, inner = split(inner_kwargs)
-            args, kwargs = self.filled((inner_args, inner_kwargs), inner)
-            return self.own.apply(*args, **kwargs)
-
-        return self.own.gather(run, [leaves[i] for i in places])
-
-    def objects(self, arguments: Arguments) -> list[tuple[int, Any]]:
-        leaves, _ = flatten(*arguments)
-        return [(i, leaf) for i, leaf in enumerate(leaves) if self.own.holds(leaf)]
-
-    def state_of(self, arguments: Arguments) -> ObjectState:
-        return read_state(tuple(each for _, each in self.objects(arguments)))
-
-    def filled(self, arguments: Arguments, given: dict[str, Any]) -> Arguments:
-        """Return arguments with copies of the objects, which hold the tensors that are given."""
-        places = self.objects(arguments)
-        owner = tuple(each for _, each in places)
-        copies = Filled(owner, read_state(owner), given).copy
-        leaves, tree = flatten(*arguments)
-        for (i, _), copied in zip(places, copies, strict=True):
-            leaves[i] = copied
-        return optree.tree_unflatten(tree, leaves)
+    return replace(recorded, pull=pull, second_order=has_second)
 
 
-# As properties, which ask the wrapped recipe each time.
-for _name in TOLD:
-    setattr(HoldingRecipe, _name, _of_own(_name))
+def _apply_holding(own: Recipe, /, *args: Any, **kwargs: Any) -> Any:
+    # The original, as it runs on its own framework. With other tensors than those of the objects,
+    # copies of the objects hold these, and `gather` gives them their gradients.
+    apply, gather = own.apply, own.gather
+    assert apply is not None
+    assert gather is not None
+    if STATE not in kwargs:
+        return apply(*args, **kwargs)
+    kwargs, given = split(kwargs)
+    state = state_of(own, (args, kwargs))
+    if all(given.get(name) is held_by(each) for name, each in state.tensors.items()):
+        return apply(*args, **kwargs)
+    leaves, tree = flatten(args, {**kwargs, STATE: given})
+    places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
+
+    def run(tensors: Sequence[Tensor]) -> Any:
+        filled = list(leaves)
+        for i, tensor in zip(places, tensors, strict=True):
+            filled[i] = tensor
+        args, kwargs = opened(own, *optree.tree_unflatten(tree, filled))
+        return apply(*args, **kwargs)
+
+    return gather(run, [leaves[i] for i in places])
+
+
+def objects_among(recipe: Recipe, arguments: Arguments) -> list[tuple[int, Any]]:
+    leaves, _ = flatten(*arguments)
+    assert recipe.holds is not None
+    return [(i, leaf) for i, leaf in enumerate(leaves) if recipe.holds(leaf)]
+
+
+def state_of(recipe: Recipe, arguments: Arguments) -> ObjectState:
+    return read_state(tuple(each for _, each in objects_among(recipe, arguments)))
+
+
+def filled_with(recipe: Recipe, arguments: Arguments, given: dict[str, Any]) -> Arguments:
+    """Return arguments with copies of the objects, which hold the tensors that are given."""
+    places = objects_among(recipe, arguments)
+    owner = tuple(each for _, each in places)
+    copies = Filled(owner, read_state(owner), given).copy
+    leaves, tree = flatten(*arguments)
+    for (i, _), copied in zip(places, copies, strict=True):
+        leaves[i] = copied
+    return optree.tree_unflatten(tree, leaves)
 
 
 @contextmanager
@@ -434,12 +442,13 @@ def without_gradients(symbols: Sequence[Any]) -> Iterator[None]:
 class TensorsOfArguments(HiddenTensors):
     """Completes a call by the tensors that objects among its arguments hold."""
 
-    def __init__(self, recipe: HoldingRecipe) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         super().__init__(None)
         self.recipe = recipe
 
     def is_needed(self, leaves: Sequence[Any]) -> bool:
-        return bool(self.values) or any(map(self.recipe.own.holds, leaves))
+        assert self.recipe.holds is not None
+        return bool(self.values) or any(map(self.recipe.holds, leaves))
 
     def complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
@@ -449,7 +458,7 @@ class TensorsOfArguments(HiddenTensors):
             return leaves, tree
         is_inside = any(isinstance(leaf, Value) for leaf in leaves)
         # The tensors of objects may be symbols only inside a capture.
-        state = self.recipe.state_of((args, kwargs))
+        state = state_of(self.recipe, (args, kwargs))
         if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
             return leaves, tree  # what is no symbol of the capture around is a constant there
         return self.with_state(leaves, tree, state, is_inside)
@@ -457,30 +466,29 @@ class TensorsOfArguments(HiddenTensors):
     def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
         if not self.is_needed(leaves):
             return ()
-        return (self.structure(self.recipe.state_of(optree.tree_unflatten(tree, leaves))),)
+        arguments = optree.tree_unflatten(tree, leaves)
+        return (self.structure(state_of(self.recipe, arguments)),)
 
 
 class MayTakeObjects(Function):
     """A framework's own custom gradient, some of whose arguments may hold tensors."""
 
-    recipe: HoldingRecipe
-
-    def __init__(self, recipe: Any, prove: bool = True) -> None:
-        holding = HoldingRecipe(recipe)
-        completion = TensorsOfArguments(holding)
-        super().__init__(holding, prove=prove, completion=completion)
+    def __init__(self, recipe: Recipe, prove: bool = True) -> None:
+        completion = TensorsOfArguments(recipe)
+        super().__init__(holding(recipe), prove=prove, completion=completion)
         completion.parameters = self.parameters
 
     if not TYPE_CHECKING:  # to a checker, a name that is not there is an error
 
         def __getattr__(self, name: str) -> Any:
             """Return an attribute of the original class, as some code still uses it as a class."""
-            original = getattr(vars(self).get("recipe"), "function_class", None)
-            if original is None or name.startswith("__") or not hasattr(original, name):
+            # A copy that is being made has no recipe yet.
+            recipe = vars(self).get("recipe")
+            if recipe is None or name.startswith("__") or not hasattr(recipe.origin, name):
                 message = f"{type(self).__name__!r} object has no attribute {name!r}"
                 raise AttributeError(message, name=name, obj=self)
-            return getattr(original, name)
+            return getattr(recipe.origin, name)
 
     def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
         # A class derived from this Function derives from the original class.
-        return (self.recipe.own.function_class,)
+        return (self.recipe.origin,)

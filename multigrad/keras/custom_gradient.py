@@ -34,7 +34,7 @@ from ..functions.calls.arguments import flatten, owner_of, replace_at, unwrap
 from ..functions.function import Function, take_placeholders
 from ..functions.recipes.examples import capture_example
 from ..functions.recipes.record import NotCaptured
-from ..functions.recipes.saved import SavedRecipe
+from ..functions.recipes.saved import SavedFunction
 from ..graph.ir.types import dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import dataclass
@@ -438,7 +438,7 @@ class CallSignature:
             if not args and not kwargs:
                 raise TypeError("called without an argument")
             # A document has the names of parameters, not their defaults.
-            if known is not None and not isinstance(self.function.recipe, SavedRecipe):
+            if known is not None and not isinstance(self.function.recipe.origin, SavedFunction):
                 known.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{self.owner}, function {self.function.name!r}: {error}") from None

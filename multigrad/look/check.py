@@ -15,7 +15,7 @@ from ..backend.discovery import load_backend
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
 from ..lowering.lower import lower_graphs
-from ..rules.model.activation_function import RuleUnder
+from ..rules.model.activation_function import graphs_under
 from .subject import (
     SEED,
     Inputs,
@@ -321,7 +321,7 @@ def _compare_surrogate(case: Case) -> CheckReport:
     (given,) = case.gradients([array], [np.ones(array.shape)])
     assert given is not None
     # By NumPy in float64, whichever backend the surrogate runs on.
-    true = lower_graphs(RuleUnder(None, subject.forward).graphs({}), load_backend("numpy")).native
+    true = lower_graphs(graphs_under(None, subject.forward, {}), load_backend("numpy")).native
     y, pullback = true.vjp(array)
     expected = np.asarray(pullback(np.ones_like(y)))
     places, kinks = [], []

@@ -173,7 +173,7 @@ def _run_where_it_ends(original: Original, inputs: Sequence[Any]) -> tuple[Backe
             captured = None
         if captured is not None:
             _turn_loops(captured, inputs)
-    functions = original.function.recipe.functions()
+    functions = original.function.recipe.functions
     with Stoppable(functions, turns=True):
         return _run_at_home(original, inputs)
 

@@ -26,7 +26,7 @@ from ..lowering.function_graph import PACK, FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..lowering.names import ActivationName
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode, RuleUnder, as_forward
+from ..rules.model.activation_function import ForwardOfCode, as_forward, graphs_under
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import RuleInForce, chain_of, read_number
 from ..rules.registry import resolve
@@ -365,12 +365,12 @@ def _own_of_code(rule: Any, forward: Any) -> tuple[Any, Any]:
 
 def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any] | None]:
     if rule is None:
-        graphs, values = RuleUnder(None, row).graphs({}), None
+        graphs, values = graphs_under(None, row, {}), None
     else:
         bound_rule = rule if isinstance(rule, RuleInForce) else resolve(rule).bound_rule()
         values = _written(bound_rule)
         try:
-            graphs = RuleUnder(bound_rule.specialization, row).graphs({})
+            graphs = graphs_under(bound_rule.specialization, row, {})
         except NeedsConcrete as need:
             raise TraceError(
                 f"{bound_rule.specialization.subject} needs {', '.join(need.facts)} of its input "

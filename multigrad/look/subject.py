@@ -31,7 +31,7 @@ from ..functions.calls.arguments import (
     unwrap,
 )
 from ..functions.calls.decision import SHOWN
-from ..functions.custom_gradient import PairRecipe
+from ..functions.custom_gradient import recipe_of_pair
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.bounded import Bounded, Signs, run_bounded
@@ -47,8 +47,9 @@ from ..graph.support.trees import optree
 from ..lowering.forwards import Forward
 from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
-from ..rules.model.activation_function import ForwardOfCode, RuleUnder
+from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
+from ..rules.model.rule_code import Specialization
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
 
@@ -107,7 +108,7 @@ def subject_of(obj: Any) -> Subject:
     if callable(inner):
         is_bound = isinstance(inner, BoundFunction)
         name = inner.name if is_bound else name_of(inner)
-        whole = Function(PairRecipe(inner, None, None, name), inner)
+        whole = Function(recipe_of_pair(inner, name=name), inner)
         ruled = is_bound and gives_surrogate(inner.function)
         return Subject(name, inner, function=whole, is_surrogate=ruled)
     raise RuleTypeError(
@@ -117,9 +118,9 @@ def subject_of(obj: Any) -> Subject:
 
 def gives_surrogate(function: Any) -> bool:
     """Return whether a Function's gradient is meant to differ from its forward's derivative."""
-    recipe = getattr(function, "recipe", None)
-    ruled = isinstance(recipe, RuleUnder) and recipe.specialization is not None
-    return ruled or getattr(function, "is_surrogate", False)
+    if not isinstance(function, Function):
+        return getattr(function, "is_surrogate", False)
+    return function.is_surrogate or isinstance(function.recipe.origin, Specialization)
 
 
 def make_inputs(subject: Subject) -> tuple[Any, ...]:
@@ -268,7 +269,7 @@ def find_original(obj: Any, copies: bool = False) -> Original:
             f"expected a custom gradient or a function of tensors, got a {type(obj).__name__}"
         )
     name = name_of(obj)
-    recipe = PairRecipe(obj, None, None, name, copies=copies)
+    recipe = recipe_of_pair(obj, copies=copies)
     function = Function(recipe, obj)
     found = tuple(_homes(obj, recipe.dialect()))
     return Original(name, obj, found, function, is_custom=False)

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -25,8 +25,8 @@ from ..errors import (
     RuleValueError,
     suggest,
 )
-from ..functions.calls.recipe import Recorded
-from ..functions.custom_gradient import PairRecipe
+from ..functions.calls.recipe import Recipe, Recorded
+from ..functions.custom_gradient import recipe_of_pair
 from ..functions.function import Function
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
@@ -258,18 +258,23 @@ class RecordedSelector(Meant):
     rule: Function
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OverrideRecipe(PairRecipe):
-    """A function without a backward of its own, and the rules on what it calls."""
+def recipe_of_override(function: Callable[..., Any], rows: tuple[RecordedSelector, ...]) -> Recipe:
+    """Return the recipe of a function without a backward, and of the rules on what it calls."""
+    plain = recipe_of_pair(function, native=False)
+    record_plain = plain.record
+    assert record_plain is not None
 
-    rows: tuple[RecordedSelector, ...] = ()
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        acting = RecordedRules(self.name, self.rows)
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        acting = RecordedRules(plain.name, rows)
         with setting(trace, overriding=acting):
-            recorded = PairRecipe.record(self, trace, args, kwargs)
+            recorded = record_plain(trace, args, kwargs)
         acting.check()
         return recorded
+
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_override(copy(function), rows)
+
+    return replace(plain, record=record, copied=copied)
 
 
 class RecordedRules:
@@ -385,5 +390,4 @@ def captured(
 ) -> Function:
     """Return the captured form of a function with rules on its operations, for every backend."""
     rows = tuple(map(find, selectors, acting))
-    recipe = OverrideRecipe(function, None, None, name_of(function), native=False, rows=rows)
-    return Function(recipe, function, True)
+    return Function(recipe_of_override(function, rows), function, True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +21,9 @@ from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at, signature_of
 from ..functions.calls.decision import tensors_among
 from ..functions.calls.gradients import match_gradients
-from ..functions.calls.recipe import Recipe, Recorded, Variant
+from ..functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant
 from ..functions.custom_gradient import refuse_class, refuse_rule
 from ..functions.function import Function
-from ..functions.recipes.record import NotCaptured
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.trees import optree
@@ -82,13 +81,13 @@ def opaque(
     refuse_rule(forward)
     if backward is not None and not callable(backward):
         raise TypeError(f"expected a function, got {type(backward).__name__} {backward!r:.40}")
-    recipe = OpaqueRecipe(forward, backward, result, batched, name_of(forward))
-    recipe.check_result()
-    return Function(recipe, forward, prove=False)
+    code = OpaqueCode(forward, backward, result, batched, name_of(forward))
+    code.check_result()
+    return Function(recipe_of_opaque(code), forward, prove=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpaqueRecipe(Recipe):
+class OpaqueCode:
     """A forward and a backward of arrays, of which nothing is captured."""
 
     forward: Callable[..., Any]
@@ -96,11 +95,10 @@ class OpaqueRecipe(Recipe):
     result: Any
     is_batched: bool
     name: str
-    native: bool = True
 
     @property
-    def is_derived(self) -> bool:
-        return self.backward is None
+    def subject(self) -> str:
+        return f"function {self.name!r}"
 
     def check_result(self) -> None:
         signature = self.signature
@@ -116,12 +114,6 @@ class OpaqueRecipe(Recipe):
     @property
     def signature(self) -> inspect.Signature | None:
         return signature_of(self.forward)
-
-    def dialect(self) -> str:
-        return "numpy"
-
-    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        raise NotCaptured(TraceError(f"{self.subject} is opaque: nobody can look into it"))
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         args, kwargs = _frozen(args, kwargs)
@@ -216,6 +208,30 @@ class OpaqueRecipe(Recipe):
             declare=declare,
             nesting=nesting,
         )
+
+
+def recipe_of_opaque(code: OpaqueCode) -> Recipe:
+    """Return the recipe of code of which nothing is captured."""
+
+    def refuse(recipe: Recipe, *_: Any) -> Variant:
+        raise NotCaptured(TraceError(f"{recipe.subject} is opaque: nobody can look into it"))
+
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        own = {name: copy(getattr(code, name)) for name in ("forward", "backward", "result")}
+        return recipe_of_opaque(replace(code, **own))
+
+    return Recipe(
+        code.name,
+        code.run,
+        written_in="numpy",
+        signature=code.signature,
+        native=True,
+        is_derived=code.backward is None,
+        copied=copied,
+        capture=refuse,
+        call_across=code.call_across,
+        guest_for=code.guest_for,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

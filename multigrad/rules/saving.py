@@ -201,7 +201,7 @@ def _run_rule(
 def _run_function(
     function: Any, vector: Mapping[str, Data], given: dict[str, Any], backend: Backend
 ) -> dict[str, Data]:
-    layout = function.recipe.forms[vector["form"]].layout.layout
+    layout = function.recipe.origin.forms[vector["form"]].layout.layout
     whole = [given[leaf.name] if leaf.kind != "static" else leaf.value for leaf in layout.leaves]
     leaves, tree = flatten(*layout.rebuild(whole))
     outputs, _, pull = vjp_leaves(function, leaves, tree, backend)
@@ -273,7 +273,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_function(function: Any, document: Data) -> Iterator[list[Vector]]:
-    for i, form in enumerate(function.recipe.forms):
+    for i, form in enumerate(function.recipe.origin.forms):
         leaves = [leaf for leaf in form.layout.layout.leaves if leaf.kind != "static"]
         written = document["forms"][i]
         constants = [_constants(written[way]) for way in ("forward", "backward")]

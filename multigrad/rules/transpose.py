@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..errors import RuleTypeError, RuleValueError, UnsupportedOp
 from ..functions.calls.decision import TRANSPOSED
-from ..functions.calls.recipe import Recorded, Variant
+from ..functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant
 from ..functions.function import Function
-from ..functions.recipes.record import CodeRecipe, NotCaptured
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
-from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node
@@ -77,15 +76,13 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
     graphs = variant.graphs
     names = [leaf.name for leaf in layout.leaves[:count]]
     _check_linear(subject, graphs, names)
-    recipe = TransposeRecipe(
+    recipe = _recipe_of_transpose(
         f"transpose of {function.name}",
         graph=pullbacks(graphs.forward, names, graphs.seeds),
-        seeds=graphs.seeds,
-        variant=variant,
         shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
         numbers={layout.leaves[i].name: float(whole[i]) for i in layout.indices("number")},
-        outputs=_shapes_of(f(*examples)),
         examples=tree,
+        match=partial(_match, variant, _shapes_of(f(*examples))),
     )
     return Function(recipe)
 
@@ -108,81 +105,80 @@ def _shapes_of(outputs: Any) -> tuple[list[Shape | None], Any]:
     return [None if not hasattr(y, "shape") else tuple(y.shape) for y in flat], nesting
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransposeRecipe(CodeRecipe):
-    """The transpose of a function that was captured.
+def _recipe_of_transpose(
+    name: str,
+    *,
+    graph: Graph,
+    shapes: Mapping[str, Shape],
+    numbers: Mapping[str, float],
+    examples: Any,
+    match: Callable[[str, Trace, Any], dict[str, Value]],
+) -> Recipe:
+    """Return the recipe of the transpose of a function that was captured.
 
-    Attributes:
+    Args:
         graph: `*seeds, *inputs, *params -> cotangents of the inputs`, of which shapes are read.
-        seeds: the names of the outputs' cotangents; None where there is none.
-        variant: the function's.
         shapes: of the inputs, by name.
         numbers: the function's, by name.
-        outputs: the shapes of its outputs as a flat list, and their nesting.
         examples: the nesting of (args, kwargs).
+        match: gives a cotangent's parts by the names of the seeds.
     """
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter("cotangent", kind)])
 
-    name: str
-    graph: Graph
-    seeds: tuple[str | None, ...]
-    variant: Variant
-    shapes: Mapping[str, Shape]
-    numbers: Mapping[str, float]
-    outputs: tuple[list[Shape | None], Any]
-    examples: Any
-    native: bool | None = False
-
-    @property
-    def signature(self) -> inspect.Signature:
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter("cotangent", kind)])
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        (cotangent,) = inspect.Signature.bind(self.signature, *args, **kwargs).args
-        given = self._match(trace, cotangent)
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        (cotangent,) = inspect.Signature.bind(signature, *args, **kwargs).args
+        given = match(recipe.subject, trace, cotangent)
         # Only the shapes of the inputs are read, because the function is linear in them.
-        zeros = {name: _zeros(trace, shape) for name, shape in self.shapes.items()}
-        found = replay(trace, self.graph, {**zeros, **self.numbers, **given})
-        args, _ = optree.tree_unflatten(self.examples, found)
+        zeros = {name: _zeros(trace, shape) for name, shape in shapes.items()}
+        found = replay(trace, graph, {**zeros, **numbers, **given})
+        args, _ = optree.tree_unflatten(examples, found)
         return Recorded(tuple(args), None)
 
-    def _match(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
-        shapes, nesting = self.outputs
-        flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
-        if own != nesting:
-            raise RuleTypeError(
-                f"{self.subject} takes one cotangent nested like the function's outputs, {nesting},"
-                f" None for zero; got {own}"
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        raise UnsupportedOp(f"{recipe.subject} is a graph, so it cannot run as written")
+
+    recipe = Recipe(name, run, record, signature=signature, native=False)
+    return recipe
+
+
+def _match(
+    variant: Variant,
+    outputs: tuple[list[Shape | None], Any],
+    subject: str,
+    trace: Trace,
+    cotangent: Any,
+) -> dict[str, Value]:
+    # `outputs`: the shapes of the function's outputs as a flat list, and their nesting.
+    shapes, nesting = outputs
+    flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
+    if own != nesting:
+        raise RuleTypeError(
+            f"{subject} takes one cotangent nested like the function's outputs, {nesting},"
+            f" None for zero; got {own}"
+        )
+    # Outputs that are fixed values have no cotangent.
+    places = [i for i in range(len(shapes)) if i not in variant.fixed]
+    given: dict[str, Value] = {}
+    for i, seed in zip(places, variant.graphs.seeds, strict=True):
+        if seed is None:
+            continue
+        shape: Any = shapes[i]
+        value: Any = flat[i]
+        node = getattr(value, "node", None)
+        # None and plain numbers become tensors of the output's shape.
+        if node is None or node.type.kind == "scalar":
+            zeros = _zeros(trace, shape)
+            given[seed] = zeros if value is None else zeros + value
+            continue
+        actual = tuple(map(int, value.shape))
+        if actual != shape:
+            raise RuleValueError(
+                f"{subject} got a cotangent of shape {actual} for an output of shape "
+                f"{shape}; expected the same shape"
             )
-        # Outputs that are fixed values have no cotangent.
-        places = [i for i in range(len(shapes)) if i not in self.variant.fixed]
-        given: dict[str, Value] = {}
-        for i, seed in zip(places, self.seeds, strict=True):
-            if seed is None:
-                continue
-            shape: Any = shapes[i]
-            value: Any = flat[i]
-            node = getattr(value, "node", None)
-            # None and plain numbers become tensors of the output's shape.
-            if node is None or node.type.kind == "scalar":
-                zeros = _zeros(trace, shape)
-                given[seed] = zeros if value is None else zeros + value
-                continue
-            actual = tuple(map(int, value.shape))
-            if actual != shape:
-                raise RuleValueError(
-                    f"{self.subject} got a cotangent of shape {actual} for an output of shape "
-                    f"{shape}; expected the same shape"
-                )
-            given[seed] = value
-        return given
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as written")
-
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Return "": what it was made of has been proven."""
-        return ""
+        given[seed] = value
+    return given
 
 
 def _zeros(trace: Trace, shape: Shape) -> Value:

@@ -11,7 +11,6 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_among, load_backend, refuse_unusable
 from ..backend.values import in_one_framework
-from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError, RuleValueError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import (
     BoundFunction,
@@ -27,7 +26,7 @@ from ..functions.calls.decision import PULLED, PUSHED, check_native, run_recipe
 from ..functions.calls.effects import check_apart
 from ..functions.calls.gradients import match_gradients
 from ..functions.calls.recipe import Variant
-from ..functions.custom_gradient import PairRecipe, refuse_class
+from ..functions.custom_gradient import recipe_of_pair, refuse_class
 from ..functions.entries import MOST_ENTRIES
 from ..functions.function import Function
 from ..functions.recipes.record import NotCaptured
@@ -230,7 +229,7 @@ def as_function(
             args, kwargs = optree.tree_unflatten(tree, leaves)
             leaves, tree = flatten(*f.complete(args, kwargs))
             f = f.function
-        recipe = PairRecipe(f, None, None, name_of(f))
+        recipe = recipe_of_pair(f)
         function = f if isinstance(f, Function) else Function(recipe, f)
         draws = function.draws
         leaves, tree = function.completion.complete(leaves, tree)

@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +17,8 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of
-from multigrad.functions.calls.recipe import Pushed, Recorded, kind_name
+from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, kind_name
 from multigrad.functions.recipes.recapture import are_close
-from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import as_outputs, make_tangent, outputs_of
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
@@ -42,42 +41,42 @@ Call: TypeAlias = Callable[..., Any]  # runs one of the user's functions: (funct
 _recorded = threading.local()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JaxRecipe(CodeRecipe):
-    """A custom function of jax; subclasses run its rules."""
+def recipe_of_custom(
+    function: Any, name: str, original: Any, *, run: Any, record: Any, **fields: Any
+) -> Recipe:
+    """Return the recipe of a custom function of jax.
 
-    makes_arrays_of_numbers: ClassVar[bool] = True
-    is_checked: ClassVar[bool] = True
-    function: Any
-    name: str
-    native: bool | None = None
-    original: Any = None  # the same, perhaps under `jax.jit`
+    Args:
+        original: the same, perhaps under `jax.jit`.
+        run, record: see `Recipe`; they run its rules.
+        fields: more of `Recipe`.
+    """
+    signature = signature_of(primal_of(function))
+    names = positional_names(signature)
 
-    @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(primal_of(self.function))
+    def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return primal_of(function)(*args, **kwargs)
 
-    @property
-    def fixed_names(self) -> tuple[str, ...]:
-        """The names of the arguments that take no tensors."""
-        names = positional_names(self.signature)
-        return tuple(names[i] for i in static_of(self.function) if -len(names) <= i < len(names))
-
-    def dialect(self) -> str:
-        return jax.__name__
-
-    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return primal_of(self.function)(*args, **kwargs)
-
-    def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if given_to(self.function) is None:
+    def apply_within(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if given_to(function) is None:
             return None
-        compute = functools.partial(run_written_in, "jax", primal_of(self.function), trace)
-        return (call_itself(self.function, compute, *args, **kwargs),)
+        compute = functools.partial(run_written_in, "jax", primal_of(function), trace)
+        return (call_itself(function, compute, *args, **kwargs),)
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, if it runs unchanged on jax."""
-        return (self.original or self.function)(*args, **kwargs)
+    return Recipe(
+        name,
+        run,
+        record,
+        written_in=jax.__name__,
+        signature=signature,
+        apply=original,
+        run_primal=run_primal,
+        apply_within=apply_within,
+        fixed_names=tuple(names[i] for i in static_of(function) if -len(names) <= i < len(names)),
+        is_checked=True,
+        makes_arrays_of_numbers=True,
+        **fields,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,106 +269,112 @@ def has_tangent(value: Any) -> bool:
 PER_ARGUMENT = ("jvps", "self")  # the closure of the rule that jax (0.10) makes of `defjvps(...)`
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JvpRecipe(JaxRecipe):
-    """A `jax.custom_jvp` function."""
+def recipe_of_jvp(function: Any, original: Any) -> Recipe:
+    """Return the recipe of a `jax.custom_jvp` function."""
+    name = name_of(function)
+    return recipe_of_custom(
+        function,
+        name,
+        original,
+        run=functools.partial(_run_jvp, function),
+        record=functools.partial(_record_jvp, function, name),
+        functions=(function.jvp,),
+        gives_tangents=True,
+    )
 
-    @property
-    def gives_tangents(self) -> bool:
-        return True
 
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function.jvp,)
+def _record_jvp(
+    function: Any, name: str, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recorded:
+    arguments = resolve(function, args, kwargs)
+    leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
+    tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
+    call = call_in(trace, function, arguments)
+    nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
+    # jax's own rule would compute the primal again with unknown tangents: each argument's is
+    # run
+    jvps = closed_over(function.jvp, PER_ARGUMENT)
+    if jvps is None:
+        result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
+        outputs, changes = split_pair(name, "the outputs and their tangents", result)
+        check_forward(call, function, arguments, outputs)
+        found = flatten(changes)
+    else:
+        outputs = call(primal_of(function), *arguments.primals)
+        kept = as_outputs(outputs)
+        found = _add_up(call, jvps, kept, arguments.primals, nested)
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        function = self.function
-        arguments = resolve(function, args, kwargs)
-        leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
-        tangents = [make_tangent(trace, i, leaf) for i, leaf in enumerate(leaves)]
-        call = call_in(trace, function, arguments)
-        nested = optree.tree_unflatten(tree, [0.0 if t is None else t for t in tangents])
-        # jax's own rule would compute the primal again with unknown tangents: each argument's is
-        # run
-        jvps = closed_over(function.jvp, PER_ARGUMENT)
-        if jvps is None:
-            result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
-            outputs, changes = split_pair(self.name, "the outputs and their tangents", result)
-            check_forward(call, function, arguments, outputs)
-            found = flatten(changes)
-        else:
-            outputs = call(primal_of(function), *arguments.primals)
-            kept = as_outputs(outputs)
-            found = _add_up(call, jvps, kept, arguments.primals, nested)
-
-        def pull(upstream: Any) -> tuple[Any, ...]:
-            seeds = [
-                (change.node, cotangent)
-                for change, cotangent in zip(found, flatten(upstream), strict=True)
-                if isinstance(change, Value) and is_float(change.node.type)
-            ]
-            gradients = self._transpose(trace, seeds, leaves, tangents)
-            return arguments.arrange(optree.tree_unflatten(tree, gradients))
-
-        pairs = zip(leaves, tangents, strict=True)
-        moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
-        return Recorded(outputs, pull, push=lambda: Pushed(moved, found, is_first=True))
-
-    def _transpose(
-        self,
-        trace: Trace,
-        seeds: Sequence[tuple[Node, Value]],
-        leaves: Sequence[Any],
-        tangents: Sequence[Value | None],
-    ) -> list[Value | None]:
-        """Return the gradient of each primal: the cotangent of its tangent.
-
-        Raises:
-            GradientError: the rule is not linear in the tangents.
-        """
-        primals = {
-            tangent.node: leaf.node
-            for tangent, leaf in zip(tangents, leaves, strict=True)
-            if tangent is not None
-        }
-        cotangents = accumulate_all(trace, seeds, tuple(primals))
-        gradients = dict(zip(primals, cotangents, strict=True))
-        nodes = tuple(value.node for value in cotangents if value is not None)
-        if any(depends(node, set(primals)) for node in nodes):
-            raise GradientError(
-                f"function {self.name!r}: its rule is not linear in the tangents, so that it has "
-                "no gradient; only sums of tangents and products with what does not depend on "
-                "them are"
-            )
-        # Only shapes of tangents are left in the graph, and they are those of the primals.
-        graph = substitute(Graph(self.name, (), nodes, {}), primals)
-        plain = dict(zip(nodes, graph.outputs, strict=True))
-        return [
-            None
-            if tangent is None or (gradient := gradients[tangent.node]) is None
-            else trace.value(plain[gradient.node])
-            for tangent in tangents
+    def pull(upstream: Any) -> tuple[Any, ...]:
+        seeds = [
+            (change.node, cotangent)
+            for change, cotangent in zip(found, flatten(upstream), strict=True)
+            if isinstance(change, Value) and is_float(change.node.type)
         ]
+        gradients = _transpose(name, trace, seeds, leaves, tangents)
+        return arguments.arrange(optree.tree_unflatten(tree, gradients))
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        arguments = resolve(self.function, args, kwargs)
-        leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
-        floats = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
+    pairs = zip(leaves, tangents, strict=True)
+    moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
+    return Recorded(outputs, pull, push=lambda: Pushed(moved, found, is_first=True))
 
-        def call(*given: Tensor) -> Any:
-            whole = list(leaves)
-            for i, value in zip(floats, given, strict=True):
-                whole[i] = value
-            return self.function(*arguments.merge(optree.tree_unflatten(tree, whole)))
 
-        outputs, pullback = jax.vjp(call, *(leaves[i] for i in floats))
+def _transpose(
+    name: str,
+    trace: Trace,
+    seeds: Sequence[tuple[Node, Value]],
+    leaves: Sequence[Any],
+    tangents: Sequence[Value | None],
+) -> list[Value | None]:
+    """Return the gradient of each primal: the cotangent of its tangent.
 
-        def pull(upstream: Any) -> tuple[Any, ...]:
-            gradients: list[Any] = [None] * len(leaves)
-            for i, gradient in zip(floats, pullback(upstream), strict=True):
-                gradients[i] = gradient
-            return arguments.arrange(optree.tree_unflatten(tree, gradients))
+    Raises:
+        GradientError: the rule is not linear in the tangents.
+    """
+    primals = {
+        tangent.node: leaf.node
+        for tangent, leaf in zip(tangents, leaves, strict=True)
+        if tangent is not None
+    }
+    cotangents = accumulate_all(trace, seeds, tuple(primals))
+    gradients = dict(zip(primals, cotangents, strict=True))
+    nodes = tuple(value.node for value in cotangents if value is not None)
+    if any(depends(node, set(primals)) for node in nodes):
+        raise GradientError(
+            f"function {name!r}: its rule is not linear in the tangents, so that it has "
+            "no gradient; only sums of tangents and products with what does not depend on "
+            "them are"
+        )
+    # Only shapes of tangents are left in the graph, and they are those of the primals.
+    graph = substitute(Graph(name, (), nodes, {}), primals)
+    plain = dict(zip(nodes, graph.outputs, strict=True))
+    return [
+        None
+        if tangent is None or (gradient := gradients[tangent.node]) is None
+        else trace.value(plain[gradient.node])
+        for tangent in tangents
+    ]
 
-        return Recorded(outputs, pull)
+
+def _run_jvp(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    arguments = resolve(function, args, kwargs)
+    leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
+    floats = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
+
+    def call(*given: Tensor) -> Any:
+        whole = list(leaves)
+        for i, value in zip(floats, given, strict=True):
+            whole[i] = value
+        return function(*arguments.merge(optree.tree_unflatten(tree, whole)))
+
+    outputs, pullback = jax.vjp(call, *(leaves[i] for i in floats))
+
+    def pull(upstream: Any) -> tuple[Any, ...]:
+        gradients: list[Any] = [None] * len(leaves)
+        for i, gradient in zip(floats, pullback(upstream), strict=True):
+            gradients[i] = gradient
+        return arguments.arrange(optree.tree_unflatten(tree, gradients))
+
+    return Recorded(outputs, pull)
 
 
 def _add_up(
@@ -405,51 +410,56 @@ REFUSAL = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VjpRecipe(JaxRecipe):
-    """A `jax.custom_vjp` function."""
+def recipe_of_vjp(function: Any, original: Any) -> Recipe:
+    """Return the recipe of a `jax.custom_vjp` function."""
+    name = name_of(function)
 
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function.fwd, self.function.bwd)
+    def refused(layout: Layout) -> Mapping[str, str]:
+        # Derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there.
+        own = [x for x in layout.tensors if x.path.partition("[")[0] in recipe.fixed_names]
+        return {leaf.name: REFUSAL.format(recipe.subject, leaf.path) for leaf in own}
 
-    def refused(self, layout: Layout) -> Mapping[str, str]:
-        """Refuse derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there."""
-        own = [x for x in layout.tensors if x.path.partition("[")[0] in self.fixed_names]
-        return {leaf.name: REFUSAL.format(self.subject, leaf.path) for leaf in own}
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        given = resolve(self.function, args, kwargs)
-        call = call_in(trace, self.function, given)
-        recorded = self._run(call, args, kwargs)
-        check_forward(call, self.function, given, recorded.outputs)
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        given = resolve(function, args, kwargs)
+        call = call_in(trace, function, given)
+        recorded = _run_vjp(function, name, call, args, kwargs)
+        check_forward(call, function, given, recorded.outputs)
         return recorded
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self._run(call_plainly, args, kwargs)
+    recipe = recipe_of_custom(
+        function,
+        name,
+        original,
+        run=functools.partial(_run_vjp, function, name, call_plainly),
+        record=record,
+        functions=(function.fwd, function.bwd),
+        refused=refused,
+    )
+    return recipe
 
-    def _run(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        function, name = self.function, self.name
-        arguments = resolve(function, args, kwargs)
-        given = arguments.primals
-        if takes_symbolic_zeros(function):
-            given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
-        result = call(function.fwd, *arguments.merge(given))
-        outputs, residuals = split_pair(name, "the outputs and the residuals", result)
 
-        def pull(upstream: Any) -> tuple[Any, ...]:
-            found = call(function.bwd, *arguments.fixed, residuals, upstream)
-            count = len(arguments.positions)
-            if not isinstance(found, tuple | list) or len(found) != count:
-                shown = (
-                    f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
-                )
-                raise GradientError(
-                    f"function {name!r}: its backward returned {shown} for {count} arguments; "
-                    "expected a tuple with one cotangent for each, None where there is none"
-                )
-            return arguments.arrange(found)
+def _run_vjp(
+    function: Any, name: str, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recorded:
+    arguments = resolve(function, args, kwargs)
+    given = arguments.primals
+    if takes_symbolic_zeros(function):
+        given = tuple(optree.tree_map(_as_primal, each, none_is_leaf=True) for each in given)
+    result = call(function.fwd, *arguments.merge(given))
+    outputs, residuals = split_pair(name, "the outputs and the residuals", result)
 
-        return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
+    def pull(upstream: Any) -> tuple[Any, ...]:
+        found = call(function.bwd, *arguments.fixed, residuals, upstream)
+        count = len(arguments.positions)
+        if not isinstance(found, tuple | list) or len(found) != count:
+            shown = f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
+            raise GradientError(
+                f"function {name!r}: its backward returned {shown} for {count} arguments; "
+                "expected a tuple with one cotangent for each, None where there is none"
+            )
+        return arguments.arrange(found)
+
+    return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
 
 
 def _as_primal(value: Any) -> CustomVJPPrimal:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 from jax.interpreters import ad, batching
@@ -17,7 +17,8 @@ from jax.interpreters import ad, batching
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.inspection import plain_function
 from multigrad.errors import RuleTypeError
-from multigrad.functions.custom_gradient import GradientRecipe
+from multigrad.functions.calls.recipe import Recipe
+from multigrad.functions.custom_gradient import recipe_of_gradient
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
 from multigrad.graph.ir.types import is_float
@@ -26,12 +27,12 @@ from multigrad.trace.trace import Value
 from ..versions import VJP_KINDS, core, primal_of
 from ..walk import opened, within
 from .custom_functions import (
-    JvpRecipe,
-    VjpRecipe,
     call_itself,
     closed_over,
     is_recorded,
     name_of,
+    recipe_of_jvp,
+    recipe_of_vjp,
     recording,
 )
 
@@ -256,19 +257,20 @@ JITTED = type(jax.jit(len))
 CUSTOM_GRADIENT = ("fun",)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PullbackRecipe(GradientRecipe):
-    """A function that `jax.custom_gradient` decorates."""
+def recipe_of_pullback(function: Rule, name: str, original: Any, copies: bool = False) -> Recipe:
+    """Return the recipe of a function that `jax.custom_gradient` decorates."""
+    return recipe_of_gradient(
+        function,
+        name,
+        library="jax",
+        copies=copies,
+        apply=original,
+        on_copies=partial(recipe_of_pullback, function, name, original, copies=True),
+        makes_arrays_of_numbers=True,
+    )
 
-    makes_arrays_of_numbers: ClassVar[bool] = True
-    original: Any = None
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decorated function, if it runs unchanged on jax."""
-        return self.original(*args, **kwargs)
-
-
-def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
+def import_function(function: Any) -> Recipe:
     """Return the recipe of a `jax.custom_vjp`, `jax.custom_jvp` or `jax.custom_gradient` function,
     or of equinox's `filter_custom_vjp`.
 
@@ -284,8 +286,8 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
         # jax makes a custom_vjp of it, whose rules hold the traced pullback: the original is read
         decorated = closed_over(inner.fwd, CUSTOM_GRADIENT)
         if decorated is not None:
-            return PullbackRecipe(decorated, name_of(decorated), library="jax", original=function)
-        return VjpRecipe(inner, name_of(inner), original=function)
+            return recipe_of_pullback(decorated, name_of(decorated), function)
+        return recipe_of_vjp(inner, function)
     rules = rules_of(inner)
     if rules is not None:
         forward, backward = rules
@@ -293,11 +295,11 @@ def import_function(function: Any) -> VjpRecipe | JvpRecipe | PullbackRecipe:
             raise _undefined(inner.fn, "f.def_fwd(fwd) and f.def_bwd(bwd)")
         original = partial(called, function)
         pair = with_pullback(forward, backward)
-        return PullbackRecipe(pair, name_of(inner.fn), library="jax", original=original)
+        return recipe_of_pullback(pair, name_of(inner.fn), original)
     if isinstance(inner, jax.custom_jvp):
         if inner.jvp is None:
             raise _undefined(inner, "f.defjvp(jvp)")
-        return JvpRecipe(inner, name_of(inner), original=function)
+        return recipe_of_jvp(inner, function)
     raise RuleTypeError(
         f"expected a jax.custom_vjp or jax.custom_jvp function, got a {type(inner).__name__}: "
         f"{inner!r:.60}. Decorate a plain function that returns its outputs and a function of "

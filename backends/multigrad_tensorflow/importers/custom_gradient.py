@@ -8,10 +8,10 @@ gradient function gets `variables`.
 from __future__ import annotations
 
 import contextvars
-import inspect
 from collections.abc import Callable
+from functools import partial
 from types import FunctionType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, TypeAlias
 
 import optree
 import tensorflow as tf
@@ -23,10 +23,9 @@ from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import read_parameters, signature_of
 from multigrad.functions.calls.gradients import asked_variables, deliver
-from multigrad.functions.calls.recipe import Recorded, kind_name
+from multigrad.functions.calls.recipe import Recipe, Recorded, kind_name
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
-from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
@@ -58,82 +57,86 @@ RECORDING: contextvars.ContextVar[tuple[SymbolicRun, ...]] = contextvars.Context
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorflowRecipe(CodeRecipe):
-    """A function that returns its outputs and a gradient function in TensorFlow's form."""
+def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) -> Recipe:
+    """Return the recipe of a function that returns outputs and a gradient function, TensorFlow's.
 
-    makes_arrays_of_numbers: ClassVar[bool] = True
-    function: Callable[..., Any]
-    name: str
-    native: bool | None = None
-    original: Any = None
+    Args:
+        original: the decorated function, which runs unchanged on TensorFlow.
+    """
 
-    @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(self.function)
+    def bound_to(instance: Any) -> Recipe:
+        return import_function(original.__get__(instance, type(instance)))
 
-    def dialect(self) -> str:
-        return "tensorflow"
+    return Recipe(
+        name,
+        partial(run_decorated, function, name),
+        partial(record_decorated, function, name),
+        functions=(function,),
+        written_in="tensorflow",
+        signature=signature_of(function),
+        apply=original,
+        bound_to=bound_to,
+        makes_arrays_of_numbers=True,
+    )
 
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function,)
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decorated function, if it runs unchanged on TensorFlow."""
-        return self.original(*args, **kwargs)
+def record_decorated(
+    function: Callable[..., Any],
+    name: str,
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recorded:
+    # Functions are captured here that may call the decorated function itself.
+    recording = SymbolicRun(function, (args, kwargs))
+    given: Any = args
+    if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
+        raise trace.error(
+            "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
+            "derivative. Pass them by position"
+        )
+    reset = RECORDING.set((*RECORDING.get(), recording))
+    try:
+        result = run_written_in("tensorflow", function, trace, *args, **kwargs)
+    finally:
+        RECORDING.reset(reset)
+    outputs, grad = split_result(name, result)
 
-    def bound_to(self, instance: Any) -> TensorflowRecipe:
-        """Return the recipe of a method bound to an object."""
-        return import_function(self.original.__get__(instance, type(instance)))
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        # Functions are captured here that may call the decorated function itself.
-        recording = SymbolicRun(self.function, (args, kwargs))
-        given: Any = args
-        if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
-            raise trace.error(
-                "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
-                "derivative. Pass them by position"
-            )
+    def pull(upstream: Any) -> Any:  # the gradient function may call the function again
         reset = RECORDING.set((*RECORDING.get(), recording))
         try:
-            result = run_written_in("tensorflow", self.function, trace, *args, **kwargs)
+            return grad(*spread(outputs, upstream))
         finally:
             RECORDING.reset(reset)
-        outputs, grad = split_result(self.name, result)
 
-        def pull(upstream: Any) -> Any:  # the gradient function may call the function again
-            reset = RECORDING.set((*RECORDING.get(), recording))
-            try:
-                return grad(*spread(outputs, upstream))
-            finally:
-                RECORDING.reset(reset)
-
-        return Recorded(outputs, pull)
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        with VariableWatcher() as watcher:
-            outputs, grad = split_result(self.name, self.function(*args, **kwargs))
-        if watcher.watched_variables() and not takes_variables(grad):
-            names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
-            raise TypeError(
-                f"function {self.name!r} reads a tf.Variable ({names}), so its gradient function "
-                "must take the keyword argument 'variables' and return (gradients, gradients of "
-                "the variables)"
-            )
-
-        def pull(upstream: Any) -> Any:
-            variables, cotangents = asked_variables(), spread(outputs, upstream)
-            if not variables:
-                return grad(*cotangents)
-            gradients, of_variables = grad(*cotangents, variables=variables)
-            deliver(of_variables)
-            return gradients
-
-        return Recorded(outputs, pull)
+    return Recorded(outputs, pull)
 
 
-def import_function(f: Any) -> TensorflowRecipe:
+def run_decorated(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recorded:
+    with VariableWatcher() as watcher:
+        outputs, grad = split_result(name, function(*args, **kwargs))
+    if watcher.watched_variables() and not takes_variables(grad):
+        names = ", ".join(repr(variable.name) for variable in watcher.watched_variables())
+        raise TypeError(
+            f"function {name!r} reads a tf.Variable ({names}), so its gradient function "
+            "must take the keyword argument 'variables' and return (gradients, gradients of "
+            "the variables)"
+        )
+
+    def pull(upstream: Any) -> Any:
+        variables, cotangents = asked_variables(), spread(outputs, upstream)
+        if not variables:
+            return grad(*cotangents)
+        gradients, of_variables = grad(*cotangents, variables=variables)
+        deliver(of_variables)
+        return gradients
+
+    return Recorded(outputs, pull)
+
+
+def import_function(f: Any) -> Recipe:
     """Return the recipe of a decorated function, or of a decorated bound method.
 
     Raises:
@@ -160,7 +163,7 @@ def import_function(f: Any) -> TensorflowRecipe:
         )
     if getattr(function, "__code__", None) is PASS_THROUGH:
         function = pass_through(f.__wrapped__)
-    return TensorflowRecipe(function, name_of(f), original=f)
+    return recipe_of_decorated(function, name_of(f), f)
 
 
 @dataclass(frozen=True, slots=True)

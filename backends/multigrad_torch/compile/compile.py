@@ -359,9 +359,10 @@ def keep_class(function: Function, has_keywords: bool = False) -> str:
     """
     if torch._C._are_functorch_transforms_active():
         return ""
-    own = getattr(function.recipe, "function_class", None)
+    own = function.recipe.origin
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
-    if own is None or not is_plain or function.recipe.copies or torch.compiler.is_exporting():
+    is_class = isinstance(own, type) and issubclass(own, torch.autograd.Function)
+    if not (is_class and is_plain) or function.recipe.copies or torch.compiler.is_exporting():
         return ""
     name = f"{AS_IT_IS}{function.identifier}"
     setattr(CALLS, name, own)

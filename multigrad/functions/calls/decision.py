@@ -239,16 +239,16 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
     return (*layout.indices("tensor"), *numbers)
 
 
-def is_imported(recipe: Any) -> bool:
+def is_imported(recipe: Recipe) -> bool:
     """Return whether a recipe is a framework's own custom gradient, run by its original."""
     return recipe.apply is not None
 
 
-def is_original_on(recipe: Any, backend: Backend) -> bool:
+def is_original_on(recipe: Recipe, backend: Backend) -> bool:
     return is_imported(recipe) and backend.name == recipe.dialect()
 
 
-def no_original(error: TraceError, recipe: Any) -> TraceError:
+def no_original(error: TraceError, recipe: Recipe) -> TraceError:
     """Return why an imported function does not run on another framework than its own."""
     return TraceError(f"{error}; it runs as written on {recipe.dialect()} alone", error.place)
 
@@ -306,7 +306,7 @@ def explain_fallback(
     explain = None if backend is None else backend.autodiff.explain_refusal
     refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
     if refusal:
-        defined = defined_at(recipe.functions())
+        defined = defined_at(recipe.functions)
         place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
         told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
         message = f"{told}. So it runs as written, which {refusal}"
@@ -319,9 +319,9 @@ def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
         raise error.to_keep()
 
 
-def warn_lost(recipe: Any, lost: Sequence[Any], backend: Backend) -> None:
+def warn_lost(recipe: Recipe, lost: Sequence[Any], backend: Backend) -> None:
     """Warn that tensors which a function reads besides its arguments get no gradient."""
-    place = defined_at(recipe.functions())
+    place = defined_at(recipe.functions)
     file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
     shown = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
     message = (

@@ -7,8 +7,9 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 from ...backend.contract import Backend
 from ...capture.copies.capture import find_opaque
@@ -129,126 +130,193 @@ def library_of(*functions: Any, said: str = "") -> str:
     return next((name for name in names if name not in ("", OWN)), "")
 
 
+def no_check(backend: Backend, leaves: Sequence[Any]) -> None:
+    """Accept the arguments of a call: `Recipe.check`."""
+
+
+def no_refusals(layout: Layout) -> Mapping[str, str]:
+    """Refuse no derivatives: `Recipe.refused`."""
+    return {}
+
+
+def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    """Raise: `Recipe.run` of what runs by its graph alone."""
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Recipe:
-    """How a function with a gradient of its own is run, and what its framework knows of it.
+    """How a function with a gradient of its own is run and captured: data, and a few functions.
 
     Attributes:
-        apply: `apply(*args, **kwargs)`, a framework's own custom gradient, unchanged; None: it
-            comes from no framework.
+        name: the name of the function, for messages.
+        run: `run(args, kwargs)` runs it as written, on a framework's tensors.
+        record: `record(trace, args, kwargs)` runs it on symbolic values; None: `capture` has its
+            graphs.
+        functions: the user's functions that it runs, the forward first; none of graphs.
+        written_in: the library that it is written in, or a function that tells it; see `dialect`.
         signature: of its arguments; None: it is not known.
+        native: see `custom_gradient`.
+        copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
+        modes: how the cotangents of arguments become one, where they are not added up.
         fused: whether its parts run as one kernel each; see `xg.activation`.
-        bound_to: binds it to an instance, as its library does with methods; None: as functions do.
+        is_derived: whether its gradient is the true derivative, of autodiff.
+        gives_tangents: whether its author gives its tangents, too.
+        gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
+        looks_at_values: whether it runs unchanged where values are known, which graphs cannot look
+            at.
+        subject: what messages call it.
+        title: the subject, made unique where two Functions of one rule occur.
+        origin: what it was made of, if that is more than functions: a document, a class, the parts
+            of a chain, an equation.
+        copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
+            calls none of the user's own.
+
+    A framework's own custom gradient has besides:
+        apply: `apply(*args, **kwargs)`, the original, unchanged; None: it comes from no framework.
+        on_copies: makes the recipe that has `copies`; None: there is none.
+        bound_to: binds it to an instance, as its library does with methods, and returns None where
+            that binds nothing; None: as functions do.
+        run_primal: gives the outputs of forward alone, for the framework's autodiff to see; None:
+            as `run` does.
+        apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
+            within its own rules while these are recorded; None elsewhere.
+        fixed_names: the arguments that its library takes for constants.
+        has_setup: whether its backward gets a context that a method of its own has set up.
+        is_checked: whether its framework refuses gradients that do not fit.
+        makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
+        holds, gather: how it takes objects with tensors among its arguments; see
+            `object_arguments`.
+
+    And what is no code of one function:
+        lay_out_leaves: see `lay_out`; None: by its signature.
+        check: `check(backend, leaves)` checks the values of a call, whose kinds are known.
+        refused: gives messages for derivatives that its author refuses, by the names of tensors.
+        capture: `capture(recipe, layout, facts, leaves)`; None: `record` is run.
+        prove: `prove(recipe, variant, leaves, is_call=)`; None: its code is compared.
+        note_native: see `give_up`; None: as functions do.
         call_across: `call_across(host, layout, leaves)` calls it in another framework; None: it is
             not called there as it is.
         guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
-        holds, gather: how it takes objects with tensors among its arguments; see
-            `object_arguments`.
-        fixed_names: the arguments that its library takes for constants.
-        name: the name of the function, for messages.
-        native: see `custom_gradient`.
-        copies: see `xg.Capture`.
-        modes: how the cotangents of arguments become one, where they are not added up.
     """
 
     name: str
-    native: bool | None
-    # Whether code that writes into its arguments does so on copies of them.
+    run: Callable[[tuple[Any, ...], dict[str, Any]], Recorded]
+    record: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Recorded] | None = None
+    functions: tuple[Any, ...] = ()
+    written_in: str | Callable[[], str] = ""
+    signature: inspect.Signature | None = None
+    native: bool | None = None
     copies: bool = False
     modes: Modes = ()
-    # Whether its own framework refuses gradients that do not fit.
-    is_checked: ClassVar[bool] = False
-    # Whether there is one output, of the shape and dtype of the first tensor.
-    gives_like_input: ClassVar[bool] = False
-    # Whether it runs unchanged where values are known, which graphs cannot look at.
-    looks_at_values: bool = False
-    # Whether its library makes arrays of its own of Python numbers.
-    makes_arrays_of_numbers: ClassVar[bool] = False
-    # Whether its backward gets a context that a method of its own has set up.
-    has_setup: bool = False
-    fixed_names: tuple[str, ...] = ()
     fused: Fused = "auto"
-    signature: inspect.Signature | None = None
+    is_derived: bool = False
+    gives_tangents: bool = False
+    gives_like_input: bool = False
+    looks_at_values: bool = False
+    subject: str = ""
+    title: str = ""
+    origin: Any = None
+    copied: Callable[[Callable[[Any], Any]], Recipe] | None = None
+    # --- a framework's own custom gradient
     apply: Callable[..., Any] | None = None
-    bound_to: Callable[[Any], Recipe] | None = None
-    call_across: Callable[[Backend, Layout, Sequence[Any]], Any] | None = None
-    guest_for: Callable[[Layout, Sequence[Any]], Any] | None = None
+    on_copies: Callable[[], Recipe] | None = None
+    bound_to: Callable[[Any], Recipe | None] | None = None
+    run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    apply_within: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    fixed_names: tuple[str, ...] = ()
+    has_setup: bool = False
+    is_checked: bool = False
+    makes_arrays_of_numbers: bool = False
     holds: Callable[[Any], bool] | None = None
     gather: Callable[..., Any] | None = None
+    # --- no code of one function
+    lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
+    check: Callable[[Backend, Sequence[Any]], None] = no_check
+    refused: Callable[[Layout], Mapping[str, str]] = no_refusals
+    capture: Callable[..., Variant] | None = None
+    prove: Callable[..., str] | None = None
+    note_native: Callable[[TraceError], TraceError | None] | None = None
+    call_across: Callable[[Backend, Layout, Sequence[Any]], Any] | None = None
+    guest_for: Callable[[Layout, Sequence[Any]], Any] | None = None
 
-    @property
-    def is_derived(self) -> bool:
-        """Whether its gradient is the true derivative, of autodiff."""
-        return False
+    def __post_init__(self) -> None:
+        if not self.subject:
+            object.__setattr__(self, "subject", f"function {self.name!r}")
+        if not self.title:
+            object.__setattr__(self, "title", self.subject)
 
-    @property
-    def gives_tangents(self) -> bool:
-        """Whether its author gives its tangents, too."""
-        return False
+    def dialect(self) -> str:
+        """Return the library that it is written in, "" where it is written for all."""
+        return self.written_in if isinstance(self.written_in, str) else self.written_in()
 
-    @property
-    def subject(self) -> str:
-        """What messages call it."""
-        return f"function {self.name!r}"
+    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
+        own = self.run_primal
+        return self.run(args, kwargs).outputs if own is None else own(args, kwargs)
 
-    @property
-    def title(self) -> str:
-        """The subject, made unique where two Functions of one rule occur."""
-        return self.subject
+    def lay_out(
+        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    ) -> Layout:
+        own = self.lay_out_leaves or partial(read_layout, self.name)
+        return own(parameters, leaves, tree)
+
+    def give_up(self, error: TraceError) -> TraceError | None:
+        """Return why it runs as written, for messages; raise that if it must not."""
+        if self.note_native is not None:
+            return self.note_native(error)
+        if self.native is False:
+            raise error
+        return error.to_keep()
+
+
+class CodeRecipe:
+    """The base of recipes that backends of other authors define as classes; see `Recipe`."""
+
+    name: str
+    signature: inspect.Signature | None = None
+    native: bool | None = None
+    is_derived: bool = False
+    gives_tangents: bool = False
+    fixed_names: tuple[str, ...] = ()
+    is_checked: bool = False
+    makes_arrays_of_numbers: bool = False
+    apply: Callable[..., Any] | None = None
+    bound_to: Callable[[Any], Any] | None = None
 
     def dialect(self) -> str:
         """Return the library that it is written in, "" where it is written for all."""
         return ""
 
     def functions(self) -> tuple[Any, ...]:
-        """Return the user's functions that it runs, the forward first; none of graphs."""
+        """Return the user's functions that it runs, the forward first."""
         return ()
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        """Run the function on symbolic values."""
+        raise NotImplementedError
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         """Run the function as written, on a framework's tensors."""
         raise NotImplementedError
 
-    def apply_within(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the result in a tuple while the recipe's own rules are recorded, else None."""
-        return None
-
-    def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
-        return self.run(args, kwargs).outputs
-
-    def lay_out(
-        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
-    ) -> Layout:
-        return read_layout(self.name, parameters, leaves, tree)
-
-    def refused(self, layout: Layout) -> Mapping[str, str]:
-        """Return messages for derivatives that its author refuses, by the names of tensors."""
-        return {}
-
-    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the values of a call's arguments, whose kinds are known."""
-
-    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        """Return its graphs for arguments of a layout.
-
-        Raises:
-            NeedsConcrete: Python needed something concrete that is not among the facts.
-            NotCaptured: it reaches beyond what is captured.
-        """
-        raise NotImplementedError
-
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Return "" where graphs are what was written, else why that could not be found out.
-
-        Raises:
-            DisprovedError: they are not.
-        """
-        return ""
-
-    def give_up(self, error: TraceError) -> TraceError | None:
-        """Return why it runs as written, for messages; raise that if it must not."""
-        if self.native is False:
-            raise error
-        return error.to_keep()
+    def as_recipe(self) -> Recipe:
+        return Recipe(
+            self.name,
+            self.run,
+            self.record,
+            functions=self.functions(),
+            written_in=self.dialect,
+            signature=self.signature,
+            native=self.native,
+            is_derived=self.is_derived,
+            gives_tangents=self.gives_tangents,
+            fixed_names=self.fixed_names,
+            is_checked=self.is_checked,
+            makes_arrays_of_numbers=self.makes_arrays_of_numbers,
+            apply=self.apply,
+            bound_to=self.bound_to,
+        )
 
 
 # --- what fails while a function is captured -----------------------------------------------------

@@ -9,7 +9,7 @@ computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ from ...graph.support.trees import optree
 from ...trace.derived.derivatives import accumulate_all
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ...trace.xp import all as xp
-from ..calls.recipe import Recorded, library_of
-from ..recipes.record import CodeRecipe
+from ..calls.recipe import Recipe, Recorded, library_of, never_run
 
 Tree = Any
 
@@ -272,62 +271,49 @@ def flat_tree(tree: Tree) -> list[Any]:
 
 
 # --- backward, captured ---------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True, eq=False)
-class OfResidual(CodeRecipe):
-    """The base of what backward computes from a residual."""
+def recipe_of_adjoint(residual: Residual, name: str, how: Linear, accept: float | None) -> Recipe:
+    """Return the recipe of the linear system of a residual.
 
-    residual: Residual
-    name: str
-    native: ClassVar[bool] = False
-
-    def functions(self) -> tuple[Any, ...]:
-        return self.residual.functions()
-
-    def dialect(self) -> str:
-        return self.residual.dialect()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AdjointRecipe(OfResidual):
-    """`(u, x, args, kwargs) -> (w, iterations, error, largest residual, whether all is well)`.
-
-    w is NaN where it is not.
+    `(u, x, args, kwargs) -> (w, iterations, error, largest residual, whether all is well)`; w is
+    NaN where it is not.
     """
 
-    how: Linear
-    accept: float | None
-
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         u, x, params, named = widened(trace, args)
-        outputs = self.residual.record(trace, x, params, named)
+        outputs = residual.record(trace, x, params, named)
         unknowns, left = values_in(x), flat_tree(outputs)
         if len(left) != len(unknowns):
-            raise unlike(self.subject, f"{len(left)} tensors", len(unknowns))
+            raise unlike(recipe.subject, f"{len(left)} tensors", len(unknowns))
 
         def action(w: Tensor) -> Tensor:
             return flat(pulled(trace, left, unflat(w, unknowns), unknowns))
 
         eps = eps_of(dtype_of(trace))
-        found = solve_linear(trace, action, -flat(flat_tree(u)), self.how, eps)
+        found = solve_linear(trace, action, -flat(flat_tree(u)), how, eps)
         size = largest(left)
         is_well = found.has_ended
         # `accept` is infinite for the systems of higher derivatives, whose solution is checked
         # here.
-        if self.accept != np.inf:
-            limit = (1.0 + largest(unknowns)) * accepted(self.accept, eps)
+        if accept != np.inf:
+            limit = (1.0 + largest(unknowns)) * accepted(accept, eps)
             is_well = xp.logical_and(is_well, xp.less_equal(size, limit))
         w = unflat(xp.where(is_well, found.vector, np.nan), unknowns)
         told = (w, found.turns, found.error, size, is_well)
         return Recorded(told, None, undifferentiable=tuple(flat_tree(told)))
 
+    recipe = _recipe_of_graph(residual, name, record)
+    return recipe
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ParameterPullRecipe(OfResidual):
-    """`(w, x, args, kwargs) -> (d residual / d params)^T w`, nested like (args, kwargs)."""
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+def recipe_of_parameter_pull(residual: Residual, name: str) -> Recipe:
+    """Return the recipe of `(w, x, args, kwargs) -> (d residual / d params)^T w`.
+
+    The result is nested like (args, kwargs).
+    """
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         w, x, params, named = widened(trace, args)
-        outputs = self.residual.record(trace, x, params, named)
+        outputs = residual.record(trace, x, params, named)
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)]
         found = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
@@ -335,6 +321,20 @@ class ParameterPullRecipe(OfResidual):
         return Recorded(
             optree.tree_unflatten(tree, [rows.get(i) for i in range(len(leaves))]), None
         )
+
+    return _recipe_of_graph(residual, name, record)
+
+
+def _recipe_of_graph(residual: Residual, name: str, record: Callable[..., Recorded]) -> Recipe:
+    # What backward computes from a residual is always captured.
+    return Recipe(
+        name,
+        never_run,
+        record,
+        functions=residual.functions(),
+        written_in=residual.dialect,
+        native=False,
+    )
 
 
 def unlike(subject: str, found: Any, expected: Any) -> GradientError:

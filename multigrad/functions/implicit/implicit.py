@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,21 +22,20 @@ from ...graph.support.trees import optree
 from ...trace.trace import Trace
 from ...trace.xp import all as xp
 from ..calls.arguments import owner_of, signature_of
-from ..calls.recipe import Recorded, library_of
+from ..calls.recipe import Recipe, Recorded, library_of
 from ..custom_gradient import function, refuse_class, refuse_rule
 from ..function import Function
-from ..recipes.record import CodeRecipe
 from .backward import (
     WAYS,
-    AdjointRecipe,
     Linear,
-    ParameterPullRecipe,
     Residual,
     Transposed,
     Written,
     accepted,
     eps_of,
     flat_tree,
+    recipe_of_adjoint,
+    recipe_of_parameter_pull,
     unlike,
 )
 
@@ -141,8 +140,8 @@ def implicit(
     check_options(solve, tol, maxiter, accept)
     equation = Written(residual, settled(None, None, dialect).library)
     how = Linear(solve, tol, maxiter)
-    recipe = ImplicitRecipe(equation, solver, how=how, accept=accept, name=name_of(solver))
-    return Implicit(recipe, solver, prove=False)
+    solved = Equation(equation, solver, how=how, accept=accept, name=name_of(solver))
+    return Implicit(recipe_of_equation(solved), solver, prove=False)
 
 
 def check_options(solve: str, tol: float | None, maxiter: int, accept: float | None) -> None:
@@ -165,8 +164,6 @@ class Implicit(Function[P, R]):
         (True, 2)
     """
 
-    recipe: ImplicitRecipe
-
     def report(self, *params: Any, cotangent: Any = None, **named: Any) -> SolveReport:
         """Return how well the equation and the linear system of backward are solved.
 
@@ -178,10 +175,10 @@ class Implicit(Function[P, R]):
             *params: as in a call.
             cotangent: that of x, nested like it; None: ones.
         """
-        recipe = self.recipe
-        x = recipe.solution(params, named, strict=False)
+        equation: Equation = self.recipe.origin
+        x = equation.solution(params, named, strict=False)
         u = optree.tree_map(xp.ones_like, x) if cotangent is None else cotangent
-        _, turns, error, size, is_well = recipe.asked(u, x, params, named)
+        _, turns, error, size, is_well = equation.asked(u, x, params, named)
         backend = backend_in(x)
         if backend.tensors.is_traced(is_well):
             return SolveReport(size, turns, error, is_well)
@@ -193,11 +190,11 @@ class Implicit(Function[P, R]):
 
 
 @dataclass(frozen=True, eq=False)
-class ImplicitRecipe(CodeRecipe):
+class Equation:
     """A solver, and the residual that is zero at its result.
 
     Attributes:
-        below: the recipe whose linear system this one solves; None: it solves the user's equation.
+        below: the equation whose linear system this one is; None: it is the user's.
     """
 
     residual: Residual
@@ -205,19 +202,11 @@ class ImplicitRecipe(CodeRecipe):
     how: Linear
     accept: float | None
     name: str
-    native: bool | None = None
-    looks_at_values: bool = True
-    below: ImplicitRecipe | None = None
+    below: Equation | None = None
 
     @property
-    def signature(self) -> inspect.Signature | None:
-        return signature_of(self.solver)
-
-    def functions(self) -> tuple[Any, ...]:
-        return (self.solver, *self.residual.functions())
-
-    def dialect(self) -> str:
-        return ""  # it calls what is written for one library as that has to be called
+    def subject(self) -> str:
+        return f"function {self.name!r}"
 
     # --- what it is made of -----------------------------------------------------------------------
     @cached_property
@@ -233,12 +222,12 @@ class ImplicitRecipe(CodeRecipe):
 
     @cached_property
     def solve(self) -> Any:
-        recipe = AdjointRecipe(self.residual, self.name, self.how, self.accept)
+        recipe = recipe_of_adjoint(self.residual, self.name, self.how, self.accept)
         return Function(recipe, prove=False)
 
     @cached_property
     def pull_params(self) -> Any:
-        return Function(ParameterPullRecipe(self.residual, self.name), prove=False)
+        return Function(recipe_of_parameter_pull(self.residual, self.name), prove=False)
 
     @cached_property
     def steps(self) -> Steps:
@@ -355,7 +344,7 @@ class ImplicitRecipe(CodeRecipe):
         return w
 
     def asked(self, u: Tree, x: Tree, params: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Return the results of `AdjointRecipe`; NaN where non-finite values make it singular."""
+        """Return the results of `solve`; NaN where non-finite values make it singular."""
         try:
             return self.solve(u, x, params, named)
         except Exception as error:
@@ -435,31 +424,49 @@ def as_gradients(pulled: Tree) -> Tree:
     return (*args, kwargs) if kwargs else tuple(args)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AttachRecipe(CodeRecipe):
-    """`(x, args, kwargs) -> x`: a known solution, with its gradient attached."""
+def recipe_of_equation(
+    equation: Equation, *, native: bool | None = None, looks_at_values: bool = True
+) -> Recipe:
+    """Return the recipe of the solution of an equation."""
 
-    of: ImplicitRecipe
-    native: bool
-    name: str
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        other = replace(equation, solver=copy(equation.solver))
+        return recipe_of_equation(other, native=native, looks_at_values=looks_at_values)
 
-    def functions(self) -> tuple[Any, ...]:
-        return self.of.functions()
+    return Recipe(
+        equation.name,
+        equation.run,
+        equation.record,
+        # Of no library: it calls what is written for one as that has to be called.
+        functions=(equation.solver, *equation.residual.functions()),
+        signature=signature_of(equation.solver),
+        native=native,
+        looks_at_values=looks_at_values,
+        origin=equation,
+        copied=copied,
+    )
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self.pulled_by(self.of.pull_once, *args)
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return self.pulled_by(self.of.pull, *args)
+def recipe_of_solution(equation: Equation, *, native: bool) -> Recipe:
+    """Return the recipe of `(x, args, kwargs) -> x`: a known solution, its gradient attached."""
 
     def pulled_by(
-        self, pull: Callable[..., Tree], x: Tree, params: tuple[Any, ...], named: dict[str, Any]
+        pull: Callable[..., Tree], x: Tree, params: tuple[Any, ...], named: dict[str, Any]
     ) -> Recorded:
         def pull_all(upstream: Tree) -> Tree:
             found = pull(x, params, named, upstream)
             return None, tuple(found[: len(params)]), found[-1] if named else None
 
         return Recorded(x, pull_all)
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return pulled_by(equation.pull_once, *args)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return pulled_by(equation.pull, *args)
+
+    functions = (equation.solver, *equation.residual.functions())
+    return Recipe(equation.name, run, record, functions=functions, native=native)
 
 
 class Steps:
@@ -470,16 +477,16 @@ class Steps:
         adjoint: `(u, x, args, kwargs) -> w`, which is implicit too.
     """
 
-    def __init__(self, of: ImplicitRecipe, looks_at_values: bool) -> None:
-        self.attach = Function(AttachRecipe(of, looks_at_values, of.name), prove=False)
-        recipe = ImplicitRecipe(
+    def __init__(self, of: Equation, looks_at_values: bool) -> None:
+        self.attach = Function(recipe_of_solution(of, native=looks_at_values), prove=False)
+        system = Equation(
             Transposed(of.residual),
             solver=of.answer,
             how=of.how,
             accept=np.inf,
             name=f"{of.name}'s backward",
-            native=None if looks_at_values else False,
-            looks_at_values=looks_at_values,
             below=of,
         )
+        native = None if looks_at_values else False
+        recipe = recipe_of_equation(system, native=native, looks_at_values=looks_at_values)
         self.adjoint = Function(recipe, prove=False)

@@ -67,7 +67,7 @@ def prove_function(
         DisprovedError: they are not.
     """
     graphs = given.graphs
-    functions = given.recipe.functions()
+    functions = given.recipe.functions
     if not functions:
         return ""  # made of graphs, as what comes from a document
     dialect = _dialect(given)

@@ -43,8 +43,8 @@ from ..calls.decision import SAVED, decide
 from ..calls.recipe import Variant
 from ..documents.format import MOST_DOC, Form, clean, decode_arrays, seal
 from .examples import find_variant, renewed_variants
-from .record import NotCaptured
-from .saved import SavedRecipe
+from .record import NotCaptured, capture
+from .saved import SavedFunction
 
 Data = Any
 Function = Any  # of function.py, which imports this module
@@ -65,7 +65,7 @@ FACT = re.compile(r"(dtype)|(ndim|shape)(?::(\w+))?|(param):(\w+)")
 STATIC = (bool, int, str, float, type(None))
 
 
-def decode_function(data: Data) -> SavedRecipe:
+def decode_function(data: Data) -> SavedFunction:
     read_fields(data, "", FIELDS, HELD_FIELDS)
     name = read_text(data["name"], "name")
     doc = read_text(data["doc"], "doc", MOST_DOC, "\n\t")
@@ -78,7 +78,7 @@ def decode_function(data: Data) -> SavedRecipe:
     if not items:
         fail("forms", "there is none")
     forms = tuple(_decode_form(item, f"forms[{i}]", name, arrays) for i, item in enumerate(items))
-    return SavedRecipe(
+    return SavedFunction(
         name,
         parameters,
         forms,
@@ -417,8 +417,8 @@ def _encode_key(function: Function) -> Data:
 
 
 def _encode(function: Function) -> dict[str, Data]:
-    if isinstance(function.recipe, SavedRecipe):
-        return json.loads(function.recipe.text)
+    if isinstance(function.recipe.origin, SavedFunction):
+        return json.loads(function.recipe.origin.text)
     if function.native is True:
         raise TraceError(
             f"function {function.name!r} runs as written (native=True), so it has no graph to save"
@@ -481,7 +481,7 @@ def _related(function: Function, variant: Variant) -> Variant:
         types.get(node.attr("name"), node.type) == node.type for node in inputs
     ):
         return variant
-    return function.recipe.capture(layout, variant.facts, ())
+    return capture(function.recipe, layout, variant.facts)
 
 
 def _general(fact: str) -> Any:

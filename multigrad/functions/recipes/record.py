@@ -82,7 +82,7 @@ _in_progress: ContextVar[tuple[Any, ...]] = ContextVar("multigrad_in_progress", 
 
 
 def capture_function(
-    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
     """Run a recipe on symbolic values and return its simplified graphs.
 
@@ -125,7 +125,7 @@ def capture_function(
 
 
 def _capture(
-    recipe: CodeRecipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any], way: Way
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any], way: Way
 ) -> tuple[Trace, Variant]:
     recording = _Recording(recipe, layout, facts, way)
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
@@ -196,7 +196,7 @@ class _Recording:
 
     def __init__(
         self,
-        recipe: CodeRecipe,
+        recipe: Recipe,
         layout: Layout,
         facts: Mapping[str, Any],
         way: Way,
@@ -209,7 +209,7 @@ class _Recording:
         self.is_imported = recipe.apply is not None
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
-        self.trace.source.defined = defined_at(recipe.functions())
+        self.trace.source.defined = defined_at(recipe.functions)
         self.trace.types = LibraryTypes(self.trace)
         self.trace.limits.way = way
         self.inputs: dict[str, Node] = {}
@@ -219,7 +219,7 @@ class _Recording:
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols could not answer, even if user code caught it."""
         given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
-        witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions(), given)
+        witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions, given)
         try:
             with witness, questions.asking():
                 variant = self.run()
@@ -265,7 +265,9 @@ class _Recording:
         trace.facts.is_fresh = True
         given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
-        recorded = self.attempt(lambda: self.recipe.record(trace, *rebuilt))
+        record = self.recipe.record
+        assert record is not None  # `capture` has the graphs of others
+        recorded = self.attempt(lambda: record(trace, *rebuilt))
         returned = recorded.outputs
         flat, outputs = flatten_outputs(
             tuple(returned) if isinstance(returned, Extremes) else returned
@@ -329,7 +331,7 @@ class _Recording:
         self.graphs = forward, backward
         lend(trace)
         if calls := ", ".join(trace.types.unconfirmed):
-            self.recipe.leave_open(f"no library says what dtype these give: {calls}")
+            note_open(self.recipe, f"no library says what dtype these give: {calls}")
         is_once = trace.backward.lost_gradient or trace.backward.is_once
         graphs = FunctionGraph(
             trace.name,
@@ -577,24 +579,42 @@ class _Recording:
         return tuple(nodes), tuple(floats)
 
 
-class CodeRecipe(Recipe):
-    """A recipe of the user's own code, which is captured by running it on symbolic values."""
+# --- what a Function asks of its recipe ----------------------------------------------------------
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        raise NotImplementedError
 
-    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        return capture_function(self, layout, facts, leaves)
+def capture(
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Return the graphs of a recipe for arguments of a layout; see `capture_function`."""
+    own = capture_function if recipe.capture is None else recipe.capture
+    return own(recipe, layout, facts, leaves)
 
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        if variant.combines:
-            return self.leave_open("it calls a function that has accumulate=; autodiff adds up")
 
-        recapture = partial(capture_function, self, variant.layout, variant.facts)
-        given = FunctionUnderProof(self, variant, leaves)
-        return prove_function(given, recapture, is_call=is_call)
+def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+    """Return "" where graphs are what was written, else why that could not be found out.
 
-    def leave_open(self, reason: str) -> str:
-        """Return why nothing was proven; under MULTIGRAD_PROVE=all, warn as well."""
-        code = next((getattr(f, "__code__", None) for f in self.functions()), None)
-        return leave_open(ProofSubject(self.subject, code, OWN), reason)
+    Raises:
+        DisprovedError: they are not.
+    """
+    own = prove_code if recipe.prove is None else recipe.prove
+    return own(recipe, variant, leaves, is_call=is_call)
+
+
+def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+    """Compare graphs with the code that they were captured from; see `prove`."""
+    if recipe.modes:
+        # As sums: autodiff knows no other way to combine.
+        recipe = replace(recipe, modes=())
+        variant = capture(recipe, variant.layout, variant.facts, leaves)
+    if variant.combines:
+        return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
+
+    recapture = partial(capture_function, recipe, variant.layout, variant.facts)
+    given = FunctionUnderProof(recipe, variant, leaves)
+    return prove_function(given, recapture, is_call=is_call)
+
+
+def note_open(recipe: Recipe, reason: str) -> str:
+    """Return why nothing was proven; under MULTIGRAD_PROVE=all, warn as well."""
+    code = next((getattr(f, "__code__", None) for f in recipe.functions), None)
+    return leave_open(ProofSubject(recipe.subject, code, OWN), reason)

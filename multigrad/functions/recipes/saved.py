@@ -1,4 +1,4 @@
-"""`SavedRecipe`: the recipe of a Function from a document, with graphs instead of code.
+"""Functions from documents: what a document says, and the recipe, of graphs instead of code.
 
 A call is matched with what was saved by the names of its arguments, so that an argument may come by
 keyword or by position.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 from ...errors import TraceError
@@ -20,14 +21,13 @@ from ...trace.derived.calls import replay
 from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, read_layout
 from ..calls.binding import assemble
-from ..calls.recipe import Recorded, Variant
+from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant
 from ..documents.format import Form, choose
-from .record import CodeRecipe, NotCaptured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SavedRecipe(CodeRecipe):
-    """What a Function was saved with; `text` is its document.
+class SavedFunction:
+    """What a document says of a Function; `text` is the document.
 
     Attributes:
         defaults: what a call may leave out, the last of the parameters, by name.
@@ -39,84 +39,99 @@ class SavedRecipe(CodeRecipe):
     forms: tuple[Form, ...]
     text: str
     doc: str = ""
-    native: bool | None = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
     key: tuple[int, int] | None = None
 
-    @property
-    def signature(self) -> inspect.Signature:
-        """The names of the arguments; of those that are given by name alone, the saved ones."""
-        kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        given, empty = self.defaults, inspect.Parameter.empty
-        rows = [inspect.Parameter(n, kind, default=given.get(n, empty)) for n in self.parameters]
-        named = dict.fromkeys(name for form in self.forms for name in _named(form.layout))
-        rest = [name for name in named if name not in self.parameters and name.isidentifier()]
-        rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
-        return inspect.Signature(rows)
 
-    def dialect(self) -> str:
-        return ""
+def recipe_of_document(saved: SavedFunction) -> Recipe:
+    """Return the recipe of a Function from a document."""
+    signature = _signature_of(saved)
 
-    def functions(self) -> tuple[Any, ...]:
-        return ()
-
-    def refused(self, layout: Layout) -> Mapping[str, str]:
+    def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
-        said = [row for form in self.forms for row in form.layout.graphs.refused.items()]
+        said = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
         return {name: message for name, message in said if name in names}
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        leaves, tree = flatten(args, kwargs)
-        layout = read_layout(self.name, self.signature, leaves, tree)
-        given = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
-        form = self._choose(trace, layout, given)
-        variant, graphs = form.layout, form.layout.graphs
-        values = {name: value for name, value in given.items() if isinstance(value, Value)}
-        # The keys of its draws are those of this capture.
-        values.update(form.enter(trace))
-        forward, backward = form.graphs
-        outputs = replay(trace, forward, values)
+    return Recipe(
+        saved.name,
+        partial(_refuse_run, saved.name),
+        partial(_record, saved, signature),
+        signature=signature,
+        native=False,
+        refused=refused,
+        origin=saved,
+    )
 
-        def pull(upstream: Any) -> Any:
-            flat = optree.tree_leaves(upstream, none_is_leaf=True)
-            flat = [each for i, each in enumerate(flat) if i not in variant.fixed]
-            cotangents = dict(zip(graphs.cotangents, flat, strict=True))
-            found = replay(trace, backward, {**values, **cotangents})
-            gradients = dict(zip(graphs.wrt, found, strict=True))
-            rows = [gradients.get(leaf.name) for leaf in layout.leaves]
-            own, named = optree.tree_unflatten(tree, rows)
-            return (*own, named) if named else own
 
-        marked = tuple(outputs[i] for i in graphs.undifferentiable)
-        nested = assemble(variant, outputs)
-        return Recorded(
-            nested,
-            pull,
-            graphs.first_order,
-            keeps_output=graphs.keeps_output,
-            undifferentiable=marked,
-            second_order=graphs.second_order,
-        )
+def _signature_of(saved: SavedFunction) -> inspect.Signature:
+    # The names of the arguments; of those that are given by name alone, the saved ones.
+    kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    given, empty = saved.defaults, inspect.Parameter.empty
+    rows = [inspect.Parameter(n, kind, default=given.get(n, empty)) for n in saved.parameters]
+    named = dict.fromkeys(name for form in saved.forms for name in _named(form.layout))
+    rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
+    rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
+    return inspect.Signature(rows)
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        # There is nothing to run but graphs.
-        raise TraceError(
-            f"function {self.name!r} comes from a document, so it cannot run as written"
-        )
 
-    def _choose(self, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
-        of_layout = [form for form in self.forms if _takes(form.layout, layout, given)]
-        # It asks for more facts if they decide which form fits.
-        form = choose(of_layout, {**trace.facts, **_numbers_of(given)})
-        if form is None:
-            saved = dict.fromkeys(_describe(form.layout) for form in of_layout or self.forms)
-            raise NotCaptured(
-                trace.error(
-                    f"was not saved for ({layout.describe()}), but for {'; '.join(saved)}. Where "
-                    f"its source is, call it like this too and save it again"
-                )
+def _refuse_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    # There is nothing to run but graphs.
+    raise TraceError(f"function {name!r} comes from a document, so it cannot run as written")
+
+
+def _record(
+    saved: SavedFunction,
+    signature: inspect.Signature,
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recorded:
+    leaves, tree = flatten(args, kwargs)
+    layout = read_layout(saved.name, signature, leaves, tree)
+    given = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
+    form = _choose(saved, trace, layout, given)
+    variant, graphs = form.layout, form.layout.graphs
+    values = {name: value for name, value in given.items() if isinstance(value, Value)}
+    # The keys of its draws are those of this capture.
+    values.update(form.enter(trace))
+    forward, backward = form.graphs
+    outputs = replay(trace, forward, values)
+
+    def pull(upstream: Any) -> Any:
+        flat = optree.tree_leaves(upstream, none_is_leaf=True)
+        flat = [each for i, each in enumerate(flat) if i not in variant.fixed]
+        cotangents = dict(zip(graphs.cotangents, flat, strict=True))
+        found = replay(trace, backward, {**values, **cotangents})
+        gradients = dict(zip(graphs.wrt, found, strict=True))
+        rows = [gradients.get(leaf.name) for leaf in layout.leaves]
+        own, named = optree.tree_unflatten(tree, rows)
+        return (*own, named) if named else own
+
+    marked = tuple(outputs[i] for i in graphs.undifferentiable)
+    nested = assemble(variant, outputs)
+    return Recorded(
+        nested,
+        pull,
+        graphs.first_order,
+        keeps_output=graphs.keeps_output,
+        undifferentiable=marked,
+        second_order=graphs.second_order,
+    )
+
+
+def _choose(saved: SavedFunction, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
+    of_layout = [form for form in saved.forms if _takes(form.layout, layout, given)]
+    # It asks for more facts if they decide which form fits.
+    form = choose(of_layout, {**trace.facts, **_numbers_of(given)})
+    if form is None:
+        known = dict.fromkeys(_describe(form.layout) for form in of_layout or saved.forms)
+        raise NotCaptured(
+            trace.error(
+                f"was not saved for ({layout.describe()}), but for {'; '.join(known)}. Where "
+                f"its source is, call it like this too and save it again"
             )
-        return form
+        )
+    return form
 
 
 def _named(variant: Variant) -> list[str]:

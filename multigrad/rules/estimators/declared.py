@@ -21,10 +21,10 @@ from ...backend.contract import Backend
 from ...backend.discovery import FUNCTION_READERS
 from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
-from ...functions.calls.arguments import Completion, Layout, flatten
+from ...functions.calls.arguments import Completion, Layout, flatten, read_layout
 from ...functions.calls.binding import Entry
-from ...functions.calls.recipe import Recorded
-from ...functions.custom_gradient import GradientRecipe
+from ...functions.calls.recipe import Recipe, Recorded
+from ...functions.custom_gradient import recipe_of_gradient
 from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
@@ -185,28 +185,32 @@ def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
     )
 
 
-class EstimatorRecipe(GradientRecipe):
-    """The recipe of a declaration: an argument without a gradient gets None."""
+def _recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
+    # An argument without a gradient gets None.
+    name = function.__name__
+    own = recipe_of_gradient(function, name, library=check_dialect(XP), native=False)
+    record_own = own.record
+    assert record_own is not None
 
-    __slots__ = ()
-
-    def lay_out(
-        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
+    def lay_out_leaves(
+        parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        layout = super().lay_out(parameters, leaves, tree)
+        layout = read_layout(name, parameters, leaves, tree)
         for leaf in layout.tensors:
             if leaf.dtype not in (*FLOATS, T):
                 raise GradientError(
-                    f"{self.subject} got a {leaf.dtype} tensor for argument {leaf.path!r}; "
+                    f"{own.subject} got a {leaf.dtype} tensor for argument {leaf.path!r}; "
                     f"expected one of {', '.join(FLOATS)}: cast it first"
                 )
         return layout
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return _padded(super().record(trace, args, kwargs), len(args))
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(record_own(trace, args, kwargs), len(args))
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return _padded(super().run(args, kwargs), len(args))
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return _padded(own.run(args, kwargs), len(args))
+
+    return replace(own, run=run, record=record, lay_out_leaves=lay_out_leaves, copied=None)
 
 
 def _padded(recorded: Recorded, count: int) -> Recorded:
@@ -267,7 +271,7 @@ class Estimator(Function[P, R]):
         shapes: Mapping[str, Fit],
         examples: tuple[Any, ...] | None,
     ) -> None:
-        recipe = EstimatorRecipe(function, function.__name__, False, check_dialect(XP))
+        recipe = _recipe_of_estimator(function)
         super().__init__(recipe, function, completion=Checked(self, inspect.signature(function)))
         assert self.parameters is not None
         self.family = function.__module__.rpartition(".")[2]

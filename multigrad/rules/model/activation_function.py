@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -28,21 +28,20 @@ from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.decision import SHOWN
-from ...functions.calls.recipe import Recipe, Recorded, Variant
+from ...functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant, never_run
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import calling as plain_call
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
 from ...functions.inlining import inline
-from ...functions.object_arguments import HeldRecipe, OfObject, holds_state, owner_of_method
+from ...functions.object_arguments import OfObject, holds_state, owner_of_method, recipe_of_object
 from ...functions.proof.samples import calling
-from ...functions.recipes.record import NotCaptured
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
 from ...graph.support.class_bases import dataclass
-from ...graph.support.params import Fused, as_number
+from ...graph.support.params import as_number
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
 from ...graph.support.versions import HeldWeakly
@@ -283,7 +282,7 @@ def _function_of(forward: Any, name: str) -> Function:
         return make_function(forward)
     # A copy of the object, so that its later changes do not act.
     fixed = copy.deepcopy(forward)
-    return Function(HeldRecipe(fixed, name), called_method(fixed))
+    return Function(recipe_of_object(fixed, name), called_method(fixed))
 
 
 def has_defaults(function: Function) -> bool:
@@ -328,136 +327,164 @@ def forward_by_key(key: str) -> Forward:
 
 
 # --- a rule under a forward -----------------------------------------------------------------------
-class RuleUnder(Recipe):
-    """An activation whose backward is a rule; without a rule, its own derivative.
+def recipe_under(specialization: Specialization | None, forward: Forward) -> Recipe:
+    """Return the recipe of an activation whose backward is a rule; None: its own derivative.
 
     The rule is captured by itself, once for all activations: there are graphs instead of code.
-
-    Attributes:
-        runtime: the names of the rule's run-time params.
     """
+    names = ("tin", *(() if specialization is None else specialization.runtime))
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    fields: dict[str, Any] = {
+        "signature": signature,
+        "gives_like_input": True,
+        "lay_out_leaves": partial(_lay_out, specialization),
+        "capture": partial(_capture, specialization, forward),
+        "prove": partial(_prove, specialization),
+    }
+    if specialization is None:
+        subject = f"activation {forward.name!r}"
+        return Recipe(name_under(None, forward), never_run, subject=subject, **fields)
+    rule: Any = specialization.rule
+    return Recipe(
+        name_under(specialization, forward),
+        partial(_run, specialization, forward),
+        native=rule.native,
+        fused=rule.fused,
+        subject=specialization.subject,
+        title=f"{specialization.subject} under {forward.name}",
+        origin=specialization,
+        check=partial(_check, specialization),
+        note_native=specialization.give_up,
+        **fields,
+    )
 
-    gives_like_input: ClassVar[bool] = True
-    native: bool | None = None
-    fused: Fused = "auto"
-    runtime: tuple[str, ...] = ()
-    subject: str = ""
-    title: str = ""
 
-    def __init__(self, specialization: Specialization | None, forward: Forward) -> None:
-        self.specialization, self.forward = specialization, forward
-        if specialization is None:
-            self.name = f"d({forward.name}) under {forward.name}"
-            self.subject = self.title = f"activation {forward.name!r}"
-        else:
-            rule: Any = specialization.rule
-            self.name = f"{rule.name} under {forward.name}"
-            self.native, self.fused = rule.native, rule.fused
-            self.runtime, self.subject = specialization.runtime, specialization.subject
-            self.title = f"{self.subject} under {forward.name}"
+def name_under(specialization: Specialization | None, forward: Forward) -> str:
+    if specialization is None:
+        return f"d({forward.name}) under {forward.name}"
+    rule: Any = specialization.rule
+    return f"{rule.name} under {forward.name}"
 
-    @property
-    def signature(self) -> inspect.Signature:
-        """The input, then the run-time params."""
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        return inspect.Signature([inspect.Parameter(n, kind) for n in ("tin", *self.runtime)])
 
-    def lay_out(
-        self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
-    ) -> Layout:
-        """Return the layout of the input and the params, which are numbers even if tensors."""
-        x = leaves[0]
-        if isinstance(x, Value):
-            dtype = x.node.type.dtype
-        else:
-            if self.specialization is not None:
-                check_float(x, self.specialization.rule)
-            dtype = dtype_name(x.dtype)
-        rows = [Leaf("tensor", "tin", "tin", dtype)]
-        rows += [Leaf("number", name, name) for name in self.runtime]
-        return lay_out(tree, rows)
+def _lay_out(
+    specialization: Specialization | None,
+    parameters: inspect.Signature | None,
+    leaves: Sequence[Any],
+    tree: Any,
+) -> Layout:
+    # The input and the params, which are numbers even if they are given as tensors.
+    x = leaves[0]
+    if isinstance(x, Value):
+        dtype = x.node.type.dtype
+    else:
+        if specialization is not None:
+            check_float(x, specialization.rule)
+        dtype = dtype_name(x.dtype)
+    rows = [Leaf("tensor", "tin", "tin", dtype)]
+    if specialization is not None:
+        rows += [Leaf("number", name, name) for name in specialization.runtime]
+    return lay_out(tree, rows)
 
-    def check(self, backend: Backend, leaves: Sequence[Any]) -> None:
-        """Check the params: numbers against their ranges, tensors against the input."""
-        values = tuple(leaves[1:])
-        if any(type(value) is not float for value in values):
-            check_values(self.subject, self.runtime, backend, leaves[0], values)
-            values = tuple(map(as_number, values))
-        if self.specialization is not None:
-            self.specialization.check_numbers(values)
 
-    def capture(self, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any]) -> Variant:
-        # The specialization itself knows what its code reads besides the arguments.
-        own = {fact: value for fact, value in facts.items() if not is_read(fact)}
-        forward = self.forward.graph_for(own)  # outside `try`: its failure is not the rule's
-        if leaves and not isinstance(leaves[0], Value):
-            self.forward.prove(leaves[0])
-        try:
-            with self._calling(leaves):
-                graphs = self.graphs(own, forward)
-        except TraceError as error:
-            raise NotCaptured(error) from error.__cause__
-        # What the rule's code read becomes facts of this Function, too.
-        if self.specialization is not None and not self.specialization.reads <= facts.keys():
-            raise NeedsConcrete(*self.specialization.reads, noted=False)
-        return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
+def _check(specialization: Specialization, backend: Backend, leaves: Sequence[Any]) -> None:
+    # The params: numbers against their ranges, tensors against the input.
+    values = tuple(leaves[1:])
+    if any(type(value) is not float for value in values):
+        check_values(specialization.subject, specialization.runtime, backend, leaves[0], values)
+        values = tuple(map(as_number, values))
+    specialization.check_numbers(values)
 
-    def graphs(self, facts: Mapping[str, Any], forward: Graph | None = None) -> FunctionGraph:
-        """Return its graphs under facts about the input; the forward's may be known."""
-        specialization = self.specialization
-        forward = forward or self.forward.graph_for(facts)
-        if specialization is None:
-            return FunctionGraph(self.name, forward, self.forward.derivative(), is_rule=True)
-        if not specialization.facts <= facts.keys():  # by a capture before this one
-            raise NeedsConcrete(*specialization.facts, noted=False)
-        backward = specialization.graph(True, facts)
-        rule: Any = specialization.rule
-        return FunctionGraph(
-            self.name,
-            forward,
-            backward,
-            rule.first_order,
-            is_rule=True,
-            residuals=rule.residuals,
-        )
 
-    def prove(self, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-        """Compare the rule with its graph, in the dtype of a call or on its input (`is_call`)."""
-        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
-            return ""
-        own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
-        with self._calling(leaves):
-            if is_call:
-                self.specialization.prove_call(True, own)
-                return ""
-            try:
-                self.specialization.prove_dtype(True, own)
-            except TraceError as error:
-                raise NotCaptured(error) from error
+def _capture(
+    specialization: Specialization | None,
+    forward: Forward,
+    recipe: Recipe,
+    layout: Layout,
+    facts: Mapping[str, Any],
+    leaves: Sequence[Any],
+) -> Variant:
+    # The specialization itself knows what its code reads besides the arguments.
+    own = {fact: value for fact, value in facts.items() if not is_read(fact)}
+    graph = forward.graph_for(own)  # outside `try`: its failure is not the rule's
+    if leaves and not isinstance(leaves[0], Value):
+        forward.prove(leaves[0])
+    try:
+        with _calling(specialization, leaves):
+            graphs = graphs_under(specialization, forward, own, graph)
+    except TraceError as error:
+        raise NotCaptured(error) from error.__cause__
+    # What the rule's code read becomes facts of this Function, too.
+    if specialization is not None and not specialization.reads <= facts.keys():
+        raise NeedsConcrete(*specialization.reads, noted=False)
+    return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
+
+
+def graphs_under(
+    specialization: Specialization | None,
+    forward: Forward,
+    facts: Mapping[str, Any],
+    graph: Graph | None = None,
+) -> FunctionGraph:
+    """Return the graphs under facts about the input; the forward's graph may be known."""
+    graph, name = graph or forward.graph_for(facts), name_under(specialization, forward)
+    if specialization is None:
+        return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
+    if not specialization.facts <= facts.keys():  # by a capture before this one
+        raise NeedsConcrete(*specialization.facts, noted=False)
+    backward = specialization.graph(True, facts)
+    rule: Any = specialization.rule
+    return FunctionGraph(
+        name, graph, backward, rule.first_order, is_rule=True, residuals=rule.residuals
+    )
+
+
+def _prove(
+    specialization: Specialization | None,
+    recipe: Recipe,
+    variant: Variant,
+    leaves: Sequence[Any],
+    *,
+    is_call: bool,
+) -> str:
+    # Compares the rule with its graph, in the dtype of a call or on its input (`is_call`).
+    if specialization is None or not leaves or isinstance(leaves[0], Value):
         return ""
+    own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+    with _calling(specialization, leaves):
+        if is_call:
+            specialization.prove_call(True, own)
+            return ""
+        try:
+            specialization.prove_dtype(True, own)
+        except TraceError as error:
+            raise NotCaptured(error) from error
+    return ""
 
-    def _calling(self, leaves: Sequence[Any]) -> AbstractContextManager[None]:
-        # A proof runs on values like those of this call.
-        if self.specialization is None or not leaves or isinstance(leaves[0], Value):
-            return nullcontext()
-        return calling(leaves[0], self.specialization.params(tuple(leaves[1:])))
 
-    def give_up(self, error: TraceError) -> None:
-        """Let the rule run as written; it says why when it fails."""
-        assert self.specialization is not None
-        self.specialization.give_up(error)
+def _calling(
+    specialization: Specialization | None, leaves: Sequence[Any]
+) -> AbstractContextManager[None]:
+    # A proof runs on values like those of this call.
+    if specialization is None or not leaves or isinstance(leaves[0], Value):
+        return nullcontext()
+    return calling(leaves[0], specialization.params(tuple(leaves[1:])))
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run the activation, and the rule as written if a gradient is asked for."""
-        tin, *values = args
-        backend, specialization = backend_of(tin), self.specialization
-        assert specialization is not None
 
-        def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
-            gradient = specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
-            return gradient, *[None] * len(values)
+def _run(
+    specialization: Specialization,
+    forward: Forward,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recorded:
+    # The activation, and the rule as written if a gradient is asked for.
+    tin, *values = args
 
-        return Recorded(forward_on(backend, self.forward)(tin), pull, takes_ctx=True)
+    def pull(grad_out: Tensor, ctx: Any = None) -> tuple[Any, ...]:
+        gradient = specialization.run_as_it_is(ctx, grad_out, tin, tuple(values))
+        return gradient, *[None] * len(values)
+
+    return Recorded(forward_on(backend_of(tin), forward)(tin), pull, takes_ctx=True)
 
 
 # The named activations as plain functions, by backend and name.
@@ -494,12 +521,12 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
     if isinstance(forward, ForwardOfCode):
         if specialization is None:
             return forward.function
-        build = partial(Function, RuleUnder(specialization, forward))
+        build = partial(Function, recipe_under(specialization, forward))
         return build_once(forward.under, specialization, build, MOST_RULES)
     known = _derived if specialization is None else specialization.under
     function = known.get(forward.name)
     if function is None:
-        function = Function(RuleUnder(specialization, forward))
+        function = Function(recipe_under(specialization, forward))
         if specialization is not None:
             # The graphs are the code's, and outlive this Function.
             captures = function.captures

@@ -14,6 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.functions.calls.arguments import lay_out
+from multigrad.functions.recipes.record import capture
 from multigrad.graph.ir.graph import Graph
 
 from ...dtypes.table import ALL_PATTERNS, names_of, values
@@ -161,7 +162,7 @@ def test_a_capture_that_is_said_to_hold_in_16_bits_is_that_of_16_bits(library: s
                 continue
             rows = [replace(leaf, dtype=narrow) for leaf in wide.layout.leaves]
             layout = lay_out(wide.layout.tree, rows, is_apart=True)
-            own = function.recipe.capture(layout, {**wide.facts, "dtype": narrow}, ())
+            own = capture(function.recipe, layout, {**wide.facts, "dtype": narrow})
             assert _text(own.graphs.forward) == _text(wide.graphs.forward), name
             held += 1
     assert held > 20

@@ -15,7 +15,7 @@ from multigrad.backend.discovery import backend_of
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.lowering.forwards import find_forward
 from multigrad.lowering.lower import lower_graphs
-from multigrad.rules.model.activation_function import RuleUnder
+from multigrad.rules.model.activation_function import graphs_under
 from multigrad.rules.registry import resolve
 from multigrad.testing.oracles import DTYPES, FLOAT32, LIBRARY, spread
 
@@ -112,7 +112,7 @@ def test_a_param_may_be_a_tensor_of_the_backend(backend: Any) -> None:
 def residuals(backend: Any, rule: str, forward: str) -> tuple[tuple[str, ...], list[str]]:
     """The names that forward keeps, and the dtypes of those that it computes."""
     specialization = resolve(rule).bound_rule().specialization
-    graphs = RuleUnder(specialization, find_forward(forward)).graphs({})
+    graphs = graphs_under(specialization, find_forward(forward), {})
     lowered = lower_graphs(graphs, backend.row)
     assert lowered.emitted is not None
     autodiff = backend.row.autodiff
@@ -143,7 +143,7 @@ def test_what_needs_nothing_keeps_nothing(backend: Any) -> None:
 
 
 def test_a_derivative_that_the_output_tells_keeps_the_output(backend: Any) -> None:
-    lowered = lower_graphs(RuleUnder(None, find_forward("Logistic")).graphs({}), backend.row)
+    lowered = lower_graphs(graphs_under(None, find_forward("Logistic"), {}), backend.row)
     assert lowered.emitted is not None
     assert lowered.emitted.residuals.names == ("output",)
 

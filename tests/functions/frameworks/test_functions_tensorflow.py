@@ -14,10 +14,9 @@ import pytest
 
 import multigrad as xg
 from multigrad import xp
-from multigrad.functions.calls.recipe import Recorded
+from multigrad.functions.calls.recipe import CodeRecipe, Recorded
 from multigrad.functions.custom_gradient import custom_gradient, function
 from multigrad.functions.function import Function
-from multigrad.functions.recipes.record import CodeRecipe
 from multigrad.trace.trace import Trace
 
 from ...written.unseen import Unseen
