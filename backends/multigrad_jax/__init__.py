@@ -19,11 +19,9 @@ from multigrad.backend import (
     WeakTypes,
 )
 
-from . import differences, eject, models, versions
-from .attach import host, native_function, rehearse, render, vjp
-from .compile import compile
+from . import compile, differences, distributed, eject, models, versions
+from .attach import host, rehearse, render, vjp
 from .dialect import table
-from .distributed import collectives
 from .importers import custom_gradients
 from .kernels import ops, random
 
@@ -54,7 +52,7 @@ backend = Backend(
         render=render.render,
         finish=render.finish,
         call=render.call,
-        attach=native_function.attach_function,
+        attach=host.attach_function,
         many=vjp.many,
         vjp=vjp.vjp,
         vmap=jax.vmap,
@@ -107,7 +105,7 @@ backend = Backend(
         whole=vjp.whole,
         lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=collectives.group),
+    ranks=Ranks(group=distributed.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )

@@ -18,12 +18,10 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, eject, models
+from . import differences, distributed, eject, importers, models
 from .attach import host, render, vjp
 from .compile import checkpoint_regions, compile
 from .dialect import table
-from .distributed import replicas
-from .importers import custom_gradient
 from .kernels import ops, random
 
 __all__ = ["backend"]
@@ -90,7 +88,7 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=custom_gradient.import_function,
+        import_function=importers.import_function,
     ),
     models=Models(
         override=models.override_function,
@@ -104,8 +102,8 @@ backend = Backend(
         whole=tf.function,
         lacks=vjp.LACKS,
     ),
-    ranks=Ranks(group=replicas.group),
+    ranks=Ranks(group=distributed.group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
 )
-_ = table, replicas  # the same files in every backend; replicas of tf.distribute
+_ = table  # the same files in every backend

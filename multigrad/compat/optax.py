@@ -27,7 +27,7 @@ class RuleState(NamedTuple):
 
 
 if TYPE_CHECKING:
-    from multigrad_jax.compat.optax import apply_rule
+    from multigrad_jax.compat import apply_rule
 else:
     # Loaded at first use, because it needs jax.
     __getattr__, __dir__ = served_by("jax", "compat.optax", __name__, __all__)

@@ -22,7 +22,7 @@ import numpy as np
 
 from multigrad.graph.ops.arrays.loops import limited
 
-from ..distributed import manual_axes
+from .. import distributed
 from ..versions import core, folding_constants
 from ..walk import INLINED, opened
 from .render import rehearsing
@@ -39,7 +39,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
     thread of its own, because jax cannot leave the axes around it.
     """
-    names = manual_axes.mapped()
+    names = distributed.mapped_axes()
     run = partial(run_at_once, run)
     if names:
         return on_own_thread(lambda: on_one_shard(run, names))

@@ -54,10 +54,10 @@ from multigrad.trace.trace import NeedsConcrete, Value
 from multigrad.trace.xp import all as xp
 
 from ..importers import custom_gradients
-from ..importers.jaxprs.jaxpr import import_function, own_trace
 from ..versions import PRIMALS
 from . import families
 from .families import ALIASES
+from .traced import import_function, own_trace
 
 Tensor = Any
 Handler = Callable[..., Any]

@@ -17,9 +17,9 @@ from multigrad.backend import compositions
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 
-from ..distributed import collectives
-from ..distributed.manual_axes import vary_alike
-from . import arrays, elementwise, ordering, shapes
+from .. import distributed
+from ..distributed import vary_alike
+from . import arrays, elementwise, shapes
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **arrays.OPS,
-    **collectives.OPS,
+    **distributed.OPS,
 }
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
@@ -41,7 +41,7 @@ WIDE = (
     ops.FFT,
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
+OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}
 NAMES = f"{elementwise.NAMES}; {shapes.NAMES}"
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -18,11 +18,10 @@ from jax.sharding import AxisType, NamedSharding
 from multigrad.errors import RuleError, RuleValueError
 from multigrad.graph import random as core
 
-from ..distributed.manual_axes import vary, varying
+from ..distributed import Wide, add_wide, multiply_wide, vary, varying, wide
 from ..versions import take_current_trace
 
 Tensor: TypeAlias = Any
-Wide: TypeAlias = tuple[Tensor, Tensor]
 
 IMPLEMENTATION = "threefry2x32"
 
@@ -164,7 +163,6 @@ def is_staged() -> bool:
 
 
 # --- the draw of a shard: the generator at counters of 64 bits ------------------------------------
-# Pairs of uint32 (high, low), because jax has 64-bit integers only if the user switches them on.
 def draw_part(draw: Callable[..., Tensor], key: Any, x: Tensor) -> Tensor:
     """Draw the part that x is of a whole array; see `count`."""
     first = wide(key.start) if isinstance(key.start, int) else key.start
@@ -212,30 +210,5 @@ def count(start: Wide, whole: tuple[int, ...], shape: tuple[int, ...]) -> Wide:
     for axis, stride in enumerate(core.strides(whole)):
         if shape[axis] > 1:
             steps = jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
-            counters = add(counters, multiply(steps, stride, shape[axis]))
+            counters = add_wide(counters, multiply_wide(steps, stride, shape[axis]))
     return counters
-
-
-def wide(number: int) -> Wide:
-    return np.uint32(number >> 32 & core.WORD_MASK), np.uint32(number & core.WORD_MASK)
-
-
-def add(x: Wide, y: Wide) -> Wide:
-    """Add modulo 2**64."""
-    low = x[1] + y[1]
-    return x[0] + y[0] + (low < x[1]).astype(jnp.uint32), low
-
-
-def multiply(x: Tensor, number: int, bound: int) -> Wide:
-    """Return x times a number modulo 2**64, for uint32 x below a bound."""
-    above, below = wide(number)
-    low = x * below
-    if (bound - 1) * number <= core.WORD_MASK:
-        return jnp.zeros_like(low), low
-    # In halves of 16 bits: a product of two, or a sum of three, is below 2**32.
-    half, mask = np.uint32(16), np.uint32(0xFFFF)
-    x1, x0, y1, y0 = x >> half, x & mask, below >> half, below & mask
-    cross, other = x0 * y1, x1 * y0
-    middle = (x0 * y0 >> half) + (cross & mask) + (other & mask)
-    high = x1 * y1 + (cross >> half) + (other >> half) + (middle >> half)
-    return high + x * above, low

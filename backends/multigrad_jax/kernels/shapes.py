@@ -1,4 +1,4 @@
-"""JAX's kernels of the ops on shapes and indices, named as their ops.
+"""JAX's kernels of the ops on shapes and indices, and of sorts and cumulations.
 
 Its integers are int32 unless int64 is switched on. An index outside cannot raise: reads give NaN,
 as `jnp.take` does, and writes are dropped.
@@ -6,21 +6,53 @@ as `jnp.take` does, and writes are dropped.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from multigrad.backend import lifted, rows_of
+from multigrad.backend import lifted, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import along, as_index, as_pairs, from_front
 
 from .elementwise import accumulated
-from .ordering import order, positions
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
+
+
+def cumulated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a cumulation of `jax.lax` as a kernel: that takes no negative axis, and no scalar."""
+
+    @lifted
+    def call(x: Tensor, *, axis: int, **attrs: bool) -> Tensor:
+        return function(x, range(x.ndim)[axis], **attrs)
+
+    return call
+
+
+@lifted
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    def combine(earlier: Any, later: Any) -> Any:
+        (total, y), (value, own) = earlier, later
+        # equal infinities would give NaN as a difference
+        share = jnp.where(own == y, 1.0, jnp.exp(jnp.minimum(own - y, 0.0)))
+        return value + share * total, own
+
+    pair, axis = (values, y), range(values.ndim)[axis]
+    return jax.lax.associative_scan(combine, pair, reverse=reverse, axis=axis)[0]
+
+
+def positions(x: Tensor, axis: int) -> Tensor:
+    shape = [1] * x.ndim
+    shape[axis] = x.shape[axis]
+    return jnp.arange(x.shape[axis]).reshape(shape)
+
+
+def order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    return jnp.argsort(x, axis=axis, stable=True, descending=descending)
 
 
 @lifted
@@ -211,6 +243,7 @@ def unpart(x: Tensor, like: Tensor, start: int, *, axis: int) -> Tensor:
 
 
 OPS = {
+    **orderings(order, jnp.take_along_axis),
     **rows_of(vars()),
     ops.RESHAPE: jnp.reshape,
     ops.SQUEEZE: jnp.squeeze,
@@ -220,6 +253,12 @@ OPS = {
     ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
     ops.REPEAT: jnp.repeat,
     ops.UNTAKE_INSIDE: untake_at,
+    ops.CUMSUM: cumulated(jax.lax.cumsum),
+    ops.CUMPROD: lifted(jnp.cumprod),
+    ops.CUMMAX: cumulated(jax.lax.cummax),
+    ops.CUMMIN: cumulated(jax.lax.cummin),
+    ops.LOGCUMSUMEXP: cumulated(jax.lax.cumlogsumexp),
+    ops.SORT: lifted(jnp.sort),
     ops.ARGMAX: lifted(jnp.argmax),
     ops.ARGMIN: lifted(jnp.argmin),
     ops.ARGSORT: lifted(order),

@@ -27,7 +27,7 @@ import contextvars
 
 from tensorflow.python import pywrap_tfe
 
-from ..distributed.collectives import ALONE
+from ..distributed import ALONE
 
 Tensor: TypeAlias = Any
 

@@ -15,8 +15,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.arrays.loops import changed, turn_rows
 
-from ..distributed import collectives
-from . import arrays, elementwise, ordering
+from .. import distributed
+from . import arrays, elementwise, shapes
 
 Tensor: TypeAlias = Any
 Function = Callable[..., Any]
@@ -24,7 +24,7 @@ Function = Callable[..., Any]
 OWN: dict[Op, Callable[..., Any]] = {
     **elementwise.OPS,
     **arrays.OPS,
-    **collectives.OPS,
+    **distributed.OPS,
 }
 # Computed in float32 for 16-bit floats and rounded once.
 WIDE = (
@@ -37,7 +37,7 @@ WIDE = (
     *(ops.SVD, ops.SVDVALS, ops.EIGH, ops.EIGVALSH, ops.QR, ops.FFT),
 )
 OWN |= {op: elementwise.widened(OWN[op]) for op in WIDE}
-OPS = {**compositions(OWN, elementwise.widened, ordering.positions), **OWN}
+OPS = {**compositions(OWN, elementwise.widened, shapes.positions), **OWN}
 NAMES = elementwise.NAMES
 
 UNSUPPORTED: dict[Op, str] = {}

@@ -1,26 +1,115 @@
-"""TensorFlow's kernels of the ops on shapes and indices, named as their ops.
+"""TensorFlow's kernels of the ops on shapes and indices, and of sorts and cumulations.
 
 Ranks must be known while tracing; lengths need not be. An index outside raises on a CPU. On a GPU
-TensorFlow reads 0 there, in XLA the nearest element, and both drop writes.
+TensorFlow reads 0 there, in XLA the nearest element, and both drop writes. Sorts and searches
+compare integers, made of the floats' bits in their order: with floats TensorFlow (2.21) may put NaN
+anywhere.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from multigrad.backend import lifted, rows_of
+from multigrad.backend import lifted, orderings, rows_of
 from multigrad.graph import ops
 from multigrad.graph.ops.arrays.indexing import as_index, as_pairs, from_front
 
-from . import ordering
-from .elementwise import accumulated
-from .ordering import length_of, order, positions, sort_key, swap_last
+from .elementwise import accumulated, logaddexp
 
 Tensor = Any
 Axis = int | tuple[int, ...] | None
+
+
+def swap_last(x: Tensor, axis: int) -> Tensor:
+    order = list(range(x.shape.rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return x if order == sorted(order) else tf.transpose(x, order)
+
+
+def positions(x: Tensor, axis: int) -> Tensor:
+    shape = [1] * x.shape.rank
+    shape[axis] = -1
+    return tf.reshape(tf.range(length_of(x, axis), dtype=tf.int64), shape)
+
+
+def length_of(x: Tensor, axis: int = -1) -> Any:
+    known = x.shape[axis]
+    return tf.shape(x)[axis] if known is None else known
+
+
+def cumulated(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """Return the cumulation of `combine` as a kernel."""
+
+    @lifted
+    def call(x: Tensor, *, axis: int, reverse: bool = False) -> Tensor:
+        return along(combine, x, axis, reverse)
+
+    return call
+
+
+@lifted
+def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    def combine(later: Tensor, earlier: Tensor) -> Tensor:
+        (value, own), (total, y) = tf.unstack(later), tf.unstack(earlier)
+        share = tf.where(own == y, tf.ones_like(y), tf.exp(tf.minimum(own - y, 0.0)))
+        return tf.stack([value + share * total, own])
+
+    pair = tf.stack([values, y])
+    return along(combine, pair, range(values.shape.rank)[axis] + 1, reverse)[0]
+
+
+def along(
+    combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, axis: int, reverse: bool
+) -> Tensor:
+    """Return the cumulation of `combine` along an axis, from its end if `reverse`."""
+    x = swap_last(x, axis)
+    sums = tf.reverse(scan(combine, tf.reverse(x, [-1])), [-1]) if reverse else scan(combine, x)
+    return swap_last(sums, axis)
+
+
+def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the cumulation of `combine` along the last axis, in log2(length) steps."""
+    length = length_of(x)
+
+    def step(shift: Any, x: Tensor) -> tuple[Any, Tensor]:
+        return shift * 2, tf.concat([x[..., :shift], combine(x[..., shift:], x[..., :-shift])], -1)
+
+    if isinstance(length, int):
+        shift = 1
+        while shift < length:
+            shift, x = step(shift, x)
+        return x
+    shapes = [tf.TensorShape([]), x.shape]
+    return tf.while_loop(lambda shift, x: shift < length, step, [tf.constant(1), x], shapes)[1]
+
+
+# --- sorting -----------------------------------------------------------------------------------
+def sort_key(x: Tensor) -> Tensor:
+    """Return integers in the order of x's elements: -0 equals 0, NaN is the largest."""
+    if x.dtype.is_integer:
+        return x
+    wide = accumulated(x)
+    integer = tf.int64 if wide.dtype == tf.float64 else tf.int32
+    bits = tf.bitcast(wide + tf.zeros([], wide.dtype), integer)  # -0 + 0 is 0
+    # negative floats are ordered against their bits
+    ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
+    return tf.where(tf.math.is_nan(wide), tf.constant(integer.max, integer), ordered)
+
+
+def order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    key = sort_key(swap_last(x, axis))
+    key = key if descending else tf.bitwise.invert(key)
+    places = tf.math.top_k(key, length_of(key)).indices  # ties: the lower index first
+    return swap_last(places, axis)
+
+
+def take_in_rows(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    values, places = swap_last(x, axis), swap_last(places, axis)
+    return swap_last(tf.gather(values, places, axis=-1, batch_dims=x.shape.rank - 1), axis)
 
 
 @lifted
@@ -58,7 +147,7 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
 
 @lifted
 def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return ordering.take(x, indices, axis)
+    return take_in_rows(x, indices, axis)
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,6 +185,17 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     places = tf.broadcast_to(positions(indices, -1), tf.shape(indices))
     last = tf.math.unsorted_segment_max(tf.reshape(places, [-1]), where, count)
     return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
+
+
+def dim(x: Tensor, *, axis: int) -> Any:
+    """Return a length: an int if known while tracing, else a tensor."""
+    known = x.shape[axis] if x.shape.rank is not None else None
+    return tf.shape(x)[axis] if known is None else known
+
+
+def size(x: Tensor) -> Any:
+    known = x.shape.num_elements()
+    return tf.size(x) if known is None else known
 
 
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
@@ -237,9 +337,15 @@ def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
 
 
 OPS = {
+    **orderings(order, take_in_rows),
     **rows_of(vars()),
     ops.RESHAPE: tf.reshape,
     ops.SQUEEZE: tf.squeeze,
     ops.BROADCAST_TO_SHAPE: tf.broadcast_to,
     ops.TAKE_AT: tf.gather,
+    ops.CUMSUM: lifted(tf.cumsum),
+    ops.CUMPROD: lifted(tf.math.cumprod),
+    ops.LOGCUMSUMEXP: cumulated(logaddexp),
+    ops.CUMMAX: cumulated(tf.maximum),
+    ops.CUMMIN: cumulated(tf.minimum),
 }

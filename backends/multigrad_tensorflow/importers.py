@@ -30,7 +30,7 @@ from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 
-from ..compile.checkpoint_regions import FIRST
+from .compile.checkpoint_regions import FIRST
 
 Tensor: TypeAlias = Any
 VARIABLES = "variables"

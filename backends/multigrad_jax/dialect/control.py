@@ -1,4 +1,4 @@
-"""The meaning in ops of primitives that hold jaxprs: branches, loops, solves; see `jaxpr.py`.
+"""The meaning in ops of primitives that hold jaxprs: branches, loops, solves; see `traced.py`.
 
 A branch on a value computes all ways and chooses among the results. A short loop over rows is
 unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, and one
@@ -22,7 +22,7 @@ from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
 from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
-from ...walk import jaxprs_of, opened
+from ..walk import jaxprs_of, opened
 from .primitives import ImportScope, Operand, Unknown, integers, repeated
 
 MOST_UNROLLED = 64  # operations of a loop over rows; unrolled code of that size is fast everywhere

@@ -31,8 +31,8 @@ from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.lookups import NAME, RULE_IN_FORCE, Lookup, is_collecting, look_up, note
 from multigrad.trace.moving_numbers import Moving, NumberRead
 
-from ..kernels import random
-from ..versions import set_everywhere, take_current_trace
+from .kernels import random
+from .versions import set_everywhere, take_current_trace
 
 Tensor: TypeAlias = Any
 FRAME = jax.make_user_context("")

@@ -20,7 +20,7 @@ from multigrad.rules.model.rule import Rule
 from multigrad.rules.model.rule_in_force import apply_rule as apply_to_tensor
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
 
-from ..compile import compile
+from . import compile
 
 if TYPE_CHECKING:
     from typing_extensions import Never

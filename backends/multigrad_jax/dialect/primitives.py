@@ -1,4 +1,4 @@
-"""The meaning in ops of elementwise primitives and those of shapes and axes; see `jaxpr.py`.
+"""The meaning in ops of elementwise primitives and those of shapes and axes; see `traced.py`.
 
 In a jaxpr every broadcast is an equation, while our ops broadcast implicitly. So an operand keeps
 the shape in which it was computed, with ones along repeated axes, until an op needs it whole.
@@ -27,7 +27,7 @@ from multigrad.trace.coercion import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
 
-from ...dialect.families import ALIASES
+from .families import ALIASES
 
 Tensor = Any
 Shape = tuple[Any, ...]

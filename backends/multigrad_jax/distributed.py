@@ -1,32 +1,171 @@
-"""JAX's kernels of the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap`.
+"""The shards of JAX: the manual axes of `shard_map`, and the ops that exchange over mapped axes.
 
-Under automatic sharding an array is whole, so that no axis is mapped and each op is the identity.
+jax's own ops let an argument that all shards share vary where another one varies; the transpose of
+that sums its gradient over the shards. `custom_vjp` and loops (jax 0.10) do not, and `custom_vjp`
+takes no gradient that varies less than its input. This module does both. Under automatic sharding
+an array is whole, so that no axis is mapped and each exchange is the identity.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import threading
-from typing import Any, TypeAlias
+import types
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from multigrad.backend import Group, rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
-from ..kernels import random
-from ..versions import distributed
-from . import manual_axes
+from . import versions
+
+if TYPE_CHECKING:
+    from multigrad.backend import Emitted
 
 Tensor: TypeAlias = Any
+Axes: TypeAlias = frozenset[str]
 Names: TypeAlias = tuple[str, ...] | None
+# A uint32 pair (high, low): jax has integers of 64 bits only if the user switches them on.
+Wide: TypeAlias = tuple[Tensor, Tensor]
 FEW_BITS = (jnp.float16, jnp.bfloat16)
+_in_forward: ContextVar[bool] = ContextVar("in_forward", default=False)
 
 
+def is_manual() -> bool:
+    """Return whether code is in a `shard_map`, or a `pmap`."""
+    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def mapped_axes() -> tuple[str, ...]:
+    """Return the mesh axes over which the code that runs now is mapped."""
+    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
+
+
+def is_tracked() -> bool:
+    """Return whether types say over which axes a value varies (`check_vma`)."""
+    # with check_vma=False even an axis index does not vary, by its type
+    return any(varying(jax.lax.axis_index(name)) for name in mapped_axes())
+
+
+def is_in_forward() -> bool:
+    """Return whether the forward of a custom function runs now, and not a gradient."""
+    return _in_forward.get()
+
+
+def varying(x: Any) -> Axes:
+    """Return the axes over which a value varies, as far as jax tracks it (`check_vma`)."""
+    return jax.typeof(x).manual_axis_type.varying
+
+
+def vary(x: Tensor, axes: Axes) -> Tensor:
+    """Return the same numbers with a type that varies over these axes too."""
+    more = tuple(sorted(axes - varying(x)))
+    return jax.lax.pcast(x, more, to="varying") if more else x
+
+
+def vary_alike(tensors: Sequence[Tensor], others: Sequence[Any] = ()) -> tuple[Tensor, ...]:
+    """Let tensors vary over every axis over which one of them, or of the others, varies."""
+    if not is_manual():
+        return tuple(tensors)
+    given = [x for x in jax.tree.leaves((tensors, others)) if not isinstance(x, str | bytes)]
+    axes: Axes = frozenset().union(*map(varying, given))
+    return tuple(vary(x, axes) for x in tensors)
+
+
+@jax.tree_util.register_static
+class Varying(tuple[Axes, ...]):
+    """The axes over which each input varies, among the residuals."""
+
+
+def vary_as(gradients: tuple[Any, ...], inputs: Varying) -> tuple[Any, ...]:
+    """Let the gradients of the inputs, which come first, vary as the inputs do."""
+    first, rest = gradients[: len(inputs)], gradients[len(inputs) :]
+    pairs = zip(first, inputs, strict=True)
+    return (*(None if g is None else vary(g, axes) for g, axes in pairs), *rest)
+
+
+def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
+    """Return a custom function for shards: its inputs vary alike, and its gradients as they do."""
+    if isinstance(native, jax.custom_jvp):
+        return _alike(native, len(emitted.names.inputs))
+    written = [inspect.unwrap(f) for f in (versions.primal_of(native), native.fwd, native.bwd)]
+    # the emitted code calls the function by name, so it is run again in a namespace that holds this
+    # one
+    own, count = dict(written[0].__globals__), len(emitted.names.inputs)
+    plain, forward, backward = (within(own, f) for f in written)
+
+    def run(*given: Any) -> Any:
+        reset = _in_forward.set(True)
+        try:
+            return plain(*given)
+        finally:
+            _in_forward.reset(reset)
+
+    run.__name__ = native.__name__
+    function = jax.custom_vjp(run)
+    own[emitted.names.identifier] = function
+
+    def keep(*given: Tensor) -> Any:
+        outputs, residuals = forward(*given)
+        return outputs, (residuals, Varying(map(varying, given[:count])))
+
+    def pull_back(kept: Any, cotangents: Any) -> Any:
+        return vary_as(backward(kept[0], cotangents), kept[1])
+
+    function.defvjp(keep, pull_back)
+    return _alike(function, count)
+
+
+def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        return function(*vary_alike(given[:count], given[count:]), *given[count:])
+
+    return call
+
+
+def within(namespace: dict[str, Any], function: Any) -> Any:
+    """Return an emitted function with another namespace for its globals."""
+    own = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
+
+
+# --- counters of elements -------------------------------------------------------------------------
+def wide(number: int) -> Wide:
+    return np.uint32(number >> 32 & core.WORD_MASK), np.uint32(number & core.WORD_MASK)
+
+
+def add_wide(x: Wide, y: Wide) -> Wide:
+    """Add modulo 2**64."""
+    low = x[1] + y[1]
+    return x[0] + y[0] + (low < x[1]).astype(jnp.uint32), low
+
+
+def multiply_wide(x: Tensor, number: int, bound: int) -> Wide:
+    """Return x times a number modulo 2**64, for uint32 x below a bound."""
+    above, below = wide(number)
+    low = x * below
+    if (bound - 1) * number <= core.WORD_MASK:
+        return jnp.zeros_like(low), low
+    # In halves of 16 bits: a product of two, or a sum of three, is below 2**32.
+    half, mask = np.uint32(16), np.uint32(0xFFFF)
+    x1, x0, y1, y0 = x >> half, x & mask, below >> half, below & mask
+    cross, other = x0 * y1, x1 * y0
+    middle = (x0 * y0 >> half) + (cross & mask) + (other & mask)
+    high = x1 * y1 + (cross >> half) + (other >> half) + (middle >> half)
+    return high + x * above, low
+
+
+# --- the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap` -----------------------
 def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
     """Return the mapped axes to exchange over: those named, or those over which `of` varies.
 
@@ -36,11 +175,11 @@ def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
         RuleValueError: there is no axis of that name.
     """
     if names is None:
-        mapped = manual_axes.mapped()
+        mapped = mapped_axes()
         if not mapped:
             refuse_own_process(of)
-        own = manual_axes.varying(of)
-        return tuple(n for n in mapped if n in own) if manual_axes.is_tracked() else mapped
+        own = varying(of)
+        return tuple(n for n in mapped if n in own) if is_tracked() else mapped
     return tuple(name for name in names if is_mapped(name, of))
 
 
@@ -59,7 +198,7 @@ def refuse_own_process(x: Tensor) -> None:
 
 def is_mapped(name: str, of: Tensor) -> bool:
     """Return whether code is mapped over an axis; False for an automatic axis of a mesh."""
-    mapped = manual_axes.mapped()
+    mapped = mapped_axes()
     if name in mapped:
         return True
     meshes = (jax.sharding.get_abstract_mesh(), jax.typeof(of).sharding.mesh)
@@ -125,7 +264,7 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     check_pairs(pairs, number)
     if not axes:
         return x if pairs else jnp.zeros_like(x)
-    if len(pairs) == number or set(axes) <= {*manual_axes.mapped()}:
+    if len(pairs) == number or set(axes) <= {*mapped_axes()}:
         return jax.lax.ppermute(x, axes, pairs)
     # A vmap (jax 0.10) takes only whole permutations: idle shards are paired, and then dropped.
     sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
@@ -152,9 +291,9 @@ def largest_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> tuple[Ten
 
 def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
     """Return the axes over which a value is known to be equal on all shards."""
-    if not manual_axes.is_tracked():
+    if not is_tracked():
         return []
-    own, mapped = manual_axes.varying(x), manual_axes.mapped()
+    own, mapped = varying(x), mapped_axes()
     return [name for name in axes if name in mapped and name not in own]
 
 
@@ -176,9 +315,9 @@ def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     To jax the result of an exchange is one value, whose cotangent is the sum over all shards. In
     the forward of a custom function it stays so.
     """
-    if manual_axes.is_in_forward() or not manual_axes.is_tracked():
+    if is_in_forward() or not is_tracked():
         return x
-    return manual_axes.vary(x, frozenset(axes).intersection(manual_axes.mapped()))
+    return vary(x, frozenset(axes).intersection(mapped_axes()))
 
 
 def all_dim(x: Tensor, *, axis: int, names: Names) -> int:
@@ -190,7 +329,7 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
     axes = [() if names is None else axes_of(like, names or None) for names in split]
     if not any(axes):
         return key
-    shape, start = like.shape, random.wide(0)
+    shape, start = like.shape, wide(0)
     numbers = [jax.lax.axis_size(names) for names in axes] + [1] * (len(shape) - len(axes))
     whole = tuple(length * number for length, number in zip(shape, numbers, strict=True))
     strides = core.strides(whole)
@@ -199,13 +338,13 @@ def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
             refuse_shared("parts are drawn of", like, names)
             index = jax.lax.axis_index(names).astype(jnp.uint32)
             step = shape[axis] * strides[axis]
-            start = random.add(start, random.multiply(index, step, numbers[axis]))
+            start = add_wide(start, multiply_wide(index, step, numbers[axis]))
     return core.PlacedKey(key, start, whole)
 
 
 def to_shard(x: Tensor) -> Tensor:
     mesh = jax.typeof(x).sharding.mesh
-    if manual_axes.is_manual() or mesh.size == 1:
+    if is_manual() or mesh.size == 1:
         return x
     raise RuleValueError(
         f"over='shard' needs the shard in hand, and under automatic sharding jax shows the whole "
@@ -229,7 +368,7 @@ MISSING = "NOT_FOUND"
 
 def group() -> Group | None:
     """Return the processes of `jax.distributed.initialize`; None without several."""
-    state = distributed.global_state
+    state = versions.distributed.global_state
     if state.client is None or (state.num_processes or 1) < 2:
         return None
     # only the main thread's calls have an order that all processes share

@@ -1,4 +1,4 @@
-"""TensorFlow's elementwise functions and activations, in ops; see `table.py`.
+"""TensorFlow's elementwise functions, activations and fake quantization, in ops; see `table.py`.
 
 A handler takes TensorFlow's own parameters in TensorFlow's order, without `name`; `table.py` fills
 in the defaults.
@@ -11,17 +11,19 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from multigrad.capture.meanings import composites
 from multigrad.capture.meanings.places import first_of, is_differentiated
 from multigrad.capture.symbols.symbols import SymbolicDType
-from multigrad.graph.ir.types import is_float
+from multigrad.graph.ir.types import T, is_float
+from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import NeedsConcrete, Value, cast
 from multigrad.trace.trace import constant as number
 from multigrad.trace.xp import all as xp
 
-from .shapes import TENSORFLOW
+from .arrays import TENSORFLOW
 
 Tensor = Any
 Handler = Callable[..., Any]
@@ -186,13 +188,96 @@ def dropout(x: Tensor, rate: Any, noise_shape: Any, seed: Any) -> Tensor:
     return xp.where(xp.rand_like(x) >= rate, x * scale, 0.0)
 
 
+# --- fake quantization: rounding to integers of a few bits between two limits ---------------------
+# Both limits are nudged so that zero is an exact value. The gradient passes between them; a limit
+# gets that from beyond it. Neither depends on the nudging.
+def by_vars(
+    inputs: Tensor,
+    min: Any,
+    max: Any,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> Tensor:
+    ends = _as_tensor(inputs, min), _as_tensor(inputs, max)
+    low, high, scale, inverse = map(xp.stop_gradient, _nudge(*ends, num_bits, narrow_range))
+    x = xp.stop_gradient(inputs)
+    steps = (xp.maximum(xp.minimum(x, high), low) - low) * inverse
+    zero = xp.floor(-low * inverse + 0.5)
+    quantized = xp.floor(steps - zero + 0.5) * scale
+    # The terms below add zero to the value, and give it the gradient.
+    lower, upper = (
+        value + (end - xp.stop_gradient(end)) for value, end in zip((low, high), ends, strict=True)
+    )
+    is_inside = xp.logical_and(xp.greater_equal(x, low), xp.less_equal(x, high))
+    # Where the limits cross, both get the gradient of values between them.
+    passing = xp.where(is_inside, inputs, 0.0)
+    passing = passing + xp.where(xp.less(x, low), lower, 0.0)
+    passing = passing + xp.where(xp.greater(x, high), upper, 0.0)
+    result = quantized + (passing - xp.stop_gradient(passing))
+    is_nothing = _is_nothing(*ends)
+    # with both limits zero the result is 0 and the gradient passes, as in TensorFlow
+    return xp.where(is_nothing, inputs - x, result)
+
+
+def gradients_by(
+    gradients: Tensor,
+    inputs: Tensor,
+    min: Any = -6.0,
+    max: Any = 6.0,
+    num_bits: int = 8,
+    narrow_range: bool = False,
+    name: Any = None,
+) -> list[Tensor]:
+    """Return the gradients of the inputs and both limits, without derivatives, as in TensorFlow."""
+    x, low, high = (xp.stop_gradient(_as_tensor(inputs, each)) for each in (inputs, min, max))
+    result = by_vars(x, low, high, num_bits, narrow_range)
+    seeds = [(result.node, xp.stop_gradient(gradients))]
+    return accumulate_all(x.trace, seeds, [each.node for each in (x, low, high)])
+
+
+def gradient_by_args(*args: Any, **options: Any) -> Tensor:
+    return gradients_by(*args, **options)[0]
+
+
+def _as_tensor(inputs: Tensor, end: Any) -> Any:
+    if isinstance(inputs, list | tuple):
+        raise TypeError("its inputs are a list, which TensorFlow turns into float32: stack them")
+    if isinstance(end, Value) and end.node.type.kind == "tensor":
+        return cast(end, T)
+    if not isinstance(end, Value) and np.ndim(end):
+        return xp.zeros_like(inputs) + np.asarray(end)
+    # a tensor, so that the limit is nudged in the dtype of the inputs
+    return xp.full_like(xp.sum(xp.zeros_like(xp.stop_gradient(inputs))), end)
+
+
+def _nudge(low: Any, high: Any, num_bits: int, narrow_range: bool) -> tuple[Any, ...]:
+    first, last = float(narrow_range), float(2**num_bits - 1)
+    span = xp.where(xp.equal(high - low, 0), last - first, high - low)
+    # Each rounded once, as in TensorFlow.
+    scale, inverse = (
+        span / (last - first),
+        (last - first) / span,
+    )
+    zero = first - low / scale
+    whole = xp.trunc(zero)
+    nearest = whole + xp.where(zero - whole >= 0.5, 1.0, 0.0)  # ties away from zero
+    zero = xp.where(zero < first, first, xp.where(zero > last, last, nearest))
+    return (first - zero) * scale, (last - zero) * scale, scale, inverse
+
+
+def _is_nothing(low: Any, high: Any) -> Any:
+    return xp.equal(low, 0) & xp.equal(high, 0)
+
+
 NAMED = TENSORFLOW.called(
     {xp: "zeros_like: zeros_like math.imag; ones_like; gelu: nn.gelu; elu: nn.elu raw_ops.Elu"}
 )
-ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
-    {
-        composites: "digamma: math.digamma raw_ops.Digamma",
-        __name__: """
+ALIASES: dict[Any, Handler] = {
+    **TENSORFLOW.taking_the_same(
+        {
+            composites: "digamma: math.digamma raw_ops.Digamma",
+            __name__: """
                 add_n; cast_to: cast; clip_by_value; constant; convert: convert_to_tensor; identity:
                 math.conj identity math.real raw_ops.Identity; divide_no_nan: math.divide_no_nan
                 raw_ops.DivNoNan; floordiv: math.floordiv raw_ops.FloorDiv; is_tensor;
@@ -203,5 +288,12 @@ ALIASES: dict[Any, Handler] = TENSORFLOW.taking_the_same(
                 raw_ops.Maximum; minimum: minimum raw_ops.Minimum; selu: nn.selu raw_ops.Selu;
                 nn.dropout; leaky_relu: nn.leaky_relu raw_ops.LeakyRelu; nn.silu
             """,
-    }
-)
+        }
+    ),
+    tf.quantization.fake_quant_with_min_max_args: by_vars,
+    tf.quantization.fake_quant_with_min_max_vars: by_vars,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel: by_vars,
+    tf.quantization.fake_quant_with_min_max_args_gradient: gradient_by_args,
+    tf.quantization.fake_quant_with_min_max_vars_gradient: gradients_by,
+    tf.quantization.fake_quant_with_min_max_vars_per_channel_gradient: gradients_by,
+}

@@ -125,7 +125,7 @@ class Tape:
         return ()
 
     def jacobian(self, *args: Any, **options: Any) -> Any:
-        raise TypeError("it takes a Jacobian of a tape. Take the gradient of each output")
+        raise TypeError("it takes a Jacobian of a gradients. Take the gradient of each output")
 
     batch_jacobian = jacobian
 

@@ -33,15 +33,14 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ...attach.rehearse import with_axes
-from ...distributed import manual_axes
-from ...versions import traced_of
-from ...walk import INLINED, opened, walk
-from ..custom_functions import is_recorded
-from ..custom_gradients import CALLED, JaxCall, own_gradient, reading
+from .. import distributed
+from ..attach.rehearse import with_axes
+from ..importers.custom_functions import is_recorded
+from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
+from ..versions import traced_of
+from ..walk import INLINED, opened, walk
+from .arrays import ARRAYS, ONLY_OWN, OWN
 from .control import CONTROL
-from .linalg import LINALG, ONLY_OWN, OWN
-from .places import PLACES
 from .primitives import (
     ELEMENTS,
     SHAPES,
@@ -56,7 +55,7 @@ from .primitives import (
 
 Tensor = Any
 
-PRIMITIVES = {**ELEMENTS, **SHAPES, **PLACES, **LINALG}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
@@ -217,7 +216,7 @@ def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, 
         Unknown: it reads the number of shards, which would be a constant in the jaxpr.
     """
     make = jax.make_jaxpr(called, return_shape=True)
-    names = manual_axes.mapped()
+    names = distributed.mapped_axes()
     if not names:
         return make(*given)
     # under axes of two sizes: a jaxpr that differs has read the size

@@ -1,1 +1,0 @@
-"""Names of other packages for JAX, made of our rules."""

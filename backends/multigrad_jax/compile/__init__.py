@@ -1,1 +1,0 @@
-"""JAX's compilers: what they trace, what guards it, and what runs again."""

@@ -1,1 +1,0 @@
-"""Processes and devices that share an array, or train one model."""

@@ -1,1 +1,0 @@
-"""TensorFlow's functions in ops, by family."""

@@ -1,1 +1,0 @@
-"""Custom gradients of TensorFlow's, unchanged, as Functions."""
