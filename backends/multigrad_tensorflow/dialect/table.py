@@ -5,3 +5,379 @@ functions; other calls come through TensorFlow's own dispatcher, in `traced.py`.
 """
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor, SymbolicTensor
+from tensorflow.python.util import nest
+
+from multigrad.capture.control import control, scans
+from multigrad.capture.dialect import (
+    Calls,
+    Classes,
+    Dialect,
+    Gradients,
+    Habits,
+    Names,
+    OwnTrace,
+    Tensors,
+    register_dialect,
+)
+from multigrad.capture.meanings.parts import rank
+from multigrad.capture.name_tables import AliasesAndMore, named
+from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
+from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+from .. import importers
+from ..kernels import ops
+from . import arrays, elementwise, gradients, operations, traced
+from .arrays import TENSORFLOW
+from .traced import is_symbolic
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+# --- loops and branches that take functions -------------------------------------------------------
+# A loop runs in Python while its condition is a known number, as TensorFlow does eagerly; one that
+# ends by values becomes a loop of the graph.
+def while_loop(
+    cond: Handler,
+    body: Handler,
+    loop_vars: Any,
+    shape_invariants: Any = None,
+    parallel_iterations: Any = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    maximum_iterations: Any = None,
+    same_structure: bool = True,
+) -> Any:
+    """Return the results of a loop, unrolled, or recorded if values end it.
+
+    Raises:
+        TypeError: it stops gradients, or a turn changes the structure that it carries.
+    """
+    if not back_prop:
+        raise TypeError("a loop with back_prop=False; use tf.stop_gradient on what it returns")
+    most = None if maximum_iterations is None else int(maximum_iterations)
+    was_packed = False
+
+    def step(*values: Any) -> Any:
+        nonlocal was_packed
+        found = body(*values)
+        if len(values) == 1 and not isinstance(found, list | tuple):
+            # TensorFlow unpacks a single variable unless asked to keep the structure
+            was_packed = not same_structure
+            found = (found,)
+        tf.nest.assert_same_structure([*values], [*found])
+        return found
+
+    # the counters of a loop are eager tensors, even while a graph is built around
+    with tf.init_scope():
+        result = control.turns(loop_vars, cond, step, most)
+    return result[0] if was_packed else result
+
+
+def cond(pred: Any, true_fn: Handler, false_fn: Handler) -> Any:
+    """Both ways and a choice, where no fact decides."""
+    if not is_tensor(pred):
+        return true_fn() if pred else false_fn()
+    check_without_axes(pred)
+    # both ways are recorded, and a choice
+    taken = xp.not_equal(pred, 0)
+    return control.branch([taken, xp.logical_not(taken)], [true_fn, false_fn])
+
+
+def old_cond(
+    pred: Any, true_fn: Handler, false_fn: Handler, strict: bool, fn1: Any, fn2: Any
+) -> Any:
+    result = cond(pred, true_fn or fn1, false_fn or fn2)
+    # `tf.compat.v1` takes a single result out of its list
+    is_single = isinstance(result, list | tuple) and len(result) == 1 and not strict
+    return result[0] if is_single else result
+
+
+def switch_case(branch_index: Any, branch_fns: Any, default: Any) -> Any:
+    """Record all ways and a choice by an index; an index out of range takes the last way."""
+    functions = branch_fns
+    if not isinstance(branch_fns, Mapping) and not callable(branch_fns[0]):
+        functions = dict(branch_fns)
+    if isinstance(functions, Mapping):
+        functions = [functions[i] for i in sorted(functions)]
+        if sorted(dict(branch_fns)) != [*range(len(functions))]:
+            raise TypeError("branch_fns whose keys are not 0, 1, 2 and so on")
+    ways = [*functions, *([] if default is None else [default])]
+    if not is_tensor(branch_index):
+        at = int(branch_index)
+        return ways[at if 0 <= at < len(ways) else -1]()
+    check_without_axes(branch_index)
+    if len(ways) == 1:
+        return ways[0]()
+    return control.branch(control.guards_of(branch_index, len(ways)), ways)
+
+
+# --- over the first axis --------------------------------------------------------------------------
+def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
+    if initializer is not None:
+        return _carried(fn, initializer, elems, reverse)[1]
+    # without an initial value the first row is it
+    first, others = _first(elems, reverse)
+    given = _carried(fn, first, others, reverse)[1]
+    return tf.nest.map_structure(
+        lambda row, rows: xp.concat([rows, row[None]] if reverse else [row[None], rows], 0),
+        first,
+        given,
+    )
+
+
+def fold(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False) -> Any:
+    if initializer is None:
+        initializer, elems = _first(elems, reverse)
+    return _carried(fn, initializer, elems, reverse)[0]
+
+
+def foldr(fn: Handler, elems: Any, initializer: Any = None) -> Any:
+    return fold(fn, elems, initializer, reverse=True)
+
+
+def _carried(fn: Handler, initializer: Any, elems: Any, reverse: bool) -> tuple[Any, Any]:
+    def step(carry: Any, row: Any) -> Any:
+        after = fn(carry, row)
+        return after, after
+
+    return scans.scan(step, initializer, elems, reverse=reverse)
+
+
+def _first(elems: Any, reverse: bool) -> tuple[Any, Any]:
+    at, others = (-1, slice(None, -1)) if reverse else (0, slice(1, None))
+    parts = [tf.nest.map_structure(lambda x, i=i: x[i], elems) for i in (at, others)]
+    return parts[0], parts[1]
+
+
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.type.kind == "tensor"
+
+
+def check_without_axes(value: Value) -> None:
+    if rank(value):
+        raise TypeError("a branch by a tensor with axes; use tf.where(condition, x, y)")
+
+
+# --- what is in the table -------------------------------------------------------------------------
+def accept(function: Handler, handler: Handler, takes_shapes: bool) -> Handler:
+    """Return a handler that gets shapes as numbers, unless it accepts open shapes."""
+    if takes_shapes:
+        return handler
+
+    @functools.wraps(handler)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if any(map(is_shape, (*args, *kwargs.values()))):
+            args = tuple(np.asarray(v) if is_shape(v) else v for v in args)
+            kwargs = {word: np.asarray(v) if is_shape(v) else v for word, v in kwargs.items()}
+            if not any(map(is_symbolic, (*args, *kwargs.values()))):
+                return function(*args, **kwargs)
+        return handler(*args, **kwargs)
+
+    return call
+
+
+def is_shape(value: Any) -> bool:
+    return isinstance(value, SymbolicShape)
+
+
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+def get_shape(x: Tensor) -> Any:
+    return x.shape
+
+
+def set_shape(x: Tensor, shape: Any) -> None:
+    """Do nothing: a rule works for every shape."""
+
+
+def undecorated(func: Handler | None = None, *args: Any, **options: Any) -> Any:
+    return undecorated if func is None else func
+
+
+HANDLERS: dict[Any, Handler] = {
+    **named(ops.NAMES, tf, raw=tf.raw_ops),
+    **elementwise.ALIASES,
+    **arrays.ALIASES,
+    **operations.ALIASES,
+    **TENSORFLOW.taking_the_same(
+        {__name__: "while_loop; cond; switch_case; old_cond: compat.v1.cond"}
+    ),
+    tf.as_dtype: identity,
+    tf.gradients: gradients.gradients,
+}
+# Dtypes named by options are those that the results have here anyway; the loop of `tf.compat.v1`
+# returns a single variable unpacked.
+NAMED: dict[Any, Handler] = {
+    **arrays.NAMED,
+    **elementwise.NAMED,
+    **operations.NAMED,
+    **TENSORFLOW.called(
+        {
+            __name__: """
+                while_loop: compat.v1.while_loop(return_same_structure=same_structure); scan;
+                fold: foldl; foldr
+            """,
+            scans: "map_rows: map_fn(dtype=, fn_output_signature=)",
+        }
+    ),
+}
+# The private module's functions: TensorFlow Probability uses more than tf.nest has.
+STRUCTURES = [each for each in vars(nest).values() if isinstance(each, FunctionType)]
+ALIASES: dict[Any, Handler] = {
+    **{
+        function: accept(function, TENSORFLOW.bound(function, each), each in arrays.TAKES_SHAPES)
+        for function, each in HANDLERS.items()
+    },
+    **{function: accept(function, each, False) for function, each in NAMED.items()},
+}
+
+BRANCHES = "which branches on a tensor. Use tf.where(condition, x, y)"
+LOOPS = "which runs a function in a loop of TensorFlow's. Write it with functions of whole tensors"
+PYTHON = "which hides what it computes. Call the function itself"
+DIFFERENTIATES = "but a rule is the backward pass. Write the derivative out"
+SEEDED = (
+    "but the draws of a rule follow the key of xg.use(..., key=...). "
+    "Use tf.random.normal(tf.shape(grad_out))"
+)
+CHECKS = "which looks at the values of a tensor. Check them outside the rule"
+ASSERTIONS = [getattr(tf.debugging, n) for n in dir(tf.debugging) if n.startswith("assert_")]
+REFUSED: dict[Any, str] = {
+    tf.case: BRANCHES,
+    tf.vectorized_map: LOOPS,
+    **dict.fromkeys((tf.numpy_function, tf.py_function), PYTHON),
+    tf.hessians: DIFFERENTIATES,
+    **dict.fromkeys(
+        (
+            tf.random.stateless_normal,
+            tf.random.stateless_truncated_normal,
+            tf.random.stateless_uniform,
+        ),
+        SEEDED,
+    ),
+    **dict.fromkeys((tf.Assert, tf.debugging.check_numerics, *ASSERTIONS), CHECKS),
+    **gradients.REFUSED,
+    tf.boolean_mask: "whose result has a length that nobody knows. Use tf.where(mask, tensor, 0.0)",
+}
+
+# Attributes of `tf.Tensor` that no symbol answers, and why.
+GRAPHS = "which is of TensorFlow's own graphs"
+UNANSWERED = {
+    PRIVATE: "_* OVERLOADABLE_OPERATORS __div__ __rdiv__ __nonzero__ __tf_tracing_type__",
+    GRAPHS: "consumers eval experimental_ref graph name op ref value_index",
+    NUMBERS: "cpu gpu numpy",
+}
+
+PAIRED = type(tf.custom_gradient(identity))
+# Ops whose float64 kernels use constants or series in float32.
+SINGLE = 2.0**-23
+SINGLE_INSIDE = (
+    "celu", "digamma", "elu", "erf", "erfc", "gelu", "hard_sigmoid", "hard_silu", "i0e", "i1e",
+    "leaky_relu", "lgamma", "log_ndtr", "ndtr", "ndtri", "polygamma", "selu",
+)  # fmt: skip
+
+
+def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+    return tf.cast(tf.fill(shape, number), dtype)
+
+
+def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+    """Run calls now, outside graphs and tapes."""
+    names = [getattr(call.function, "__name__", "") for call in calls]
+    others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
+    # Only recorded in a graph: kernels of convolutions and Fourier transforms end the process where
+    # ranks or lengths do not fit (2.21), and a function without a handler may have an effect.
+    if others or any("conv" in name or "fft" in name for name in names):
+        with tf.Graph().as_default():
+            return run_each(calls, tiny)
+    with tf.init_scope():
+        return run_each(calls, tiny)
+
+
+def read(x: Any) -> tuple[str, bool] | None:
+    return (x.dtype.name, False) if isinstance(x, tf.Tensor | tf.Variable) else None
+
+
+# The dtype of a call is found by the call itself, on tensors of one element.
+TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)
+
+
+def find_operation(kind: str) -> Handler | None:
+    return operations.find_operation(kind, ALIASES)
+
+
+def find_traced(function: Any) -> Handler | None:
+    return traced.find_traced(function, find_operation)
+
+
+def own_trace(function: Handler) -> Handler:
+    return OwnTrace(traced.record, function, find_operation)
+
+
+DIALECT = Dialect(
+    names=Names(
+        aliases=AliasesAndMore(ALIASES, operations.of_keras),
+        methods={"get_shape": get_shape, "set_shape": set_shape},
+        # These act without symbolic arguments too: on a shape, a dtype, a function.
+        hidden={
+            tf.zeros: ALIASES[tf.zeros],
+            tf.ones: ALIASES[tf.ones],
+            tf.function: undecorated,
+            tf.recompute_grad: undecorated,
+            tf.GradientTape: gradients.Tape,
+            **gradients.HIDDEN,
+        },
+        refused=REFUSED,
+        shown="tf",
+        trees=frozenset(STRUCTURES),
+    ),
+    tensors=Tensors(
+        tensor=tf.Tensor,
+        dtype=tf.as_dtype,
+        device="/device:CPU:0",
+        mutable=False,
+        shape_class=tf.TensorShape,
+    ),
+    classes=Classes(
+        classes=(EagerTensor, SymbolicTensor),
+        refusals=refusals(UNANSWERED),
+    ),
+    calls=Calls(
+        protocol=False,
+        at_once=tf.init_scope,
+        finds=find_traced,
+        other_way=find_traced,
+        own_trace=own_trace,
+    ),
+    gradients=Gradients(
+        wrappers={type(tf.function(identity)): "python_function", PAIRED: "_f"},
+        paired=(PAIRED,),
+        own_gradients={PAIRED: importers.with_own_gradient},
+        interceptions=importers.INTERCEPTIONS,
+        passes=gradients.watching,
+    ),
+    types=TYPES,
+    # Its erfinv is off by up to 82,137 ulp of float32 (2.21).
+    habits=Habits(
+        lists_are_tensors=True,
+        inexact={**dict.fromkeys(SINGLE_INSIDE, SINGLE), "erfinv": 82_137 * SINGLE, "expm": 1e-8},
+        whole="int32",
+        overwritten_too=True,
+    ),
+)
+register_dialect("tensorflow", DIALECT)
+traced.Dispatcher(ALIASES).register()
