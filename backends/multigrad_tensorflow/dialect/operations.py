@@ -18,6 +18,7 @@ from multigrad.capture.dialect import find_dialect
 from multigrad.capture.meanings import complexes, convolutions, matrices, parts, products
 from multigrad.capture.meanings.convolutions import channels_first, channels_last
 from multigrad.capture.meanings.parts import length, rank
+from multigrad.capture.name_tables import parse
 from multigrad.trace.trace import cast
 from multigrad.trace.xp import all as xp
 
@@ -336,16 +337,11 @@ def pieces(x: Tensor, lengths: Any, axis: int, num_split: int) -> tuple[Tensor, 
     return parts.pieces(x, [rest if n == -1 else n for n in sizes], axis)
 
 
-@functools.cache
-def table() -> dict[str, tuple[Any, Sequence[str]]]:
-    found = {}
-    for entry in ROWS.split(";"):
-        name, _, kinds = " ".join(entry.split()).partition(": ")
-        for kind, words in re.findall(r"(\w+)(?:\(([^)]*)\))?", kinds):
-            found[kind] = (attrgetter(name)(tf), tuple(words.split()))
-    return found
-
-
+BY_OPERATION: dict[str, tuple[Any, Sequence[str]]] = {
+    operation.name: (attrgetter(entry.head.name)(tf), operation.brackets.split())
+    for entry in parse(ROWS, "operations of TensorFlow's graphs")
+    for operation in entry.names
+}
 NAMED = TENSORFLOW.called(
     {
         matrices: "solve_triangular: linalg.triangular_solve(adjoint=transposed)",
@@ -400,8 +396,8 @@ def find_operation(kind: str, aliases: Mapping[Any, Handler]) -> Handler | None:
         return OWN[kind]
     if kind in REDUCTIONS.split():
         return functools.partial(reduced, aliases[getattr(tf, f"reduce_{kind.lower()}")])
-    if kind in table():
-        function, words = table()[kind]
+    if kind in BY_OPERATION:
+        function, words = BY_OPERATION[kind]
         return functools.partial(called_as, aliases[function], words)
     functions = [getattr(tf.raw_ops, kind, None)]
     if kind in SAME.split():
