@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import multigrad as xg
-from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
-from multigrad.audit.lock.probes import FRAMEWORKS, Answer, Asking, Probe, find_probes, probes_of
+from multigrad.audit.lock.lockfile import (
+    FRAMEWORKS,
+    Answer,
+    Asking,
+    LockFile,
+    Probe,
+    find_probes,
+    format_lock,
+    probes_of,
+    read_lock,
+)
 from multigrad.audit.lock.runner import RefusedProbe, read_call
 from multigrad.audit.lock.verify import (
     Verification,

@@ -35,7 +35,7 @@ INSIDE = {
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
     "look": ("", "plotting"),
-    "audit": ("", "lock", "vectors"),
+    "audit": ("", "lock"),
     "keras": ("", "dialect", "models"),
 }  # fmt: skip
 # They import anything, and nothing imports them.

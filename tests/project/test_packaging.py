@@ -26,8 +26,8 @@ TESTING = {"__init__.py", "assertions.py", "oracles.py", "plugin.py", "under_tes
 TEMPLATE = "multigrad/command/template/"
 DATA = {
     "multigrad/audit/lock/probes.txt",
-    "multigrad/audit/vectors/schema.json",
-    "multigrad/audit/vectors/vectors.json.xz",
+    "multigrad/audit/vectors.schema.json",
+    "multigrad/audit/vectors.json.xz",
     "multigrad/functions/documents/schema/document.json",
     "multigrad/functions/documents/schema/lock.json",
 }

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from multigrad.audit.lock.probes import Answer, Asking, Outcome, find_probes, read_table
+from multigrad.audit.lock.lockfile import Answer, Asking, Outcome, find_probes, read_table
 from multigrad.audit.lock.verify import compare, say
 
 FILE = Path(__file__).with_name("conventions.json")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from ...backend.discovery import backends, load_backend
 from ...errors import MultigradError, UnsupportedOp
 from ...functions.function import Function
 from ...graph.ops.properties import OP_SET
-from ...rules.model.rule import Rule
 from ...rules.registry import resolve
 from ...rules.saving import (
     conventions_of,
@@ -29,8 +28,7 @@ from ...rules.saving import (
     read_file,
     run_vector,
 )
-from .lockfile import LockFile
-from .probes import Answer, Outcome, Probe
+from .lockfile import Answer, LockFile, Outcome, Probe
 
 CLOSE = 1e-5  # of float32 numbers, beside 1: what frameworks' roundings may differ by
 SHORT = {"jax.numpy": "jnp", "multigrad.xp": "xp"}
@@ -51,9 +49,6 @@ class Change:
     call: str
     sentence: str
 
-    def to_dict(self) -> dict[str, str]:
-        return {"subject": self.subject, "call": self.call, "sentence": self.sentence}
-
 
 @dataclass(slots=True)
 class Verification:
@@ -72,8 +67,7 @@ class Verification:
         return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
-        changes = [change.to_dict() for change in self.changes]
-        return {"ok": self.ok, "changes": changes, "remarks": self.remarks}
+        return {"ok": self.ok, **asdict(self)}
 
     def __str__(self) -> str:
         count = len(self.changes)
@@ -105,78 +99,72 @@ def compare_answers(
             f"{framework} was locked on {before[2]} and runs on {after[2]} here: not compared"
         )
         return
-    words = _Words(probes, framework, locked.version, now.version)
-    count = len(result.changes)
     rounded: Counter[str] = Counter()
-    # Several probes may give one sentence, because names are shortened.
-    seen = set()
+    # Several probes may give one sentence, because names are shortened: the first stands.
+    calls: dict[str, str] = {}
     asked = sorted(set(locked.outcomes) & set(now.outcomes))
     for name in asked:
-        pair = locked.outcomes[name], now.outcomes[name]
-        for sentence in words.differences(probes[name], *pair, rounded):
-            if sentence not in seen:
-                seen.add(sentence)
-                result.changes.append(Change(framework, probes[name].call, sentence))
-    same = "as locked" if len(result.changes) == count else "compared with what was locked"
+        for sentence in probe_differences(probes[name], locked, now, probes, rounded):
+            calls.setdefault(sentence, probes[name].call)
+    result.changes += [Change(framework, call, sentence) for sentence, call in calls.items()]
+    same = "compared with what was locked" if calls else "as locked"
     result.remarks.append(
         f"{framework} {now.version}: {len(asked)} probes, {same} from {locked.version}"
     )
     result.remarks += [f"{framework}: {n} {what}" for what, n in sorted(rounded.items())]
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """How one framework's differences are said."""
+def probe_differences(
+    probe: Probe,
+    locked: Answer,
+    now: Answer,
+    probes: Mapping[str, Probe],
+    rounded: Counter[str],
+) -> Iterator[str]:
+    """Yield what a probe gives that was not locked, in sentences.
 
-    probes: Mapping[str, Probe]
-    framework: str
-    before: str
-    after: str
+    Args:
+        probes: all of them, by which its function is named.
+        rounded: counts differences that are too small for a sentence.
+    """
+    then, here = f"in {probe.framework} {locked.version}", f"in this one ({now.version})"
+    name, was, gives = name_of(probe, probes), *(a.outcomes[probe.name] for a in (locked, now))
+    if "missing" in was or "missing" in gives:
+        if "missing" not in gives:
+            yield f"{probe.path} is not {then}, and is {here}"
+        elif "missing" not in was:
+            yield f"{probe.path} is {then}, and is not {here}"
+        return
+    if "raises" in was or "raises" in gives:
+        if was != gives and {"raises": was.get("raises")} != gives:
+            yield f"{name} {probe.at} {_ends(was)} {then} and {_ends(gives)} {here}"
+        return
+    pairs = [("", was["value"], gives["value"])]
+    pairs += [(x, each, gives["derivative"].get(x)) for x, each in was["derivative"].items()]
+    for letter, before, after in pairs:
+        is_same, how = compare(before, after)
+        rounded[how] += bool(how)
+        if not is_same:
+            what = f"{name}'s derivative" if letter else name
+            of = f" for {letter}" if letter and len(was["derivative"]) > 1 else ""
+            yield f"{what}{of} {probe.at} is {say(before)} {then} and {say(after)} {here}"
+    rounded.pop("", None)
 
-    def differences(
-        self, probe: Probe, locked: Outcome, now: Outcome, rounded: Counter[str]
-    ) -> Iterator[str]:
-        then = f"in {self.framework} {self.before}"
-        here = f"in this one ({self.after})"
-        name = self.name(probe)
-        if "missing" in locked or "missing" in now:
-            if "missing" not in now:
-                yield f"{probe.path} is not {then}, and is {here}"
-            elif "missing" not in locked:
-                yield f"{probe.path} is {then}, and is not {here}"
-            return
-        if "raises" in locked or "raises" in now:
-            if locked != now and {"raises": locked.get("raises")} != now:
-                does = [_ends(each) for each in (locked, now)]
-                yield f"{name} {probe.at} {does[0]} {then} and {does[1]} {here}"
-            return
-        pairs = [("", locked["value"], now["value"])]
-        pairs += [(x, was, now["derivative"].get(x)) for x, was in locked["derivative"].items()]
-        for letter, was, is_now in pairs:
-            is_same, how = compare(was, is_now)
-            rounded[how] += bool(how)
-            if not is_same:
-                what = f"{name}'s derivative" if letter else name
-                of = f" for {letter}" if letter and len(locked["derivative"]) > 1 else ""
-                yield f"{what}{of} {probe.at} is {say(was)} {then} and {say(is_now)} {here}"
-        rounded.pop("", None)
 
-    def name(self, probe: Probe) -> str:
-        """Return a function's name, with its arguments if another probe has the same name."""
-        last = probe.path.rpartition(".")[2]
-        same = [
-            each
-            for each in self.probes.values()
-            if each.at == probe.at
-            and each.framework == probe.framework
-            and each.path.rpartition(".")[2] == last
-        ]
-        space, _, _ = probe.path.rpartition(".")
-        full = f"{SHORT[space]}.{last}" if space in SHORT else probe.path
-        if len({each.path for each in same}) < len(same):
-            return full + probe.call[len(probe.path) :]
-        alone = len(same) == 1 and space not in SHORT
-        return last if alone and self.framework in BARE else full
+def name_of(probe: Probe, probes: Mapping[str, Probe]) -> str:
+    """Return a function's name, with its arguments if another probe has the same name."""
+    space, _, last = probe.path.rpartition(".")
+    paths = [
+        each.path
+        for each in probes.values()
+        if (each.at, each.framework) == (probe.at, probe.framework)
+        and each.path.rpartition(".")[2] == last
+    ]
+    full = f"{SHORT[space]}.{last}" if space in SHORT else probe.path
+    if len(set(paths)) < len(paths):
+        return full + probe.call[len(probe.path) :]
+    alone = len(paths) == 1 and space not in SHORT
+    return last if alone and probe.framework in BARE else full
 
 
 def _ends(outcome: Outcome) -> str:
@@ -221,16 +209,17 @@ CLOSE_IN = {"float64": 2.0**-40, "float32": 2.0**-16, "bfloat16": 2.0**-5, "floa
 
 def make_entry(word: str, found: Any) -> Data:
     """Return the entry of a file, or of the object that a word names."""
+    document = _document(word, found)
+    obj = from_dict(document)  # which refuses a damaged file, also one with evidence
+    return {"kind": document["kind"], **(document.get("evidence") or make_evidence(obj, document))}
+
+
+def _document(word: str, found: Any) -> Data:
+    # The lock covers what a saved file holds, or would hold.
     if is_file(word):
-        document = read_file(word)
-        obj = from_dict(document)
-        evidence = document.get("evidence")
-    else:
-        found = getattr(found, "captured_form", found)
-        # By way of a document: the lock covers what a saved file would hold.
-        document = (found if isinstance(found, Function) else resolve(found)).to_dict()
-        obj, evidence = from_dict(document), None
-    return {"kind": document["kind"], **(evidence or make_evidence(obj, document))}
+        return read_file(word)
+    found = getattr(found, "captured_form", found)
+    return (found if isinstance(found, Function) else resolve(found)).to_dict()
 
 
 def is_file(word: str) -> bool:
@@ -249,7 +238,7 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
         try:
             found = None if is_file(word) else find(word)
             now = make_entry(word, found)
-            obj = _object(word, found)
+            obj = from_dict(_document(word, found))
         except (MultigradError, OSError) as error:
             result.changes.append(Change(word, "", f"{word} was locked, and now: {error}"))
             continue
@@ -263,13 +252,6 @@ def verify_objects(lock: LockFile, find: Callable[[str], Any], result: Verificat
         count = len(locked["vectors"])
         why = f": {locked['without']}" if "without" in locked else ""
         result.remarks.append(f"{word}: {count} vectors, {said}{why}")
-
-
-def _object(word: str, found: Any) -> Rule | Function[..., Any]:
-    if is_file(word):
-        return from_dict(read_file(word))
-    found = getattr(found, "captured_form", found)
-    return from_dict((found if isinstance(found, Function) else resolve(found)).to_dict())
 
 
 def _differences(word: str, locked: Data, now: Data) -> Iterator[str]:

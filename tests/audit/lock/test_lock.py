@@ -13,10 +13,18 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.audit.lock import probes as asking
-from multigrad.audit.lock import runner
-from multigrad.audit.lock.lockfile import LockFile, format_lock, read_lock
-from multigrad.audit.lock.probes import Answer, Asking, Probe, find_probes, probes_of, read_table
+from multigrad.audit.lock import lockfile, runner
+from multigrad.audit.lock.lockfile import (
+    Answer,
+    Asking,
+    LockFile,
+    Probe,
+    find_probes,
+    format_lock,
+    probes_of,
+    read_lock,
+    read_table,
+)
 from multigrad.audit.lock.verify import Verification, compare_answers, make_entry
 from multigrad.errors import FormatError, MultigradError
 from multigrad.functions.documents import format as documents
@@ -174,12 +182,12 @@ def test_a_call_that_ends_its_process_is_an_answer(
         "    if 'abs' in name: sys.stdout.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
         "    print(json.dumps({'probe': name, 'outcome': {'missing': True}}))\n"
     )
-    monkeypatch.setattr(asking, "RUNNER", file)
+    monkeypatch.setattr(lockfile, "RUNNER", file)
     probes = {
         n: p for n, p in find_probes(["torch"]).items() if p.path in ("torch.abs", "torch.relu")
     }
     answer = Asking(probes, ["torch"]).run()["torch"]
-    assert answer.outcomes["torch.abs(x) at 0"] == {"raises": asking.ENDS}
+    assert answer.outcomes["torch.abs(x) at 0"] == {"raises": lockfile.ENDS}
     assert answer.outcomes["torch.relu(x) at 0"] == {"missing": True}
     assert answer.outcomes.keys() == probes.keys()
 

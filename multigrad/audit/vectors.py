@@ -1,5 +1,5 @@
 """Exact results of rules, ops and Functions as data, computed by `tools/vectors`: plain JSON for
-any language; `schema.json` specifies it.
+any language; `vectors.schema.json` specifies it.
 
 The document that ships is packed: columns that several sets share are in `columns`, by name.
 """
@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ...errors import MultigradError, suggest
-from ...rules import registry
-from ...rules.estimators.declared import Estimator, catalogue
-from ...rules.model.rule import Rule
+from ..errors import MultigradError, suggest
+from ..rules import registry
+from ..rules.estimators.declared import Estimator, catalogue
+from ..rules.model.rule import Rule
 
 Data = dict[str, Any]
 FILE = Path(__file__).with_name("vectors.json.xz")
@@ -48,7 +48,7 @@ def vectors_of(*objects: Any, dtypes: Sequence[str] | None = None) -> Data:
             of one number among `xg.estimators`; all of them, if none is given.
         dtypes: of float16, bfloat16, float32 and float64; all, if none is given.
 
-    NoVectors: the file does not have it.
+    Raises:
         NoVectors: the file has none of it.
     """
     chosen = (*read_dtypes(dtypes), *NO_FLOATS)
@@ -123,24 +123,3 @@ def write(document: Data) -> str:
     for mark in ('"conventions":', '"columns":', '"subjects":', '{"name":', '{"dtype":'):
         text = text.replace(mark, f"\n{mark}")
     return f"{text}\n"
-
-
-def open_columns(document: Data) -> Data:
-    """Return a document with each shared column copied to where it is used."""
-    columns = document["columns"]
-
-    def opened(column: Any) -> Any:
-        return columns[column] if isinstance(column, str) else column
-
-    subjects = []
-    for subject in document["subjects"]:
-        sets = [
-            {
-                **each,
-                **{key: opened(each[key]) for key in IN_SETS},
-                **{key: [opened(column) for column in each[key]] for key in IN_LISTS},
-            }
-            for each in subject["sets"]
-        ]
-        subjects.append({**subject, "sets": sets})
-    return {**document, "subjects": subjects}
