@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -18,8 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 import multigrad as xg
-from multigrad.command import STOPPED
-from multigrad.command.options import (
+from multigrad.errors import MultigradError
+from multigrad.graph.support.files import write_whole
+
+from . import STOPPED
+from .options import (
     FAILED,
     MISUSED,
     Backends,
@@ -36,8 +40,6 @@ from multigrad.command.options import (
     split,
     working,
 )
-from multigrad.errors import MultigradError
-from multigrad.graph.support.files import write_whole
 
 # Commands import what they need when they run, so that --help starts fast.
 if TYPE_CHECKING:
@@ -65,7 +67,29 @@ def main(
     """Write a gradient rule once; train with it in PyTorch, JAX, TensorFlow and Keras."""
 
 
-@app.command(epilog="Example: multigrad backends --load")
+Body = TypeVar("Body", bound=Callable[..., int | None])
+
+
+def command(example: str) -> Callable[[Body], Body]:
+    """Add a command to the app; what it returns is the exit status.
+
+    An error that the user can fix becomes its text and exit status 2.
+    """
+
+    def add(body: Body) -> Body:
+        @functools.wraps(body)
+        def run(**options: Any) -> None:
+            with report_errors():
+                status = body(**options)
+            raise typer.Exit(status or 0)
+
+        app.command(epilog=f"Example: multigrad {example}")(run)
+        return body
+
+    return add
+
+
+@command("backends --load")
 def backends(
     load: Annotated[bool, typer.Option("--load", help="Import each one, to be certain.")] = False,
 ) -> None:
@@ -77,11 +101,10 @@ def backends(
     for row in rows:
         is_there = "yes" if row.installed else "no"
         table.add_row(row.name, is_there, row.version or "-", escape(row.reason or ""))
-    with report_errors():
-        Console().print(table)
+    Console().print(table)
 
 
-@app.command(epilog="Example: multigrad rules --like atan")
+@command("rules --like atan")
 def rules(
     family: Annotated[str, typer.Option(help="Only those of one family, such as spiking.")] = "",
     like: Annotated[
@@ -95,12 +118,11 @@ def rules(
     """List the registered rules by family, with their params, ranges and formulas."""
     from multigrad.look.rule_description import list_rules
 
-    with report_errors():
-        rows = list_rules(family, like, estimators)
-        if as_json:
-            typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
-        else:
-            print_rules(rows, Console())
+    rows = list_rules(family, like, estimators)
+    if as_json:
+        typer.echo(json.dumps([row.to_dict() for row in rows], indent=1))
+    else:
+        print_rules(rows, Console())
 
 
 def print_rules(rows: Sequence[Described], console: Console) -> None:
@@ -130,7 +152,7 @@ def format_rule(row: Described, width: int) -> Text:
     return text.append(formula, style="dim")
 
 
-@app.command(epilog="Example: multigrad plot triangular --forward Heaviside --param width=0.5,1,2")
+@command("plot triangular --forward Heaviside --param width=0.5,1,2")
 def plot(
     names: Annotated[
         list[str] | None,
@@ -147,36 +169,36 @@ def plot(
     out: Annotated[Path | None, typer.Option(help="The file: .png, .svg or .pdf.")] = None,
 ) -> None:
     """Draw what rules do to gradients."""
-    from multigrad.command.named_objects import find, find_forward, read_params
     from multigrad.graph.support.files import replacing
     from multigrad.look.plotting import figure
 
-    with report_errors():
-        if gallery:
-            raise MultigradError(
-                "the gallery is written by a clone of multigrad's repository; type there: "
-                "python tools/write_gallery.py --out gallery.html"
-            )
-        if not names:
-            raise MultigradError("name a rule, such as: multigrad plot triangular")
-        # Without the folder or module in front of the name.
-        path = out or Path(f"{names[0].rpartition(':')[2]}.png")
-        if path.suffix.lower() not in PICTURES:
-            raise MultigradError(
-                f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
-            )
-        what = [find(name) for name in names]
-        under = None if forward is None else find_forward(forward)
-        axes = figure.make_figure().subplots()
-        numbers = read_params(params or ())
-        figure.plot(what if len(what) > 1 else what[0], under, numbers, ax=axes)
-        # Written whole or not at all: Ctrl-C leaves no half of a picture.
-        with replacing(path) as temporary:
-            axes.figure.savefig(temporary, dpi=150)
-        typer.echo(path)
+    from .named_objects import find, find_forward, read_params
+
+    if gallery:
+        raise MultigradError(
+            "the gallery is written by a clone of multigrad's repository; type there: "
+            "python tools/write_gallery.py --out gallery.html"
+        )
+    if not names:
+        raise MultigradError("name a rule, such as: multigrad plot triangular")
+    # Without the folder or module in front of the name.
+    path = out or Path(f"{names[0].rpartition(':')[2]}.png")
+    if path.suffix.lower() not in PICTURES:
+        raise MultigradError(
+            f"{path} is not a picture file; its name must end with {', '.join(PICTURES)}"
+        )
+    what = [find(name) for name in names]
+    under = None if forward is None else find_forward(forward)
+    axes = figure.make_figure().subplots()
+    numbers = read_params(params or ())
+    figure.plot(what if len(what) > 1 else what[0], under, numbers, ax=axes)
+    # Written whole or not at all: Ctrl-C leaves no half of a picture.
+    with replacing(path) as temporary:
+        axes.figure.savefig(temporary, dpi=150)
+    typer.echo(path)
 
 
-@app.command(epilog="Example: multigrad show triangular --forward Heaviside")
+@command("show triangular --forward Heaviside")
 def show(
     rule: RuleName,
     forward: Annotated[
@@ -187,13 +209,12 @@ def show(
     ] = False,
 ) -> None:
     """Print the graph captured from a rule."""
-    from multigrad.command.named_objects import find
+    from .named_objects import find
 
-    with report_errors():
-        typer.echo(xg.show(find(rule, forward), memory=memory))
+    typer.echo(xg.show(find(rule, forward), memory=memory))
 
 
-@app.command(epilog="Example: multigrad source triangular --backend torch --forward Heaviside")
+@command("source triangular --backend torch --forward Heaviside")
 def source(
     rule: RuleName,
     named: Annotated[str, typer.Argument(metavar="[BACKEND]", help="The same, by position.")] = "",
@@ -203,15 +224,14 @@ def source(
     ] = "Linear",
 ) -> None:
     """Print the code that runs for a rule on one backend; NumPy's if none is named."""
-    from multigrad.command.named_objects import find, find_forward, read_order
+    from .named_objects import find, find_forward, read_order
 
-    with report_errors():
-        # People name the rule and the backend in either order.
-        rule, backend = read_order(rule, named or backend)
-        typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
+    # People name the rule and the backend in either order.
+    rule, backend = read_order(rule, named or backend)
+    typer.echo(xg.source(find(rule), backend, forward=find_forward(forward)))
 
 
-@app.command(epilog="Example: multigrad eject triangular --backend torch --forward Heaviside")
+@command("eject triangular --backend torch --forward Heaviside")
 def eject(
     what: Named,
     backend: Annotated[str, typer.Option(help="See: multigrad backends")],
@@ -224,22 +244,21 @@ def eject(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a rule or a Function as one file that runs without multigrad."""
-    from multigrad.command.named_objects import find, find_forward, with_params
+    from .named_objects import find, find_forward, with_params
 
     prepare_environment()
-    with report_errors():
-        with working(f"writing {what} for {backend}"):
-            found = with_params(find(what), params or ())
-            text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
-        if out is None:
-            typer.echo(text, nl=False)
-        elif out.exists() and not force:
-            raise MultigradError(f"{out} exists; name another file, or add --force")
-        else:
-            write_whole(out, text)
+    with working(f"writing {what} for {backend}"):
+        found = with_params(find(what), params or ())
+        text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
+    if out is None:
+        typer.echo(text, nl=False)
+    elif out.exists() and not force:
+        raise MultigradError(f"{out} exists; name another file, or add --force")
+    else:
+        write_whole(out, text)
 
 
-@app.command(epilog="Example: multigrad check my_functions:clipped_relu --input 2x3 --number 2.0")
+@command("check my_functions:clipped_relu --input 2x3 --number 2.0")
 def check(
     what: Named,
     forward: Forward = None,
@@ -248,22 +267,19 @@ def check(
     ] = None,
     shapes: Shapes = None,
     numbers: Numbers = None,
-) -> None:
+) -> int:
     """Compare a gradient with finite differences, or a surrogate with the true derivative."""
-    from multigrad.command.named_objects import find, make_inputs
+    from .named_objects import find, make_inputs
 
     prepare_environment()
-    with report_errors():
-        with working(f"checking {what}"):
-            report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
-        typer.echo(report)
+    with working(f"checking {what}"):
+        report = xg.check(find(what, forward), *make_inputs(shapes, numbers), backend=backend)
+    typer.echo(report)
     # A wrong gradient is a result, not an error: it has its own exit status.
-    raise typer.Exit(0 if report.ok else FAILED)
+    return 0 if report.ok else FAILED
 
 
-@app.command(
-    epilog="Example: multigrad parity triangular --forward Heaviside --backend numpy,torch"
-)
+@command("parity triangular --forward Heaviside --backend numpy,torch")
 def parity(
     what: Named,
     forward: Forward = None,
@@ -271,29 +287,29 @@ def parity(
     dtype: Annotated[str, typer.Option(help="float16, bfloat16, float32 or float64.")] = "float32",
     shapes: Shapes = None,
     numbers: Numbers = None,
-) -> None:
+) -> int:
     """Run forward and backward on every backend and compare the numbers with float64."""
-    from multigrad.command.named_objects import find, make_inputs
     from multigrad.look.parity import ParityReport, find_names
+
+    from .named_objects import find, make_inputs
 
     prepare_environment()
     # Filled one by one, so that Ctrl-C leaves those that are complete.
     reports: list[ParityReport] = []
-    with report_errors():
-        found = find(what, forward)
-        inputs = make_inputs(shapes, numbers, dtype, found)
-        with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
-            progress.begin("importing the frameworks")
-            # A backend at a time: the comparison itself is with float64, not between them.
-            for name in progress.each(find_names(split(backends) or None)):
-                reports.append(xg.parity(found, *inputs, backends=name))
-        if reports:
-            rows = tuple(row for report in reports for row in report.rows)
-            typer.echo(ParityReport(reports[0].name, rows))
-    raise typer.Exit(STOPPED if progress.stopped else 0 if all(reports) else FAILED)
+    found = find(what, forward)
+    inputs = make_inputs(shapes, numbers, dtype, found)
+    with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
+        progress.begin("importing the frameworks")
+        # A backend at a time: the comparison itself is with float64, not between them.
+        for name in progress.each(find_names(split(backends) or None)):
+            reports.append(xg.parity(found, *inputs, backends=name))
+    if reports:
+        rows = tuple(row for report in reports for row in report.rows)
+        typer.echo(ParityReport(reports[0].name, rows))
+    return STOPPED if progress.stopped else 0 if all(reports) else FAILED
 
 
-@app.command(epilog="Example: multigrad convert my_layers:Spike --input 4x6 --input 0.5")
+@command("convert my_layers:Spike --input 4x6 --input 0.5")
 def convert(
     what: Annotated[
         str,
@@ -329,20 +345,18 @@ def convert(
         ),
     ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per line.")] = False,
-) -> None:
+) -> int:
     """Convert a custom gradient to each backend and compare, or name the line not captured."""
     prepare_environment()
-    with report_errors():
-        from multigrad.command.convert import ConvertRequest, convert_named
+    from .convert import ConvertRequest, convert_named
 
-        names, on = tuple(split(backends)), tuple(split(compiled))
-        options = {"copies": copies, "limit": limit, "transforms": transforms}
-        asked = ConvertRequest(tuple(inputs or ()), names, on, **options)
-        code = convert_named(what, asked, as_json=as_json, echo=typer.echo)
-    raise typer.Exit(code)
+    names, on = tuple(split(backends)), tuple(split(compiled))
+    options = {"copies": copies, "limit": limit, "transforms": transforms}
+    asked = ConvertRequest(tuple(inputs or ()), names, on, **options)
+    return convert_named(what, asked, as_json=as_json, echo=typer.echo)
 
 
-@app.command(epilog="Example: multigrad audit my_kernels --html audit.html")
+@command("audit my_kernels --html audit.html")
 def audit(
     targets: Annotated[
         list[str],
@@ -386,22 +400,18 @@ def audit(
     ] = False,
     junit: Annotated[Path | None, typer.Option(help="Write the report as JUnit XML.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report as one page.")] = None,
-) -> None:
+) -> int:
     """Test custom gradients, converted or not, against the laws of gradients."""
-    from multigrad.command.audit import AuditRequest, audit_targets, choose_laws
+    from .audit import AuditRequest, audit_targets, choose_laws
 
-    with report_errors():
-        prepare_environment()
-        # Names of laws are checked before any target is imported.
-        chosen = choose_laws(laws or (), without or ())
-        asked = AuditRequest(tuple(inputs or ()), chosen, surrogate, limit, examples)
-        code = audit_targets(
-            targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo
-        )
-    raise typer.Exit(code)
+    prepare_environment()
+    # Names of laws are checked before any target is imported.
+    chosen = choose_laws(laws or (), without or ())
+    asked = AuditRequest(tuple(inputs or ()), chosen, surrogate, limit, examples)
+    return audit_targets(targets, asked, as_json=as_json, junit=junit, html=html, echo=typer.echo)
 
 
-@app.command(epilog="Example: multigrad lock triangular.json torch:clamp")
+@command("lock triangular.json torch:clamp")
 def lock(
     what: Annotated[
         list[str] | None,
@@ -416,19 +426,18 @@ def lock(
         str, typer.Option(help="Comma-separated frameworks; all installed ones if not given.")
     ] = "",
     python: Python = None,
-) -> None:
+) -> int:
     """Record what rules, Functions and frameworks give, at kinks too, in gradients.lock."""
-    from multigrad.command.lock import write_lock
+    from .lock import write_lock
 
-    with report_errors():
-        prepare_environment()
-        said, is_whole = write_lock(what or (), out, split(frameworks), python)
-        typer.echo(said)
+    prepare_environment()
+    said, is_whole = write_lock(what or (), out, split(frameworks), python)
+    typer.echo(said)
     # An unfinished lock exits like Ctrl-C, also if a part of it was written.
-    raise typer.Exit(0 if is_whole else STOPPED)
+    return 0 if is_whole else STOPPED
 
 
-@app.command(epilog="Example: multigrad verify gradients.lock")
+@command("verify gradients.lock")
 def verify(
     file: Annotated[
         Path, typer.Argument(metavar="[FILE]", help="What multigrad lock wrote.")
@@ -438,17 +447,15 @@ def verify(
     ] = "",
     python: Python = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
-) -> None:
+) -> int:
     """Compare with a lock file, and name what has changed."""
-    from multigrad.command.lock import verify_lock
+    from .lock import verify_lock
 
-    with report_errors():
-        prepare_environment()
-        code = verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
-    raise typer.Exit(code)
+    prepare_environment()
+    return verify_lock(file, split(frameworks), python, as_json=as_json, echo=typer.echo)
 
 
-@app.command(epilog="Example: multigrad vectors triangular xp.softplus --dtype float32 --out -")
+@command("vectors triangular xp.softplus --dtype float32 --out -")
 def vectors(
     names: Annotated[
         list[str] | None,
@@ -465,19 +472,17 @@ def vectors(
 ) -> None:
     """Write inputs, cotangents and exact results as JSON, as mpmath and sympy computed them."""
     from multigrad.audit.vectors import vectors_of, write
-    from multigrad.command.named_objects import find
 
-    with report_errors():
-        # Rules and ops go by name; Functions are objects of a module, or saved files.
-        named = [
-            find(each) if ":" in each or each.endswith(".json") else each for each in names or ()
-        ]
-        text = write(vectors_of(*named, dtypes=dtype or ()))
-        if out == "-":
-            typer.echo(text.rstrip("\n"))
-        else:
-            write_whole(Path(out), text)
-            typer.echo(f"{out}: {len(text):,} bytes")
+    from .named_objects import find
+
+    # Rules and ops go by name; Functions are objects of a module, or saved files.
+    named = [find(each) if ":" in each or each.endswith(".json") else each for each in names or ()]
+    text = write(vectors_of(*named, dtypes=dtype or ()))
+    if out == "-":
+        typer.echo(text.rstrip("\n"))
+    else:
+        write_whole(Path(out), text)
+        typer.echo(f"{out}: {len(text):,} bytes")
 
 
 # These commands need a clone of the repository.
@@ -501,18 +506,17 @@ for _name in MOVED:
     app.command(_name, hidden=True, context_settings=_any)(say_where)
 
 
-@app.command(epilog="Example: multigrad cache --clear")
+@command("cache --clear")
 def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete what is kept.")] = False,
 ) -> None:
     """Show what is kept across processes, compiled libraries, and where."""
     from multigrad.graph.support.files import clear_kept, describe_kept
 
-    with report_errors():
-        typer.echo(clear_kept() if clear else describe_kept())
+    typer.echo(clear_kept() if clear else describe_kept())
 
 
-@app.command(epilog="Example: multigrad new-backend mylib")
+@command("new-backend mylib")
 def new_backend(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The name for importing the framework.")
@@ -522,12 +526,9 @@ def new_backend(
     ] = None,
 ) -> None:
     """Create a package for a new backend; the conformance suite lists what remains to be done."""
-    from multigrad.command.new_backend import write_package
+    from .new_backend import write_package
 
-    with report_errors():
-        for path in write_package(name, out):
-            typer.echo(path)
-        typer.echo(
-            f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance"
-        )
-        typer.echo(f"      python -m pytest --pyargs multigrad_conformance --backends={name}")
+    for path in write_package(name, out):
+        typer.echo(path)
+    typer.echo(f"next: python -m pip install -e {out or f'multigrad-{name}'} multigrad-conformance")
+    typer.echo(f"      python -m pytest --pyargs multigrad_conformance --backends={name}")

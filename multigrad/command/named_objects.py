@@ -62,24 +62,26 @@ def with_params(found: Any, words: Sequence[str]) -> Any:
         return found
     if not isinstance(found, xg.Rule):
         raise MultigradError(f"{found!r} is not a rule, so it takes no --param")
-    params = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not sign or not name.isidentifier():
-            raise MultigradError(f"{word!r} is not a param; write it as width=2.0")
-        params[name] = read_value(value)
-    return found.with_params(**params)
+    values = _split_params(words, "width=2.0")
+    return found.with_params(**{name: read_value(value) for name, value in values.items()})
 
 
 def read_params(words: Sequence[str]) -> dict[str, Any]:
     """Return params with their values, from words such as width=0.5,1,2."""
     params = {}
-    for word in words:
-        name, sign, values = word.partition("=")
-        if not sign or not name.isidentifier() or not values:
-            raise MultigradError(f"{word!r} is not a param; write it as width=0.5,1,2")
+    for name, values in _split_params(words, "width=0.5,1,2").items():
         found = [read_value(value.strip()) for value in values.split(",")]
         params[name] = found if len(found) > 1 else found[0]
+    return params
+
+
+def _split_params(words: Sequence[str], example: str) -> dict[str, str]:
+    params = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if not name.isidentifier() or not value:
+            raise MultigradError(f"{word!r} is not a param; write it as {example}")
+        params[name] = value
     return params
 
 
