@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     )
     from .look.check import check
     from .look.export import export, load_operators
+    from .look.figure import heatmap, plot
     from .look.memory import memory
     from .look.parity import parity
-    from .look.plotting.figure import heatmap, plot
     from .look.source import lower, show, source
     from .lowering.forwards import activations
     from .models import attribution
@@ -163,7 +163,7 @@ _ROOMS = {
         "look.export": "export load_operators",
         "look.memory": "memory",
         "look.parity": "parity",
-        "look.plotting.figure": "heatmap plot",
+        "look.figure": "heatmap plot",
         "look.source": "lower show source",
         "lowering.forwards": "activations",
         "models.attach": "attach quantize",

@@ -170,7 +170,7 @@ def plot(
 ) -> None:
     """Draw what rules do to gradients."""
     from multigrad.graph.support.files import replacing
-    from multigrad.look.plotting import figure
+    from multigrad.look import figure
 
     from .named_objects import find, find_forward, read_params
 

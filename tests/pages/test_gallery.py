@@ -18,7 +18,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph import ops
-from multigrad.look.plotting.picture import observe
+from multigrad.look.curves import observe
 from pages.gallery.cards import Card, choose_arguments, make_cards
 from pages.gallery.javascript import LACKING, REDUCTIONS, ROWS, RUNTIME, emit, fill
 from pages.gallery.page import render_gallery
@@ -157,7 +157,7 @@ def test_every_elementwise_rule_moves(every_card: list[Card], cards: list[Card])
 
 
 def test_a_picture_shows_a_jump_as_a_gap() -> None:
-    from multigrad.look.plotting.curves import make_picture
+    from multigrad.look.curves import make_picture
 
     svg = draw_svg(make_picture("rectangular"))
     (path,) = re.findall(r'<path class="curve c0 surrogate" d="([^"]*)"', svg)

@@ -15,8 +15,7 @@ import numpy as np
 from multigrad.errors import MultigradError, UnsupportedOp
 from multigrad.functions.recipes.examples import capture_example
 from multigrad.graph.ir.graph import Graph
-from multigrad.look.plotting.curves import SIDES, make_picture, observe_rule
-from multigrad.look.plotting.picture import Picture, grid
+from multigrad.look.curves import SIDES, Picture, grid, make_picture, observe
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator
 from multigrad.rules.estimators.declared import Estimator, broadcasts, catalogue
 from multigrad.rules.model.rule import Rule
@@ -66,7 +65,7 @@ def make_card(rule: Rule) -> Card:
     """Return the card of a rule; one of yours may have no picture."""
     said = describe(rule)
     try:
-        behavior, picture = observe_rule(rule, {}), make_picture(rule)
+        behavior, picture = observe(rule, {}), make_picture(rule)
     except MultigradError as error:
         return Card(said, None, (), "", {}, note=f"It cannot be drawn: {error}")
     sliders = make_sliders(rule.params, rule.ranges)

@@ -14,7 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from string import Template
 
-from multigrad.look.plotting.picture import Picture
+from multigrad.look.curves import Picture
 from multigrad.look.rule_description import place_of
 
 from .cards import Card, make_cards, to_script

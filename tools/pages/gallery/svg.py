@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.look.plotting.picture import Curve, Picture
+from multigrad.look.curves import Curve, Picture
 
 Array = Any
 WIDTH, HEIGHT = 340, 200

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...backend.installed import extra_line
-from ...errors import BackendNotFound, RuleValueError
-from ..subject import as_array
-from .curves import make_picture
-from .picture import Curve, Picture, describe_value
+from ..backend.installed import extra_line
+from ..errors import BackendNotFound, RuleValueError
+from .curves import Curve, Picture, describe_value, make_picture
+from .subject import as_array
 
 Axes = Any
 # Told apart by readers with color vision deficiency (Okabe and Ito, 2008), on light and on dark.

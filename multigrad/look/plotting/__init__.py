@@ -1,1 +1,0 @@
-"""Plots of rules and Functions: pictures as data, drawn by matplotlib."""
