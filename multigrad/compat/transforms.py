@@ -3,11 +3,18 @@
 from typing import TYPE_CHECKING
 
 from ..graph.support.lazy_modules import namespace
-from ..rules.library.jamming import full_jam, positive_jam, rectangular_jam
-from ..rules.library.straight_through import linear_derivative as identity
+from ..rules.library.quantization import linear_derivative as identity
 from ..rules.library.surrogate import rectangular, triangular
 from ..rules.library.surrogate import relu_derivative as heaviside
-from ..rules.library.transforms import centralize, clip_norm, noise, scale
+from ..rules.library.transforms import (
+    centralize,
+    clip_norm,
+    full_jam,
+    noise,
+    positive_jam,
+    rectangular_jam,
+    scale,
+)
 
 __all__ = [
     "centralize",

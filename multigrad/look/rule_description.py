@@ -157,7 +157,7 @@ def place_in(module: str, otherwise: str) -> tuple[str, str]:
 def describe_all() -> list[Described]:
     """Return the descriptions of all registered rules, by family in the order of the modules."""
     found = [describe(get(name)) for name in rules()]
-    return sorted(found, key=lambda row: (place_of(row.family), row.family))
+    return sorted(found, key=lambda row: PLACES.index(row.family))
 
 
 def describe_estimators() -> list[Described]:
@@ -167,15 +167,8 @@ def describe_estimators() -> list[Described]:
 
 
 # What most people look for comes first; rules under another package's name come last.
-PLACES = ("surrogate", "spiking", "straight_through", "transforms", "jamming", "attribution")
-PEERS = ("snntorch", "spikingjelly", "braintools", "peers")
-
-
-def place_of(family: str) -> int:
-    # The user's own rules have no family, and come first.
-    if family in ("", *PLACES):
-        return ("", *PLACES).index(family)
-    return 100 + PEERS.index(family) if family in PEERS else 50
+# The user's own rules have no family, and come before all.
+PLACES = ("", "surrogate", "spiking", "quantization", "transforms", "peers")
 
 
 def split_docstring(text: str | None) -> tuple[str, str]:
@@ -259,7 +252,8 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
     rows = rules if rules and not (family or like) else [*rules, *describe_estimators()]
     families = list(dict.fromkeys(row.family for row in rows if row.family))
     if family:
-        rows = [row for row in rows if row.family == family]
+        package = f"{family}."
+        rows = [row for row in rows if row.family == family or row.name.startswith(package)]
         if not rows:
             raise MultigradError(
                 f"no family {family!r}{suggest(family, families)} (families: {', '.join(families)})"

@@ -17,18 +17,27 @@ from .binary import (
     ste_ternary,
     swish_sign,
 )
-from .clamps import clamp_with_grad, clipped_relu, gradient_reversal
 from .declared import Estimator, catalogue, describe
 from .quantizers import (
     dorefa_activations,
     dorefa_weights,
     fake_quantize,
+    lsq,
+    lsq_plus,
+    n2uq,
     pact,
     quantization_noise,
 )
-from .rounding import ste_ceil, ste_floor, ste_round, ste_trunc
+from .rounding import (
+    clamp_with_grad,
+    clipped_relu,
+    gradient_reversal,
+    ste_ceil,
+    ste_floor,
+    ste_round,
+    ste_trunc,
+)
 from .sampling import bernoulli_st, bernoulli_straight_through, gumbel_softmax
-from .step_sizes import lsq, lsq_plus, n2uq
 from .vectors import replace_grad, rotation_trick, straight_through, vq
 
 __all__ = [

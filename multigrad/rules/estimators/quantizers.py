@@ -1,7 +1,9 @@
-"""Quantizers with a fixed or clipped range: DoReFa, PACT, learned ends, quantization noise.
+"""Quantizers with fixed, clipped or learned levels: DoReFa, PACT, LSQ, thresholds, noise.
 
-Rounding is to the nearest level, ties to even; 16-bit tensors are computed in float32 and rounded
-once.
+Rounding is to the nearest level, ties to even. 16-bit tensors are computed in float32 and rounded
+once, so that neither x / step nor a sum over many elements overflows. The number of elements that
+scales the gradient of a step is that of the tensor in the call: of one example under `vmap`, of one
+shard where a tensor is shared out.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import RuleValueError
 from ...trace.xp import all as xp
-from .declared import estimator, summed, widened
+from .declared import estimator, is_tensor, row, summed, widened
 
 Tensor = Any
 BITS = ">= 1 and <= 16"
+STEP = "> 0 and finite"
 
 
 def levels_of(bits: int) -> float:
@@ -156,3 +160,147 @@ def quantization_noise(x: Tensor, q: Tensor, factor: float = 1.0) -> Any:
     """
     between = xp.cast_like(x + factor * (q - x), x)
     return between, lambda grad_out: grad_out * (1.0 - factor)
+
+
+# --- quantizers that learn their levels: LSQ, LSQ+ and learned thresholds -------------------------
+
+
+def ends(name: str, bits: int, signed: bool) -> tuple[float, float]:
+    """Return the lowest and the highest level."""
+    if not signed:
+        return 0.0, 2.0**bits - 1.0
+    if bits < 2:
+        raise RuleValueError(f"function {name!r}: param 'bits' is >= 2 with signed = True, got 1")
+    return -(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1.0
+
+
+def scale_of(x: Tensor, argument: Any, high: float) -> Any:
+    """Return 1 / sqrt(N * high), N elements of x for each of the argument."""
+    count = xp.size(x) / xp.size(argument) if is_tensor(argument) else xp.size(x)
+    # Section 2.2 of the LSQ paper (arXiv 1902.08153).
+    return 1.0 / xp.sqrt(xp.maximum(count, 1.0) * high)
+
+
+@estimator(ranges={"step": STEP, "bits": BITS})
+def lsq(
+    x: Tensor, step: Tensor, bits: int = 4, signed: bool = True, scale_gradient: bool = True
+) -> Any:
+    """step * round(clip(x / step, Qn, Qp)) with Qn = -2**(bits - 1), Qp = 2**(bits - 1) - 1, or
+    Qn = 0, Qp = 2**bits - 1 unless signed; step > 0, for all or per channel.
+
+    Gradients: x: 1 where Qn < x / step < Qp, else 0; step: round(x / step) - x / step there, Qn
+    below and Qp above, summed to its shape and, with scale_gradient, over sqrt(N * Qp), N the
+    number of elements that share a step. Source: Esser et al., 2020 (LSQ, arXiv 1902.08153), eq. 1
+    to 5.
+
+    Examples:
+        >>> x, step = np.array([-3.0, 0.3, 0.6]), np.array(0.5)
+        >>> y, pull = xg.vjp(xg.estimators.lsq, x, step, 3)  # 3 bits: the levels -4 to 3
+        >>> y
+        array([-2. ,  0.5,  0.5])
+        >>> grad_x, grad_step = pull(np.ones(3))[:2]
+        >>> grad_x, round(float(grad_step), 3)
+        (array([0., 1., 1.]), -1.267)
+    """
+    low, high = ends("lsq", bits, signed)
+    size = widened(step)
+    v = widened(x) / size
+    level = xp.round(xp.clip(v, low, high))
+
+    def grad(grad_out: Tensor) -> Any:
+        upstream = widened(grad_out)
+        is_inside = (v > low) & (v < high)
+        # Esser et al., 2020 (arXiv 1902.08153), eq. 3.
+        slope = xp.where(is_inside, level - v, level)
+        if scale_gradient:
+            slope = slope * scale_of(x, step, high)
+        return xp.where(is_inside, grad_out, 0.0), summed(upstream * slope, step)
+
+    return xp.cast_like(level * size, x), grad
+
+
+@estimator(ranges={"step": STEP, "offset": "finite", "bits": BITS})
+def lsq_plus(
+    x: Tensor,
+    step: Tensor,
+    offset: Tensor,
+    bits: int = 4,
+    signed: bool = False,
+    scale_gradient: bool = True,
+) -> Any:
+    """step * round(clip((x - offset) / step, Qn, Qp)) + offset with Qn and Qp as in lsq; step > 0,
+    step and offset for all or per channel.
+
+    Gradients, with v = (x - offset) / step: x: 1 where Qn < v < Qp, else 0; step: round(v) - v
+    there, Qn below and Qp above; offset: 0 there, else 1; both summed to their shapes and, with
+    scale_gradient, over sqrt(N * Qp) as in lsq. Source: Bhalgat et al., 2020 (LSQ+, arXiv
+    2004.09576).
+
+    Examples:
+        >>> x, step, offset = np.array([-3.0, 0.3, 0.6]), np.array(0.5), np.array(0.25)
+        >>> y, pull = xg.vjp(xg.estimators.lsq_plus, x, step, offset, 3)
+        >>> y, pull(np.ones(3))[0]
+        (array([0.25, 0.25, 0.75]), array([0., 1., 1.]))
+    """
+    low, high = ends("lsq_plus", bits, signed)
+    size, shift = widened(step), widened(offset)
+    v = (widened(x) - shift) / size
+    level = xp.round(xp.clip(v, low, high))
+
+    def grad(grad_out: Tensor) -> Any:
+        upstream = widened(grad_out)
+        is_inside = (v > low) & (v < high)
+        of_step = upstream * xp.where(is_inside, level - v, level)
+        of_offset = xp.where(is_inside, 0.0, upstream)
+        if scale_gradient:
+            of_step = of_step * scale_of(x, step, high)
+            of_offset = of_offset * scale_of(x, offset, high)
+        grad_x = xp.where(is_inside, grad_out, 0.0)
+        return grad_x, summed(of_step, step), summed(of_offset, offset)
+
+    return xp.cast_like(level * size + shift, x), grad
+
+
+@estimator(
+    ranges={"start": "finite"},
+    shapes={"widths": row},
+    examples=(np.linspace(-0.5, 3.5, 12).reshape(3, 4), np.array([1.0, 0.5, 0.75]), 0.0),
+)
+def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:
+    """How many of the thresholds lie below x, 0 to n for n widths; threshold i is the middle of
+    segment i, segments follow each other from start, each as long as its width. widths > 0.
+
+    Gradients: those of the line through the segments' ends, which climbs by 1 in each: x: 1 / w
+    inside a segment of width w, else 0; widths: -(x - left end) / w**2 for that segment, -1 / w for
+    those before it; start: -1 / w; summed to their shapes. A segment owns its right end.
+
+    Source: Liu et al., 2022 (Nonuniform-to-Uniform Quantization, arXiv 2111.14826).
+
+    Examples:
+        >>> x, widths = np.array([0.2, 0.8, 1.6, 3.0]), np.array([1.0, 0.5, 0.75])
+        >>> y, pull = xg.vjp(xg.estimators.n2uq, x, widths, 0.0)
+        >>> y, pull(np.ones(4))[0].round(3)
+        (array([0., 1., 2., 3.]), array([1.   , 1.   , 1.333, 0.   ]))
+    """
+    lengths = widened(widths)
+    right = xp.cumsum(lengths, axis=0) + widened(start)
+    left = right - lengths
+    points = xp.expand_dims(widened(x), -1)
+    level = xp.sum(xp.where(points > left + 0.5 * lengths, 1.0, xp.zeros_like(points)), axis=-1)
+    # No threshold lies below NaN, which must not become level 0.
+    level = xp.where(xp.isnan(x), x, xp.cast_like(level, x))
+
+    def grad(grad_out: Tensor) -> Any:
+        upstream = xp.expand_dims(widened(grad_out), -1)
+        is_inside = (points > left) & (points <= right)
+        slope = xp.where(is_inside, upstream / lengths, 0.0)
+        own = xp.where(is_inside, slope * ((points - left) / lengths), 0.0)
+        passed = xp.sum_to(slope, widths)  # by segment
+        # A width moves all segments after its own.
+        after = xp.cumsum(passed, axis=0, reverse=True) - passed
+        grad_x = xp.cast_like(xp.sum(slope, axis=-1), x)
+        of_widths = xp.cast_like(-(after + xp.sum_to(own, widths)), widths)
+        of_start = summed(-xp.sum(slope, axis=-1), start)
+        return grad_x, of_widths, of_start
+
+    return level, grad

@@ -14,7 +14,7 @@ from ...errors import RuleTypeError, RuleValueError, suggest
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from .declared import Estimator, catalogue
-from .step_sizes import ends
+from .quantizers import ends
 
 Array = Any
 # A name, {"name": ..., option: value, ...}, or a Function of one tensor.

@@ -1,4 +1,4 @@
-"""Surrogate gradients: smooth or boxed stand-ins for the derivative of a step.
+"""Surrogate gradients: stand-ins for the derivative of a step, or of a rectifier.
 
 `tin` is the forward's input (for spiking units: membrane minus threshold). Without it, where the
 rule acts on a parameter's gradient, the factor is 1.
@@ -85,3 +85,35 @@ def sigmoid_surrogate(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: flo
         return grad_out
     u = alpha * tin
     return grad_out * (alpha * (xp.sigmoid(u) * xp.sigmoid(-u)))
+
+
+# --- gradients of a rectifier that explain a network ----------------------------------------------
+@register("guided")
+def guided(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """max(grad_out, 0) where tin > 0, else 0 (0 at tin = 0).
+
+    Source: guided backpropagation, Springenberg et al., 2014 (arXiv 1412.6806), eq. for R^l;
+    `ReLUGuidedBackprop` of zennit, `GuidedBackprop` of captum.
+    """
+    positive = xp.maximum(grad_out, 0.0)
+    return positive if tin is None else positive * (tin > 0)
+
+
+@register("deconvnet")
+def deconvnet(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """max(grad_out, 0), whatever tin is.
+
+    Source: the deconvolutional network of Zeiler and Fergus, 2013 (arXiv 1311.2901), section 2.1;
+    `ReLUDeconvNet` of zennit, `Deconvolution` of captum.
+    """
+    return xp.maximum(grad_out, 0.0)
+
+
+@register("beta_smooth", ranges={"beta": "finite"})
+def beta_smooth(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
+    """grad_out * s(beta tin), s the logistic sigmoid: 1 / 2 at zero.
+
+    Source: the derivative of a softplus instead of a rectifier's, Dombrowski et al., 2019
+    (arXiv 1906.07983), eq. 9; `ReLUBetaSmooth` of zennit.
+    """
+    return grad_out if tin is None else grad_out * xp.sigmoid(beta * tin)

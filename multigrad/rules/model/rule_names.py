@@ -10,7 +10,7 @@ from typing import Any
 
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
-from ...graph.support.lazy_modules import uncollected
+from ...graph.support.lazy_modules import uncollected, whole
 from ...graph.support.threads import SERIALS, make_lock
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 from ...trace.moving_numbers import meant, note_renamed
@@ -86,17 +86,18 @@ def load_library(name: str = ".") -> None:
             continue
         # Another thread waits here until it is complete.
         with uncollected():
-            library = import_module(room)
-        # Its own rules call register: they find it half imported, without what its last line
-        # defines.
-        if not hasattr(library, "__all__"):
+            import_module(room)
+        # Its own rules call register: they find it half imported.
+        if whole(room) is None:
             return
         _loaded.add(room)
 
 
 def is_of_library(rule: Any) -> bool:
     """Return whether a rule is registered by a part of the library whose import goes on."""
-    return rule.__module__.startswith(tuple([f"{room}." for room in ROOMS if room not in _loaded]))
+    return f"{rule.__module__}.".startswith(
+        tuple([f"{room}." for room in ROOMS if room not in _loaded])
+    )
 
 
 def gives_way(name: str) -> bool:

@@ -68,14 +68,14 @@ def test_no_line_is_wider_than_the_screen(invoke: Any, width: int) -> None:
 
 @needs_cli
 def test_a_family_is_headed_by_what_its_module_says(invoke: Any) -> None:
-    from multigrad.rules.library import jamming
+    from multigrad.rules.library import transforms
 
-    lines = invoke("--family", "jamming", width=200).output.splitlines()
-    said = " ".join((jamming.__doc__ or "").partition("\n\n")[0].split())
-    assert " ".join(lines[: lines.index("")]) == f"jamming: {said.removesuffix('.')}"
+    lines = invoke("--family", "transforms", width=200).output.splitlines()
+    said = " ".join((transforms.__doc__ or "").partition("\n\n")[0].split())
+    assert " ".join(lines[: lines.index("")]) == f"transforms: {said.removesuffix('.')}"
     names = {line.split()[0] for line in lines if line[:2] == "  " != line[2:4]}
     assert names >= {"full_jam", "positive_jam", "rectangular_jam"}
-    assert names == {name for name in xg.rules() if xg.get(name).__module__ == jamming.__name__}
+    assert names == {name for name in xg.rules() if xg.get(name).__module__ == transforms.__name__}
 
 
 @needs_cli
@@ -102,7 +102,7 @@ def test_like_finds_by_name_formula_source_and_spelling(
     [
         (("--family", "spikng"), "no family 'spikng'; did you mean 'spiking'?"),
         (("--like", "xyzzy"), "no rule like 'xyzzy'"),
-        (("--family", "jamming", "--like", "arctan"), "no rule like 'arctan' among "),
+        (("--family", "transforms", "--like", "arctan"), "no rule like 'arctan' among "),
     ],
 )
 def test_what_finds_nothing_is_an_error(invoke: Any, words: Any, message: str) -> None:

@@ -1,0 +1,573 @@
+"""The rules of other packages, by their names and with their defaults; importing it registers them.
+
+The names begin with the package's. What depends on `tin` is 1 without it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ...trace.xp import all as xp
+from ..registry import register
+from . import curves, norms, transforms
+from .quantization import (
+    absolute_binary_sign,
+    approx_sign,
+    magnitude_aware_sign,
+    straight_through,
+    swish_sign,
+)
+from .surrogate import beta_smooth, deconvnet, guided, rectangular
+from .transforms import clip_value, gradient_reversal, stop
+
+Tensor = Any
+named = curves.table(__name__)
+
+
+# --- snnTorch 1.0.0: the forward is `Heaviside`, 0 at exactly 0 -----------------------------------
+named(
+    "snntorch.straight_through_estimator",
+    straight_through,
+    "`StraightThroughEstimator` of snnTorch",
+)
+named(
+    "snntorch.fast_sigmoid",
+    curves.fast_sigmoid,
+    "`fast_sigmoid` of snnTorch; the same as ours",
+    slope=25.0,
+)
+named(
+    "snntorch.atan",
+    curves.arctan,
+    "`atan` of snnTorch, as its code has it; its documentation says 1 / pi for alpha / 2",
+    alpha=2.0,
+)
+named(
+    "snntorch.sigmoid",
+    curves.sigmoid,
+    "`sigmoid` of snnTorch, which gives NaN where exp(-slope tin) overflows: in float32 below "
+    "-88 / slope, with its default below -3.5",
+    alpha=("slope", 25.0),
+)
+named(
+    "snntorch.spike_rate_escape",
+    curves.spike_rate_escape,
+    "`spike_rate_escape` of snnTorch; the same as ours",
+    beta=1.0,
+    slope=25.0,
+)
+named(
+    "snntorch.SFS",
+    curves.sparse_fast_sigmoid,
+    "`SFS` of snnTorch, the sparse fast sigmoid",
+    slope=25.0,
+    threshold=("B", 1.0),
+)
+named(
+    "snntorch.SSO",
+    curves.stochastic_spike,
+    "`SSO` of snnTorch, the stochastic spike operator",
+    mean=0.0,
+    variance=0.2,
+)
+named(
+    "snntorch.LSO",
+    curves.leaky_spike,
+    "`LSO` of snnTorch as it is documented, the leaky spike operator; in 1.0.0 it raises a "
+    "TypeError",
+    slope=0.1,
+)
+
+
+@register("snntorch.triangular", ranges={"threshold": "finite"})
+def snntorch_triangular(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, threshold: float = 1.0
+) -> Tensor:
+    """grad_out * threshold where tin < 0, else -threshold * grad_out (-threshold at zero).
+
+    This is no triangle, and gradients above the threshold have the wrong sign; `triangular` is the
+    triangle. Source: `triangular` of snnTorch 1.0.0, whose curve this is.
+    """
+    return grad_out if tin is None else grad_out * xp.where(tin >= 0.0, -threshold, threshold)
+
+
+@register("snntorch.heaviside")
+def snntorch_heaviside(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out where tin > 0, else 0 (0 at tin = 0).
+
+    Source: `Heaviside` of snnTorch, its default.
+    """
+    return grad_out if tin is None else grad_out * (tin > 0.0)
+
+
+# --- SpikingJelly 2.0.0: the forward is `Heaviside` with `at_zero=1.0` ---------------------------
+# These are its functions' names; its classes' names are accepted too: "spikingjelly.ATan".
+named(
+    "spikingjelly.piecewise_quadratic", curves.piecewise_quadratic, "PiecewiseQuadratic", alpha=1.0
+)
+named("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
+named(
+    "spikingjelly.sigmoid",
+    curves.sigmoid,
+    "`Sigmoid` of spikingjelly, the default of its neurons",
+    alpha=4.0,
+)
+named("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
+named(
+    "spikingjelly.atan",
+    curves.arctan,
+    "`ATan` of spikingjelly; the same as our `arctan`",
+    alpha=2.0,
+)
+named("spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0)
+named("spikingjelly.erf", curves.erf, "Erf", alpha=2.0)
+named(
+    "spikingjelly.piecewise_leaky_relu",
+    curves.piecewise_leaky_relu,
+    "PiecewiseLeakyReLU",
+    w=1.0,
+    c=0.01,
+)
+named("spikingjelly.s2nn", curves.s2nn, "S2NN", alpha=4.0, beta=1.0)
+named("spikingjelly.q_pseudo_spike", curves.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
+named("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
+named(
+    "spikingjelly.fake_numerical_gradient",
+    curves.numerical,
+    "`FakeNumericalGradient` of spikingjelly, which gives -inf at -0.0",
+    alpha=0.3,
+)
+named("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
+named("spikingjelly.rect", curves.unit_rectangular, "Rect", alpha=1.0)
+named("spikingjelly.deterministic_pass", straight_through, "DeterministicPass")
+named(
+    "spikingjelly.poisson_pass",
+    straight_through,
+    "PoissonPass",
+    "Its forward draws spikes with probability tin.",
+)
+named(
+    "spikingjelly.multi_level_spike_count",
+    rectangular,
+    "`MultiLevelSpikeCount` of spikingjelly; grad_max is there the largest count",
+    "Its forward is tin rounded to a count of spikes.",
+    a=("grad_min", 0.0),
+    b=("grad_max", 1.0),
+)
+
+
+@register("spikingjelly.super_spike", ranges={"alpha": "finite"})
+def spikingjelly_super_spike(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 1.0
+) -> Tensor:
+    """grad_out * alpha / (1 + |tin|)^2: alpha at zero.
+
+    Here alpha is the height, in the paper and elsewhere the slope. Source: `SuperSpike` of
+    spikingjelly.
+    """
+    return grad_out if tin is None else grad_out * (alpha * curves.fast_sigmoid(tin, 1.0))
+
+
+@register(
+    "spikingjelly.squarewave_fourier_series", ranges={"n": ">= 1", "T_period": "> 0 and finite"}
+)
+def spikingjelly_squarewave_fourier_series(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, n: int = 2, T_period: float = 8.0
+) -> Tensor:
+    """grad_out * (4 / T_period) * sum of cos((2i - 1) 2 pi tin / T_period) for i = 1..n - 1. NaN at
+    infinity.
+
+    One term less than n says, as in spikingjelly's code; `squarewave_fourier` has all n. Source:
+    `SquarewaveFourierSeries` of spikingjelly.
+    """
+    return grad_out if tin is None else grad_out * curves.squarewave(tin, n - 1, T_period)
+
+
+# --- braintools 0.3: the forward is `Heaviside` with `at_zero=1.0` --------------------------------
+named("braintools.sigmoid", curves.sigmoid, alpha=4.0)
+named("braintools.piecewise_quadratic", curves.piecewise_quadratic, alpha=1.0)
+named("braintools.piecewise_exp", curves.piecewise_exp, alpha=1.0)
+named("braintools.soft_sign", curves.soft_sign, alpha=1.0)
+named("braintools.arctan", curves.arctan, alpha=1.0)
+named("braintools.nonzero_sign_log", curves.nonzero_sign_log, alpha=1.0)
+named("braintools.erf", curves.erf, alpha=1.0)
+named(
+    "braintools.squarewave_fourier_series", curves.squarewave_fourier, n=2, period=("t_period", 8.0)
+)
+named("braintools.s2nn", curves.s2nn, alpha=4.0, beta=1.0)
+named("braintools.log_tailed_relu", curves.log_tailed_relu, alpha=0.0)
+named("braintools.gaussian_grad", curves.gaussian, sigma=0.5, scale=("alpha", 0.5))
+named("braintools.multi_gaussian_grad", curves.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5)
+named("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 100.0))
+named("braintools.slayer_grad", curves.slayer, alpha=1.0)
+
+
+@register("braintools.piecewise_leaky_relu", ranges={"c": "finite", "w": "> 0 and finite"})
+def braintools_piecewise_leaky_relu(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, c: float = 0.01, w: float = 1.0
+) -> Tensor:
+    """grad_out / (2 w) where |tin| <= w, else c * grad_out (1 / (2 w) at both edges).
+
+    Source: `piecewise_leaky_relu` of braintools.
+    """
+    return grad_out if tin is None else grad_out * xp.where(abs(tin) <= w, 0.5 / w, c)
+
+
+@register("braintools.q_pseudo_spike", ranges={"alpha": "> 0 and finite"})
+def braintools_q_pseudo_spike(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 2.0
+) -> Tensor:
+    """grad_out * (1 + 2 |tin| / (alpha + 1))^-alpha: 1 at zero.
+
+    The paper's curve, and ours of this name, has alpha - 1.
+
+    Source: `q_pseudo_spike` of braintools.
+    """
+    return grad_out if tin is None else grad_out * curves.pseudo_spike(tin, alpha, alpha + 1.0)
+
+
+@register("braintools.leaky_relu", ranges={"alpha": "finite", "beta": "finite"})
+def braintools_leaky_relu(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.1, beta: float = 1.0
+) -> Tensor:
+    """grad_out * alpha where tin < 0, else grad_out * beta (beta at zero).
+
+    Source: `leaky_relu` of braintools.
+    """
+    return grad_out if tin is None else grad_out * xp.where(tin < 0.0, alpha, beta)
+
+
+@register("braintools.relu_grad", ranges={"alpha": "finite", "width": ">= 0 and finite"})
+def braintools_relu_grad(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3, width: float = 1.0
+) -> Tensor:
+    """grad_out * alpha * max(0, width - |tin|): 0 from |tin| = width on.
+
+    Source: `relu_grad` of braintools.
+    """
+    return grad_out if tin is None else grad_out * (alpha * xp.maximum(width - abs(tin), 0.0))
+
+
+# --- norse, sinabs, spyx and snnax ----------------------------------------------------------------
+# norse's alpha is that of its neurons' parameters, but for the triangle. Where a curve of sinabs
+# depends on the spike threshold, that is a param.
+named(
+    "norse.super",
+    curves.fast_sigmoid,
+    "`super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, "
+    "whatever is given",
+    slope=("alpha", 100.0),
+)
+named("norse.tanh", curves.tanh, slope=("alpha", 100.0))
+named("norse.circ", curves.circle, alpha=100.0)
+named("sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0))
+named(
+    "sinabs.MultiGaussian",
+    curves.multi_gaussian,
+    mean=("mu", 0.0),
+    sigma=0.5,
+    h=0.15,
+    s=6.0,
+    scale=("grad_scale", 1.0),
+)
+named(
+    "sinabs.PeriodicExponential",
+    curves.periodic_exponential,
+    width=("grad_width", 0.5),
+    scale=("grad_scale", 1.0),
+    threshold=1.0,
+)
+named(
+    "spyx.superspike",
+    curves.fast_sigmoid,
+    "`superspike` of spyx; `fast_sigmoid` under another name",
+    slope=("k", 25.0),
+)
+named("spyx.tanh", curves.tanh, slope=("k", 1.0))
+named(
+    "snnax.sigmoid",
+    curves.sigmoid,
+    "`sigmoid_surrogate` of snnax as it is documented; its code raises a TypeError",
+    alpha=("beta", 1.0),
+)
+
+
+@register("norse.triangle", ranges={"alpha": "finite"})
+def norse_triangle(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 0.3) -> Tensor:
+    """grad_out * alpha * max(0, 1 - |tin|): alpha at zero, 0 from |tin| = 1 on.
+
+    Source: `triangle` of norse.
+    """
+    return grad_out if tin is None else grad_out * curves.triangle(tin, alpha, 1.0)
+
+
+@register("norse.heavi_erfc", ranges={"alpha": ">= 0 and finite"})
+def norse_heavi_erfc(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: float = 100.0
+) -> Tensor:
+    """grad_out * 2 / sqrt(pi) * exp(-(alpha * tin)^2).
+
+    Its area is 2 / alpha; `erf_surrogate` has area 1. Source: `heavi_erfc` of norse.
+    """
+    return grad_out if tin is None else grad_out * curves.bell(tin, 2.0 * math.pi**-0.5, alpha)
+
+
+@register("sinabs.Heaviside", ranges={"window": "finite", "threshold": "> 0 and finite"})
+def sinabs_heaviside(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 1.0, threshold: float = 1.0
+) -> Tensor:
+    """grad_out / threshold where tin >= -window, else 0; the edge belongs to it.
+
+    Source: `Heaviside` of sinabs, where tin is the membrane minus the threshold.
+    """
+    return grad_out if tin is None else grad_out * ((tin >= -window) / threshold)
+
+
+@register(
+    "sinabs.SingleExponential",
+    ranges={"grad_width": "> 0 and finite", "grad_scale": "finite", "threshold": "> 0 and finite"},
+)
+def sinabs_single_exponential(
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    grad_width: float = 0.5,
+    grad_scale: float = 1.0,
+    threshold: float = 1.0,
+) -> Tensor:
+    """grad_out * grad_scale / w * exp(-|tin| / w), with w = grad_width * threshold.
+
+    Source: `SingleExponential` of sinabs, its default.
+    """
+    if tin is None:
+        return grad_out
+    return grad_out * curves.exponential(
+        tin, 1.0 / (grad_width * threshold), grad_scale / (grad_width * threshold)
+    )
+
+
+@register("spyx.boxcar", ranges={"width": ">= 0", "height": "finite"})
+def spyx_boxcar(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 2.0, height: float = 0.5
+) -> Tensor:
+    """grad_out * height where |tin| < width / 2, else 0; the edges do not belong to the window,
+    though spyx's documentation says so.
+
+    Source: `boxcar` of spyx.
+    """
+    return grad_out if tin is None else grad_out * (height * (abs(tin) < 0.5 * width))
+
+
+@register("spyx.triangular", ranges={"k": "finite"})
+def spyx_triangular(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
+    """grad_out * max(0, 1 - |k tin|): 1 at zero, 0 from |tin| = 1 / k on.
+
+    Here k is the slope; `triangular` takes the width. Source: `triangular` of spyx.
+    """
+    return grad_out if tin is None else grad_out * curves.triangle(tin, 1.0, abs(k))
+
+
+@register("spyx.arctan", ranges={"k": ">= 0 and finite"})
+def spyx_arctan(ctx: Any, grad_out: Tensor, tin: Tensor | None, k: float = 2.0) -> Tensor:
+    """grad_out / (pi * (1 + (pi k tin)^2)): 1 / pi at zero.
+
+    Source: `arctan` of spyx; `arctan` is another curve.
+    """
+    return grad_out if tin is None else grad_out * curves.cauchy(tin, 1.0 / math.pi, math.pi * k)
+
+
+@register("snnax.superspike", ranges={"beta": ">= 0 and finite"})
+def snnax_superspike(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 10.0) -> Tensor:
+    """grad_out / (1 + beta * |tin|): 1 at zero.
+
+    The paper's curve is squared, as `fast_sigmoid` is. Source: `superspike_surrogate` of snnax,
+    whose curve this is.
+    """
+    return grad_out if tin is None else grad_out / (1.0 + beta * abs(tin))
+
+
+@register("snnax.piecewise", ranges={"beta": ">= 0"})
+def snnax_piecewise(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 0.5) -> Tensor:
+    """grad_out where -beta < tin < beta, else 0; the edges do not belong to it.
+
+    Source: `piecewise_surrogate` of snnax.
+    """
+    return grad_out if tin is None else grad_out * (abs(tin) < beta)
+
+
+# --- other packages' names for rules that have a name of our own, one row each --------------------
+# What packages call the straight-through estimator, by the forward that it stands under.
+STRAIGHT_THROUGH = {
+    "brevitas.round_ste": "`round_ste` and `RoundSteFn` of brevitas",
+    "brevitas.ceil_ste": "`ceil_ste` and `CeilSteFn` of brevitas",
+    "brevitas.floor_ste": "`floor_ste` and `FloorSteFn` of brevitas",
+    "brevitas.round_to_zero_ste": "`round_to_zero_ste` and `RoundToZeroSteFn` of brevitas",
+    "brevitas.dpu_round_ste": "`dpu_round_ste` and `DPURoundSteFn` of brevitas",
+    "brevitas.binary_sign_ste": "`binary_sign_ste` and `BinarySignSteFn` of brevitas",
+    "brevitas.ternary_sign_ste": "`ternary_sign_ste` and `TernarySignSteFn` of brevitas",
+    "brevitas.tensor_clamp_ste": "`tensor_clamp_ste` and `TensorClampSteFn` of brevitas",
+    "brevitas.scalar_clamp_ste": "`scalar_clamp_ste` and `ScalarClampSteFn` of brevitas",
+    "brevitas.scalar_clamp_min_ste": "`scalar_clamp_min_ste` of brevitas",
+    "zennit.Pass": "`Pass` of zennit",
+}
+GUIDED = {
+    "zennit.ReLUGuidedBackprop": "`ReLUGuidedBackprop` of zennit",
+    "captum.GuidedBackprop": "`GuidedBackprop` of captum",
+    "innvestigate.guided_backprop": 'the analyzer "guided_backprop" of innvestigate',
+}
+DECONVNET = {
+    "zennit.ReLUDeconvNet": "`ReLUDeconvNet` of zennit",
+    "captum.Deconvolution": "`Deconvolution` of captum",
+    "innvestigate.deconvnet": 'the analyzer "deconvnet" of innvestigate',
+}
+STOP = {
+    "jax.stop_gradient": "`stop_gradient` of jax.lax",
+    "tensorflow.stop_gradient": "`stop_gradient` of TensorFlow",
+}
+for called, rule in (
+    (STRAIGHT_THROUGH, straight_through),
+    (GUIDED, guided),
+    (DECONVNET, deconvnet),
+    (STOP, stop),
+):
+    for name, source in called.items():
+        named(name, rule, f"{source}; our `{rule.name}`")
+named(
+    "torch.clip_grad_value_",
+    clip_value,
+    "`clip_grad_value_` of torch.nn.utils; our `clip_value`",
+    limit=("clip_value", 1.0),
+)
+named(
+    "brevitas.abs_binary_sign_grad",
+    absolute_binary_sign,
+    "`abs_binary_sign_grad` and `AbsBinarySignGradFn` of brevitas; our `absolute_binary_sign`",
+)
+named(
+    "zennit.ReLUBetaSmooth",
+    beta_smooth,
+    "`ReLUBetaSmooth` of zennit; our `beta_smooth`",
+    beta=("beta_smooth", 10.0),
+)
+named(
+    "pytorch_revgrad.RevGrad",
+    gradient_reversal,
+    "`RevGrad` of pytorch-revgrad; our `gradient_reversal`",
+    alpha=1.0,
+)
+named("larq.approx_sign", approx_sign, "`approx_sign` of larq; the same as ours")
+named(
+    "larq.swish_sign",
+    swish_sign,
+    "`swish_sign` of larq, which gives NaN at infinity; the same as ours",
+    beta=5.0,
+)
+named(
+    "larq.MagnitudeAwareSign",
+    magnitude_aware_sign,
+    "`MagnitudeAwareSign` of larq; our `magnitude_aware_sign`",
+    clip=("clip_value", 1.0),
+)
+named(
+    "norse.Logistic",
+    curves.tanh,
+    "",
+    "Its forward draws spikes with the probability of a logistic curve.",
+    slope=("k", 100.0),
+)
+named("norse.CircDist", curves.circle, "", "Its forward draws spikes.", alpha=100.0)
+
+
+@register("rockpool.step_pwl", ranges={"window": ">= 0"})
+def rockpool_step_pwl(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
+) -> Tensor:
+    """grad_out where tin > -window, else 0 (0 at the edge), with tin the membrane minus the
+    threshold; without it the factor is 1.
+
+    Source: `step_pwl` of rockpool on jax.
+    """
+    return grad_out if tin is None else grad_out * (tin > -window)
+
+
+@register("rockpool.threshold_subtract", ranges={"window": ">= 0"})
+def rockpool_threshold_subtract(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
+) -> Tensor:
+    """grad_out where tin >= -window, else 0 (the edge belongs to it), with tin the membrane minus
+    the threshold; without it the factor is 1.
+
+    Source: `ThresholdSubtract` of rockpool on torch, whose input is the membrane.
+    """
+    return grad_out if tin is None else grad_out * (tin >= -window)
+
+
+# --- transformations of optax; 1 where it has no default ------------------------------------------
+# A rule sees one leaf of the gradients at a time, so a norm is that of one leaf.
+named("optax.scale", transforms.scale, s=("step_size", 1.0))
+named("optax.set_to_zero", transforms.stop)
+named("optax.clip", transforms.clip_value, limit=("max_delta", 1.0))
+named(
+    "optax.clip_by_block_rms",
+    transforms.clip_rms,
+    "`clip_by_block_rms` of optax, whose squares overflow where ours do not",
+    threshold=1.0,
+)
+named(
+    "optax.normalize_by_update_norm",
+    transforms.normalize,
+    "`normalize_by_update_norm` of optax, whose norm is that of all leaves together",
+    scale=("scale_factor", 1.0),
+    eps=1e-6,
+)
+named("optax.scale_by_sign", transforms.sign)
+
+
+@register(
+    "optax.adaptive_grad_clip", ranges={"clipping": "> 0 and finite", "eps": "> 0 and finite"}
+)
+def optax_adaptive_grad_clip(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, clipping: float = 0.01, eps: float = 1e-3
+) -> Tensor:
+    """grad_out * min(1, clipping * max(norm of tin, eps) / max(norm of grad_out, 1e-6)), norms by
+    unit, where tin is the parameter itself; without tin: an error.
+
+    Source: `adaptive_grad_clip` of optax; the same as our `adaptive_clip`.
+    """
+    return norms.clip_units(
+        grad_out, transforms.parameter("optax.adaptive_grad_clip", tin), clipping, eps
+    )
+
+
+@register("optax.centralize")
+def optax_centralize(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
+    """grad_out minus its mean over all axes but the first; unchanged with one axis or none.
+
+    Source: `centralize` of optax; our `centralize` takes the mean along one dimension.
+    """
+    if grad_out.ndim < 2:
+        return grad_out
+    return grad_out - norms.mean(grad_out, tuple(range(1, grad_out.ndim)))
+
+
+@register(
+    "optax.add_noise",
+    ranges={"eta": ">= 0 and finite", "gamma": "finite", "count": ">= 0 and finite"},
+)
+def optax_add_noise(
+    ctx: Any,
+    grad_out: Tensor,
+    tin: Tensor | None,
+    eta: float = 0.01,
+    gamma: float = 0.55,
+    count: float = 0.0,
+) -> Tensor:
+    """grad_out + sqrt(eta / (1 + count)^gamma) * N(0, 1), drawn anew for each element; count is the
+    number of updates before this one.
+
+    Source: `add_noise` of optax, with the eta and gamma of its `noisy_sgd`; after Neelakantan et
+    al., 2015 (arXiv 1511.06807).
+    """
+    deviation = (eta / (1.0 + count) ** gamma) ** 0.5
+    return grad_out + deviation * xp.randn_like(grad_out)
