@@ -157,7 +157,7 @@ def place_in(module: str, otherwise: str) -> tuple[str, str]:
 def describe_all() -> list[Described]:
     """Return the descriptions of all registered rules, by family in the order of the modules."""
     found = [describe(get(name)) for name in rules()]
-    return sorted(found, key=lambda row: PLACES.index(row.family))
+    return sorted(found, key=lambda row: (place_of(row.family), row.family))
 
 
 def describe_estimators() -> list[Described]:
@@ -169,6 +169,10 @@ def describe_estimators() -> list[Described]:
 # What most people look for comes first; rules under another package's name come last.
 # The user's own rules have no family, and come before all.
 PLACES = ("", "surrogate", "spiking", "quantization", "transforms", "peers")
+
+
+def place_of(family: str) -> int:
+    return PLACES.index(family) if family in PLACES else len(PLACES)
 
 
 def split_docstring(text: str | None) -> tuple[str, str]:

@@ -120,7 +120,7 @@ def test_estimators_are_listed_when_asked_for_and_found_by_a_word(invoke: Any) -
     assert lsq["gradients"].startswith("x: 1 where")
     assert lsq["params"]["bits"] == {"default": 4, "range": ">= 1 and <= 16"}
     found = invoke("--like", "LSQ").output
-    assert "xg.estimators, step_sizes" in found and "lsq_plus" in found
+    assert "xg.estimators, quantizers" in found and "lsq_plus" in found
 
 
 @needs_cli
