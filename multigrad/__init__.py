@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from .functions.custom_gradient import custom_gradient, function
     from .functions.function import Function
-    from .functions.implicit.implicit import implicit
+    from .functions.implicit import implicit
     from .functions.importers import (
         convert,
         from_autograd_function,
@@ -156,7 +156,7 @@ _ROOMS = {
         "RuleError StaleTraceError TraceError UnsupportedOp",
         "functions.custom_gradient": "custom_gradient function",
         "functions.function": "Function",
-        "functions.implicit.implicit": "implicit",
+        "functions.implicit": "implicit",
         "functions.importers": "convert from_autograd_function from_custom_jvp from_custom_vjp "
         "from_tf_custom_gradient",
         "look.check": "check",

@@ -22,11 +22,10 @@ from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import read_parameters, signature_of
-from multigrad.functions.calls.gradients import asked_variables, deliver
+from multigrad.functions.calls.gradients import asked_variables, deliver, outputs_of
 from multigrad.functions.calls.recipe import Recipe, Recorded, kind_name
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
-from multigrad.functions.recipes.tangents import outputs_of
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 

@@ -22,7 +22,7 @@ import torch
 from multigrad.backend import Backend, Emitted
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
-from multigrad.functions.recipes.operators import OPERATORS_FILE, Operator, write_operators
+from multigrad.functions.saving import OPERATORS_FILE, Operator, write_operators
 from multigrad.graph.support.files import replacing
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs

@@ -23,11 +23,11 @@ from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import contents, mentioned, nested_codes
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import owner_of, signature_of
+from multigrad.functions.calls.gradients import make_tangent
 from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, is_users_own
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
 from multigrad.functions.object_arguments import MayTakeObjects
-from multigrad.functions.recipes.tangents import make_tangent
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
 from multigrad.graph.support.class_bases import dataclass

@@ -18,10 +18,10 @@ from ..capture.user_code.signature import name_of
 from ..errors import RuleTypeError
 from ..functions.calls.arguments import owner_of, unwrap
 from ..functions.calls.decision import SHOWN
+from ..functions.captures import find_variant
 from ..functions.custom_gradient import function
 from ..functions.function import Function
 from ..functions.object_arguments import owner_of_method
-from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.passes.simplify import is_elementwise

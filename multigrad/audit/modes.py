@@ -12,8 +12,8 @@ import numpy as np
 
 from ..backend.contract import Kept
 from ..errors import GradientError
-from ..functions.recipes.examples import capture_example
-from ..functions.recipes.record import NotCaptured
+from ..functions.captures import capture_example
+from ..functions.record import NotCaptured
 from ..graph.ir.types import dtype_name
 from ..graph.support.trees import optree
 from ..look.convert import brief

@@ -1,30 +1,45 @@
 """`Captures`: the graphs of a Function, one variant for each layout and set of facts.
 
 Facts are what its code asked about the arguments. Each variant is captured once and compared with
-the code as written (the proof).
+the code as written (the proof). Within another capture a variant's graphs are recorded there.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from ..backend.contract import Backend
 from ..capture.dialect import find_dialect
-from ..errors import DisprovedError, TraceError
+from ..errors import DisprovedError, MultigradError, TraceError
 from ..graph import ops
+from ..graph.ir.graph import Graph, Node, freeze
+from ..graph.ir.questions import crossing, note
+from ..graph.ir.types import BOOL, T
 from ..graph.passes.facts import Shapes, needed_shapes
 from ..graph.support.threads import build_once
+from ..graph.support.trees import optree
+from ..trace.active_rules import KeySource
+from ..trace.assertions import ORDERS, is_caught
+from ..trace.coercion import array_node
+from ..trace.derived.calls import CustomCall, mark, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
-from ..trace.trace import NeedsConcrete, Trace
-from .calls.arguments import Layout
-from .calls.decision import warn_disproved
+from ..trace.trace import NeedsConcrete, Trace, Value, lift
+from .calls.arguments import Completion, Layout, Leaf, flatten, unwrap
+from .calls.binding import assemble
+from .calls.decision import SHOWN, Door, decide, warn_disproved
+from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
+from .calls.gradients import modes_of
 from .calls.recipe import NotCaptured, Recipe, Variant
 from .proof.compare import is_asked
-from .recipes.record import capture, prove
+from .record import AppliesItself, capture_function, prove_code
 
 MOST_VARIANTS = 256
 # Ops whose constant index may lie outside the array.
@@ -191,3 +206,216 @@ class Captures:
                 return self.for_facts(layout, facts, leaves)
             except NeedsConcrete:
                 facts = facts_of_symbols(trace, self.facts, layout, leaves)
+
+
+# --- what is asked of a recipe --------------------------------------------------------------------
+
+
+def capture(
+    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
+) -> Variant:
+    """Return the graphs of a recipe for arguments of a layout; see `capture_function`."""
+    own = capture_function if recipe.capture is None else recipe.capture
+    return own(recipe, layout, facts, leaves)
+
+
+def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
+    """Return "" where graphs are what was written, else why that could not be found out.
+
+    Raises:
+        DisprovedError: they are not.
+    """
+    own = prove_code if recipe.prove is None else recipe.prove
+    return own(recipe, variant, leaves, is_call=is_call)
+
+
+# --- the captured form of a Function: the latest one, or that of its signature or its examples ----
+
+
+Function = Any  # of function.py, which depends on this module
+
+
+def renewed_variants(function: Function, door: Door) -> list[Variant]:
+    """Return the captured forms of a Function under the rule that is in force now."""
+    found: dict[int, Variant] = {}
+    for variant in tuple(function.captures.variants.values()):
+        try:
+            renewed = function.captures.renewed(variant)
+        except (NeedsConcrete, NotCaptured):  # under this rule it has not been called
+            continue
+        found[id(renewed)] = decide(door, function.recipe, renewed, None, function.native).variant
+    return list(found.values())
+
+
+def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:
+    """Return the latest captured form of a Function, with its choice of residuals.
+
+    Args:
+        door: where it goes.
+        backend: the framework that it goes to; None: all.
+
+    Raises:
+        TraceError: it has not been called, and what its arguments are cannot be told from its
+            signature.
+        UnsupportedOp: this door refuses what the code does besides returning.
+    """
+    found = _find_variant(function)
+    decide(door, function.recipe, found, backend, function.native)
+    if function.residuals == "auto":
+        return found
+    return replace(found, graphs=replace(found.graphs, residuals=function.residuals))
+
+
+def _find_variant(function: Function) -> Variant:
+    variants = renewed_variants(function, SHOWN)
+    if variants:
+        # Variants are in the order of their captures, so the last is the latest.
+        return variants[-1]
+    if function.examples is not None:
+        return capture_example(function, *function.examples)
+    parameters = function.parameters
+    args: list[Any] = []
+    for parameter in () if parameters is None else parameters.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            args = []
+            break
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            continue
+        # It may be a tensor, so an array is tried; a capture that fails says so below.
+        args.append(np.zeros(2) if parameter.default is parameter.empty else parameter.default)
+    refused: MultigradError | None = None
+    if args:
+        try:
+            return capture_example(function, *args)
+        except NotCaptured as error:
+            refused = error.error
+        except MultigradError as error:
+            refused = error
+    said = f". With arrays for those without a default: {refused}" if refused else ""
+    raise TraceError(
+        f"function {function.name!r} is captured when it is called, as only then it is known which "
+        f"of its arguments are tensors. Call it once, with NumPy arrays for instance{said}"
+    ) from refused
+
+
+def capture_example(function: Function, *args: Any, **kwargs: Any) -> Variant:
+    """Return the captured form of a Function for arguments like these.
+
+    Raises:
+        NotCaptured: it cannot be captured.
+    """
+    leaves, tree = flatten(args, kwargs)
+    leaves = [unwrap(leaf) for leaf in leaves]
+    leaves, tree = function.completion.complete(leaves, tree)
+    layout = function.recipe.lay_out(function.parameters, leaves, tree)
+    return function.entries.decide(SHOWN, layout, leaves).variant
+
+
+# --- inlining: a Function called with symbols records its graphs in the capture around it ---------
+
+
+def assume(name: str, trace: Trace, variant: Variant, given: Mapping[str, Any]) -> None:
+    """Add what a function asserts of its arguments to the assumptions of the capture around it."""
+    inputs = variant.graphs.forward.inputs
+    # No proof would find it: test_what_is_caught_beyond_all_samples_is_no_assertion.
+    if variant.assumed and is_caught(sys._getframe(1)):
+        raise trace.error(f"catches what {name!r} raises, which depends on values")
+    for each in variant.assumed:
+        (value,) = replay(trace, Graph(name, inputs, (each.node,)), given)
+        if isinstance(value, Value) and not trace.backward.is_running:
+            trace.limits.assumed.append(each._replace(node=value.node))
+
+
+def inline(
+    captures: Captures, completion: Completion, draws: KeySource, leaves: Sequence[Any], tree: Any
+) -> Any:
+    """Record a Function's ops in the capture to which its arguments belong.
+
+    Args:
+        completion: fills in the arguments that the call leaves out.
+        draws: where its random numbers come from.
+    """
+    recipe = captures.recipe
+    leaves, tree = completion.complete(leaves, tree)
+    trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
+    layout = recipe.lay_out(completion.parameters, leaves, tree)
+    if recipe.apply_within is not None:
+        own = recipe.apply_within(trace, *layout.rebuild(leaves))
+        if own is not None:
+            return own[0]
+    try:
+        with crossing(NeedsConcrete):
+            variant = captures.for_symbols(trace, layout, leaves)
+    except AppliesItself as error:
+        if not trace.backward.is_running:
+            raise note(error.error) from error.__cause__
+        # A backward that applies its own function would have derivatives without end: this inner
+        # call has none, and says so.
+        trace.backward.lost_gradient = recipe.name
+        trace.omit(ORDERS, f"the derivatives of {recipe.name!r} of any order")
+        assert recipe.record is not None  # only code applies itself
+        return recipe.record(trace, *layout.rebuild(leaves)).outputs
+    except NotCaptured as error:
+        raise note(error.error) from error.__cause__
+    graphs = variant.graphs
+    # What limits the inner capture limits the outer one, too.
+    trace.limits.omissions.update(variant.omissions)
+    trace.backward.combines |= variant.combines or bool(recipe.modes)
+    trace.backward.is_once |= not graphs.second_order
+    given = {
+        leaf.name: trace.value(lift_leaf(trace, leaf, value))
+        for leaf, value in zip(layout.leaves, leaves, strict=True)
+        if leaf.kind != "static"
+    }
+    # Whether and how often the outer code runs this call is not known, so no counter can follow.
+    if graphs.is_random and draws.counter is not None:
+        raise trace.error(
+            f"calls the random function {recipe.name!r} under a key, which counts calls one by "
+            "one. Take the vjp of that function itself, or give the key to the function "
+            "around it"
+        )
+    if graphs.is_random:
+        given["key"] = trace.next_key()
+    outputs = replay(trace, graphs.forward, given)
+    assume(recipe.name, trace, variant, given)
+    names = tuple(given)
+    called = CustomCall(
+        graphs.backward,
+        graphs.cotangents,
+        names=names,
+        wrt=graphs.wrt,
+        outputs=tuple(o.node for o in outputs),
+        modes=modes_of(recipe.modes, layout),
+        refused=graphs.refused,
+    )
+    result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+    if not (variant.notes or variant.updates):
+        return result
+    holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
+    flat = optree.tree_leaves(result, none_is_leaf=True)
+    if recipe.copies:
+        check_apart(recipe.subject, variant.updates, leaves)
+    else:
+        put_updates(
+            trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
+        )
+    if variant.notes:
+        put_notes(
+            trace,
+            variant.notes,
+            graphs.forward,
+            given,
+            {**holders, **dict(enumerate(flat))},
+            is_class=recipe.apply is not None,
+        )
+    return result
+
+
+def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:
+    """Return the node of an argument; a constant array without axes stays a tensor."""
+    node = lift(trace, value)
+    if leaf.kind == "number" or node.op is not ops.CONST:
+        return node
+    number = node.attr("value")
+    dtype = BOOL if isinstance(number, bool) else T
+    return array_node(trace.like(), freeze(np.asarray(number)), dtype)

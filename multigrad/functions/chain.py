@@ -14,9 +14,9 @@ from ..trace.active_rules import keyed
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, owner_of, unwrap
 from .calls.recipe import Recipe, Recorded
+from .documents.functions import SavedFunction
 from .function import Function
 from .object_arguments import OfObject
-from .recipes.saved import SavedFunction
 
 Tensor = Any
 REQUIRED = inspect.Parameter.empty

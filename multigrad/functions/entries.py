@@ -57,9 +57,8 @@ from .calls.decision import (
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
 from .calls.recipe import NotCaptured, Recipe, Variant
-from .captures import Captures
+from .captures import Captures, prove
 from .proof.compare import ALL, how_much
-from .recipes.record import prove
 
 # For each Function; a table that is full is emptied.
 MOST_ENTRIES = 1024

@@ -30,12 +30,11 @@ from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatt
 from .calls.decision import is_imported
 from .calls.effects import giving, has_containers
 from .calls.recipe import CodeRecipe, Recipe, Variant
-from .captures import Captures
+from .captures import Captures, inline
 from .documents.format import unseal
+from .documents.functions import SavedFunction, decode_function, recipe_of_document
 from .entries import Entries
-from .inlining import inline
-from .recipes.document import decode_function, encode_function
-from .recipes.saved import SavedFunction, recipe_of_document
+from .saving import encode_function
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -373,7 +372,7 @@ class Function(InNotebooks, Generic[P, R]):
             leaves, key = numbers, None
             args, kwargs = optree.tree_unflatten(tree, leaves)
         if any(isinstance(leaf, Value) for leaf in leaves):
-            return inline(self.entries, self.draws, leaves, tree)
+            return inline(self.captures, self.completion, self.draws, leaves, tree)
         load_dialects()  # they register placeholder types, which the next line looks for
         call = find_call(leaves)
         if call is not None:

@@ -32,7 +32,7 @@ from .custom_gradient import function, refuse_rule
 from .function import Function
 from .object_arguments import STATE, MayTakeObjects, holds_state, owner_of_method, recipe_of_object
 from .proof.compare import ProofSubject, leave_open
-from .recipes.record import prove_code
+from .record import prove_code
 
 Tensor = Any
 

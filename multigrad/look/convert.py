@@ -18,12 +18,12 @@ from ..backend.discovery import load_backend
 from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant
+from ..functions.captures import capture_example
 from ..functions.function import Function
 from ..functions.proof.bounded import Bounded, has_signs
 from ..functions.proof.compare import are_off, eps_of, margins, run_reference
-from ..functions.proof.step_limit import MOST_TURNS, Stoppable
-from ..functions.recipes.examples import capture_example
-from ..functions.recipes.record import NotCaptured
+from ..functions.proof.run import MOST_TURNS, Stoppable
+from ..functions.record import NotCaptured
 from ..graph import ops, random
 from ..graph.ir.graph import every_node
 from ..graph.ops.arrays.loops import turning_at_most

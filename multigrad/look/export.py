@@ -23,8 +23,8 @@ from ..functions.calls.recipe import Variant
 from ..functions.documents.format import MOST_BYTES, parse
 from ..functions.eject.eject import eject_operators
 from ..functions.function import Function
-from ..functions.recipes.operators import OPERATORS_FILE, read_operators
-from ..functions.recipes.record import NotCaptured
+from ..functions.record import NotCaptured
+from ..functions.saving import OPERATORS_FILE, read_operators
 from ..graph.support.files import write_whole
 from ..graph.support.trees import optree
 from ..rules.activation import Activation

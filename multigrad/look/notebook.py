@@ -15,9 +15,9 @@ from ..backend.discovery import Statuses
 from ..errors import MultigradError
 from ..functions.calls.arguments import BoundFunction
 from ..functions.calls.decision import SHOWN
+from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.function import Function
-from ..functions.recipes.examples import find_variant
 from ..graph.ir.graph import Graph, Node, Region
 from ..graph.support import html
 from ..lowering.function_graph import FunctionGraph

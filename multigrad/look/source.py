@@ -12,10 +12,10 @@ from ..backend.discovery import in_use, load_backend
 from ..backend.emitted import Attached
 from ..errors import MultigradError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.decision import LOWERED, SHOWN
+from ..functions.captures import find_variant
 from ..functions.chain import Chain
 from ..functions.eject.eject import eject
 from ..functions.function import Function
-from ..functions.recipes.examples import find_variant
 from ..graph import ops
 from ..graph.ir.graph import Graph, Node, format_graph
 from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type

@@ -31,13 +31,13 @@ from ..functions.calls.arguments import (
     unwrap,
 )
 from ..functions.calls.decision import SHOWN
+from ..functions.captures import find_variant
 from ..functions.custom_gradient import recipe_of_pair
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.bounded import Bounded, Signs, run_bounded
 from ..functions.proof.run import homes
-from ..functions.recipes.examples import find_variant
-from ..functions.recipes.record import NotCaptured
+from ..functions.record import NotCaptured
 from ..graph import random
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype

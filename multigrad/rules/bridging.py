@@ -27,7 +27,7 @@ from ..functions.calls.binding import assemble
 from ..functions.calls.decision import ELSEWHERE, tensors_among
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
-from ..functions.recipes.record import NotCaptured
+from ..functions.record import NotCaptured
 from ..graph.ir.types import FLOATS
 from ..graph.support.threads import build_once, make_lock
 from ..graph.support.trees import optree

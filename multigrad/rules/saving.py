@@ -22,9 +22,9 @@ from ..backend.discovery import load_backend
 from ..errors import FormatError, MultigradError
 from ..functions.calls.arguments import flatten
 from ..functions.documents.format import MOST_BYTES, format_document, hash_of, hex_of, parse, unseal
+from ..functions.documents.functions import decode_function
 from ..functions.documents.rules import decode_rule
 from ..functions.function import Function, restore
-from ..functions.recipes.document import decode_function
 from ..graph import ops
 from ..graph.ir.types import DTYPES, FLOATS
 from ..graph.ops.numerics import as_numpy_dtype

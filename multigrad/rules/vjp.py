@@ -29,7 +29,7 @@ from ..functions.calls.recipe import Variant
 from ..functions.custom_gradient import recipe_of_pair, refuse_class
 from ..functions.entries import MOST_ENTRIES
 from ..functions.function import Function
-from ..functions.recipes.record import NotCaptured
+from ..functions.record import NotCaptured
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY

@@ -31,7 +31,7 @@ INSIDE = {
     "capture": (
         "", "user_code", "symbols", "meanings", "control", "types", "values", "dialects", "copies",
     ),
-    "functions": ("calls", "documents", "eject", "proof", "recipes", "", "implicit"),
+    "functions": ("calls", "documents", "eject", "proof", ""),
     "rules": ("model", "", "estimators", "library"),
     "models": ("attribution", ""),
     "audit": ("", "lock"),

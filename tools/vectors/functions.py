@@ -14,9 +14,9 @@ import numpy as np
 
 from multigrad.audit.vectors import NoVectors
 from multigrad.functions.calls.decision import SHOWN
+from multigrad.functions.captures import find_variant
 from multigrad.functions.documents.format import hex_of
 from multigrad.functions.function import Function
-from multigrad.functions.recipes.examples import find_variant
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import FLOATS, T
 from multigrad.look.subject import gives_surrogate

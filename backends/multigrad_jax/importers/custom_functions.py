@@ -17,9 +17,9 @@ from multigrad.capture.copies.capture import run_written_in
 from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of
+from multigrad.functions.calls.gradients import as_outputs, make_tangent, outputs_of
 from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, kind_name
-from multigrad.functions.recipes.recapture import are_close
-from multigrad.functions.recipes.tangents import as_outputs, make_tangent, outputs_of
+from multigrad.functions.recapture import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.graph import Graph, Node, walk

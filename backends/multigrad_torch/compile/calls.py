@@ -24,8 +24,8 @@ from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide,
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
-from multigrad.functions.recipes.operators import as_operator
-from multigrad.functions.recipes.record import NotCaptured
+from multigrad.functions.record import NotCaptured
+from multigrad.functions.saving import as_operator
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source

@@ -17,7 +17,7 @@ from ...capture.types.oracle import Reach
 from ...capture.user_code.inspection import dialect_of, plain_function
 from ...capture.user_code.object_state import OWN
 from ...errors import DisprovedError, TraceError
-from ...graph.ir.graph import Location, Node
+from ...graph.ir.graph import Location
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused
 from ...lowering.function_graph import FunctionGraph
@@ -25,25 +25,10 @@ from ...trace.assertions import Assumption
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, read_layout
 from .effects import Note, Update
-from .gradients import Modes
+from .gradients import Modes, Pushed
 
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Pushed:
-    """A tangent rule of the author's own, as it ran on symbolic values.
-
-    Attributes:
-        tangents: the node of an argument with that of its tangent, for each that has one.
-        changes: the tangents of the outputs, nested like them; None is zero.
-        is_first: whether `Recorded.pull` is the transpose of it.
-    """
-
-    tangents: Sequence[tuple[Node, Node]]
-    changes: Any
-    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,8 @@ from .rounding import (
     is_meant,
     run_in_own_dtype,
 )
-from .run import KEY, Outcome
+from .run import KEY, MOST_TURNS, Outcome, find_parting
 from .samples import InputSlot, Sample
-from .step_limit import MOST_TURNS, find_parting
 
 Array = Any
 

@@ -29,9 +29,8 @@ from ..calls.effects import copied
 from ..calls.gradients import match_gradients
 from ..calls.recipe import Recipe, Variant
 from . import samples
-from .run import KEY, to_tensor
+from .run import KEY, to_tensor, uncounted
 from .samples import Sample, is_float
-from .step_limit import uncounted
 
 Array = Any
 Tensor = Any

@@ -36,6 +36,7 @@ from .executions import FunctionUnderProof, run_lowered, run_original
 from .run import (
     KEY,
     Outcome,
+    Stoppable,
     coarseness_of,
     dialect_for,
     home_name,
@@ -43,6 +44,7 @@ from .run import (
     isolated,
     keeps_infinity,
     keys,
+    may_act,
     on_first_home,
     promotes_to_float32,
     replays_draws,
@@ -51,7 +53,6 @@ from .run import (
     to_tensor,
 )
 from .samples import InputSlot, Sample, is_float
-from .step_limit import Stoppable, may_act
 
 Rule = Any  # of the room `rules`, which imports this one
 

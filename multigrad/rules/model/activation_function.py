@@ -29,11 +29,11 @@ from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.decision import SHOWN
 from ...functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant, never_run
+from ...functions.captures import inline
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import calling as plain_call
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
-from ...functions.inlining import inline
 from ...functions.object_arguments import OfObject, holds_state, owner_of_method, recipe_of_object
 from ...functions.proof.samples import calling
 from ...graph.ir.graph import Graph
@@ -538,4 +538,5 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
 def record_under(specialization: Specialization | None, forward: Forward, *inputs: Any) -> Value:
     """Record a rule under an activation, of the input and the run-time params, in a capture."""
     function = put_under(specialization, forward)
-    return inline(function.entries, function.draws, *flatten(inputs, {}))
+    own, given = function.captures, flatten(inputs, {})
+    return inline(own, function.completion, function.draws, *given)

@@ -14,7 +14,7 @@ from ...errors import GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Leaf, lay_out
 from ...functions.calls.facts import gather_facts
 from ...functions.proof.samples import calling
-from ...functions.recipes.record import NotCaptured
+from ...functions.record import NotCaptured
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.support.params import find_part, is_address, read_params

@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.functions.calls.arguments import lay_out
-from multigrad.functions.recipes.record import capture
+from multigrad.functions.captures import capture
 from multigrad.graph.ir.graph import Graph
 
 from ...dtypes.table import ALL_PATTERNS, names_of, values

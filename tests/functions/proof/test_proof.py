@@ -20,7 +20,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
-from multigrad.functions.recipes import record as functions
+from multigrad.functions import captures, record
 from multigrad.graph.passes.simplify import substitute
 from multigrad.rules.model import rule_code
 
@@ -45,7 +45,7 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = {n: n.operands[0] for n in graph.nodes if n.op.name == "exp"}
         return replace(substitute(graph, lost), locations=graph.locations)
 
-    capture, capture_function = rule_code.capturing.capture, functions.capture_function
+    capture, capture_function = rule_code.capturing.capture, record.capture_function
 
     def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture_function(*args, **kwargs)
@@ -56,7 +56,8 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         rule_code.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
     )
-    monkeypatch.setattr(functions, "capture_function", capture_function_wrongly)
+    for module in (captures, record):
+        monkeypatch.setattr(module, "capture_function", capture_function_wrongly)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import NativeRuleWarning
-from multigrad.functions.recipes import record as functions
+from multigrad.functions import record as functions
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.passes.simplify import substitute

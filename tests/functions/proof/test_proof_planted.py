@@ -18,7 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
-from multigrad.functions.recipes import record as functions
+from multigrad.functions import record as functions
 from multigrad.rules.model import rule_code
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.errors import MultigradError, UnsupportedOp
-from multigrad.functions.recipes.examples import capture_example
+from multigrad.functions.captures import capture_example
 from multigrad.graph.ir.graph import Graph
 from multigrad.look.curves import SIDES, Picture, grid, make_picture, observe
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator

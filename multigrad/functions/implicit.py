@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...backend.contract import Backend, never
-from ...backend.discovery import backend_among
-from ...capture.copies.capture import run_written_in
-from ...capture.user_code.options import settled
-from ...capture.user_code.signature import name_of
-from ...errors import GradientError, RuleValueError, suggest
-from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.class_bases import cached_property, dataclass
-from ...graph.support.public_types import P, R
-from ...graph.support.trees import optree
-from ...trace.trace import Trace
-from ...trace.xp import all as xp
-from ..calls.arguments import owner_of, signature_of
-from ..calls.recipe import Recipe, Recorded, library_of
-from ..custom_gradient import function, refuse_class, refuse_rule
-from ..function import Function
-from .backward import (
+from ..backend.contract import Backend, never
+from ..backend.discovery import backend_among
+from ..capture.copies.capture import run_written_in
+from ..capture.user_code.options import settled
+from ..capture.user_code.signature import name_of
+from ..errors import GradientError, RuleValueError, suggest
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.class_bases import cached_property, dataclass
+from ..graph.support.public_types import P, R
+from ..graph.support.trees import optree
+from ..trace.trace import Trace
+from ..trace.xp import all as xp
+from .calls.arguments import owner_of, signature_of
+from .calls.recipe import Recipe, Recorded, library_of
+from .custom_gradient import function, refuse_class, refuse_rule
+from .function import Function
+from .implicit_backward import (
     WAYS,
     Linear,
     Residual,

@@ -1,20 +1,34 @@
-"""Documents of Functions: from data to Functions, and from Functions to data."""
+"""Functions from documents: their data, checked and decoded, and recipes of graphs instead of code.
+
+A call is matched with what was saved by the names of its arguments, so that an argument may come by
+keyword or by position.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field
+from functools import partial
 from typing import Any
 
-from ...backend.values import concrete_key, concrete_number
-from ...errors import FormatError, TraceError
+from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import ArrayValue, Graph, Node, make_node
-from ...graph.ir.types import DTYPES, FLOAT_SCALAR, FLOATS, KEY, UNKNOWN, T, Type, is_float
-from ...graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
-from ...graph.passes.residuals import drop_marks, mark_everywhere, marks
+from ...graph.ir.types import (
+    DTYPES,
+    FLOAT_SCALAR,
+    FLOATS,
+    INTEGERS,
+    KEY,
+    UNKNOWN,
+    T,
+    Type,
+    is_float,
+)
+from ...graph.passes.residuals import mark_everywhere, marks
 from ...graph.passes.serialize import (
     LARGEST_INDEX,
     MOST_INPUTS,
@@ -22,9 +36,6 @@ from ...graph.passes.serialize import (
     decode_graph,
     decode_value,
     describe,
-    encode_array,
-    encode_graph,
-    encode_value,
     fail,
     read_bool,
     read_fields,
@@ -32,22 +43,172 @@ from ...graph.passes.serialize import (
     read_name,
     read_text,
 )
-from ...graph.passes.simplify import rename_inputs
+from ...graph.support.class_bases import dataclass
 from ...graph.support.trees import optree
 from ...lowering.function_graph import OWN_NAMES, FunctionGraph, numbered
-from ...trace.lookups import is_read
-from ...trace.moving_numbers import Moving
-from ...trace.trace import NeedsConcrete
-from ..calls.arguments import Forgotten, Layout, Leaf, lay_out, positional_names, type_of
-from ..calls.decision import SAVED, decide
-from ..calls.recipe import Variant
-from ..documents.format import MOST_DOC, Form, clean, decode_arrays, seal
-from .examples import find_variant, renewed_variants
-from .record import NotCaptured, capture
-from .saved import SavedFunction
+from ...trace.derived.calls import replay
+from ...trace.trace import Trace, Value
+from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
+from ..calls.binding import assemble
+from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant
+from .format import MOST_DOC, Data, Form, choose, decode_arrays
 
-Data = Any
-Function = Any  # of function.py, which imports this module
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedFunction:
+    """What a document says of a Function; `text` is the document.
+
+    Attributes:
+        defaults: what a call may leave out, the last of the parameters, by name.
+        key: of its draws.
+    """
+
+    name: str
+    parameters: tuple[str, ...]
+    forms: tuple[Form, ...]
+    text: str
+    doc: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    key: tuple[int, int] | None = None
+
+
+def recipe_of_document(saved: SavedFunction) -> Recipe:
+    """Return the recipe of a Function from a document."""
+    signature = _signature_of(saved)
+
+    def refused(layout: Layout) -> Mapping[str, str]:
+        names = {leaf.name for leaf in layout.tensors}
+        said = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
+        return {name: message for name, message in said if name in names}
+
+    return Recipe(
+        saved.name,
+        partial(_refuse_run, saved.name),
+        partial(_record, saved, signature),
+        signature=signature,
+        native=False,
+        refused=refused,
+        origin=saved,
+    )
+
+
+def _signature_of(saved: SavedFunction) -> inspect.Signature:
+    # The names of the arguments; of those that are given by name alone, the saved ones.
+    kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    given, empty = saved.defaults, inspect.Parameter.empty
+    rows = [inspect.Parameter(n, kind, default=given.get(n, empty)) for n in saved.parameters]
+    named = dict.fromkeys(name for form in saved.forms for name in _named(form.layout))
+    rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
+    rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
+    return inspect.Signature(rows)
+
+
+def _refuse_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    # There is nothing to run but graphs.
+    raise TraceError(f"function {name!r} comes from a document, so it cannot run as written")
+
+
+def _record(
+    saved: SavedFunction,
+    signature: inspect.Signature,
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Recorded:
+    leaves, tree = flatten(args, kwargs)
+    layout = read_layout(saved.name, signature, leaves, tree)
+    given = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
+    form = _choose(saved, trace, layout, given)
+    variant, graphs = form.layout, form.layout.graphs
+    values = {name: value for name, value in given.items() if isinstance(value, Value)}
+    # The keys of its draws are those of this capture.
+    values.update(form.enter(trace))
+    forward, backward = form.graphs
+    outputs = replay(trace, forward, values)
+
+    def pull(upstream: Any) -> Any:
+        flat = optree.tree_leaves(upstream, none_is_leaf=True)
+        flat = [each for i, each in enumerate(flat) if i not in variant.fixed]
+        cotangents = dict(zip(graphs.cotangents, flat, strict=True))
+        found = replay(trace, backward, {**values, **cotangents})
+        gradients = dict(zip(graphs.wrt, found, strict=True))
+        rows = [gradients.get(leaf.name) for leaf in layout.leaves]
+        own, named = optree.tree_unflatten(tree, rows)
+        return (*own, named) if named else own
+
+    marked = tuple(outputs[i] for i in graphs.undifferentiable)
+    nested = assemble(variant, outputs)
+    return Recorded(
+        nested,
+        pull,
+        graphs.first_order,
+        keeps_output=graphs.keeps_output,
+        undifferentiable=marked,
+        second_order=graphs.second_order,
+    )
+
+
+def _choose(saved: SavedFunction, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
+    of_layout = [form for form in saved.forms if _takes(form.layout, layout, given)]
+    # It asks for more facts if they decide which form fits.
+    form = choose(of_layout, {**trace.facts, **_numbers_of(given)})
+    if form is None:
+        known = dict.fromkeys(_describe(form.layout) for form in of_layout or saved.forms)
+        raise NotCaptured(
+            trace.error(
+                f"was not saved for ({layout.describe()}), but for {'; '.join(known)}. Where "
+                f"its source is, call it like this too and save it again"
+            )
+        )
+    return form
+
+
+def _named(variant: Variant) -> list[str]:
+    tree = variant.layout.tree
+    return sorted(optree.tree_unflatten(tree, range(tree.num_leaves))[1])
+
+
+def _takes(variant: Variant, layout: Layout, given: Mapping[str, Any]) -> bool:
+    own = {leaf.name: leaf for leaf in variant.layout.leaves}
+    return own.keys() == {leaf.name for leaf in layout.leaves} and all(
+        _takes_leaf(variant, own[leaf.name], leaf, given[leaf.name]) for leaf in layout.leaves
+    )
+
+
+def _takes_leaf(variant: Variant, own: Leaf, leaf: Leaf, value: Any) -> bool:
+    if own.kind != leaf.kind:
+        return False
+    if own.kind == "static":
+        return type(own.value) is type(value) and repr(own.value) == repr(value)
+    if own.kind == "number":
+        return True
+    node = variant.graphs.forward.input(own.name)
+    assert node is not None
+    mine, other = node.type, value.node.type
+    both_integers = mine.dtype in INTEGERS and other.dtype in INTEGERS
+    # Which tensor comes first, to whose shape the others relate, is of interest to facts alone.
+    alike = mine.shape == other.shape or variant.facts.keys().isdisjoint(("ndim", "shape"))
+    return alike and (mine.dtype == other.dtype or both_integers)
+
+
+def _numbers_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    nodes = {name: value.node for name, value in given.items() if isinstance(value, Value)}
+    return {f"param:{n}": node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
+
+
+def _describe(variant: Variant) -> str:
+    leaves = variant.layout.leaves
+    words = [
+        f"{leaf.path} = {leaf.value!r:.60}"
+        if leaf.kind == "static"
+        else f"{leaf.path}: {leaf.dtype or leaf.kind}"
+        for leaf in leaves
+    ]
+    facts = [f"{name} {value}" for name, value in variant.facts.items()]
+    return f"({', '.join([*words, *facts])})"
+
+
+# --- decoding: a document may be hostile ----------------------------------------------------------
 MOST_FORMS = 256
 FIELDS = ("name", "doc", "parameters", "arrays", "forms")
 HELD_FIELDS = ("defaults", "key")  # of those that have some
@@ -331,263 +492,3 @@ def _decode_wrt(
         if UNKNOWN not in shapes and len(shapes) > 1:
             fail(where, f"the gradient of {name!r} has another shape than {name!r}")
     return names
-
-
-# --- Functions to data: every form in which one was captured -------------------------------------
-
-
-GENERAL = ("gradient:", "strided:")
-
-
-def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
-    """Return a Function's document: the forms in which it has been captured until now.
-
-    Args:
-        is_bare: without the values and the key that it was given, which a pickle holds itself.
-
-    Raises:
-        TraceError: it has not been captured.
-        FormatError: an argument is neither a tensor nor a number, bool, str or None.
-    """
-    if function.recipe.modes:
-        raise FormatError(
-            f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
-            "or write a file of what it was lowered to, xg.source(..., standalone=True)"
-        )
-    fields = _encode(function)
-    if not (is_bare and function.defaults) and function.completion.named():
-        fields["defaults"] = [
-            _encode_default(function.name, *i) for i in function.completion.named().items()
-        ]
-    if not is_bare and function.is_keyed:
-        fields["key"] = _encode_key(function)
-    return seal("function", fields, decode_function)
-
-
-def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
-    """Return the document of a Function in one of its captured forms alone, without a docstring.
-
-    Raises:
-        TraceError: the form holds for the gradients that one call asked for, and not for all.
-        FormatError: it has an argument that no document holds.
-    """
-    decide(SAVED, function.recipe, variant, None, function.native)
-    general = _for_all(function, variant)
-    if general is None:
-        raise TraceError(
-            f"function {function.name!r} was called for some gradients only, and for all it needs "
-            "to know more: call it with tensors that require them"
-        )
-    arrays: list[ArrayValue] = []
-    form = _encode_form(_related(function, general), arrays)
-    fields = {
-        "name": function.name,
-        "doc": "",
-        "parameters": positional_names(function.parameters),
-        "arrays": [encode_array(array) for array in arrays],
-        "forms": [form],
-    }
-    return seal("function", fields, decode_function)
-
-
-def _encode_default(function: str, name: str, value: Any) -> Data:
-    if isinstance(value, Moving):
-        raise FormatError(
-            f"function {function!r} has a number that moves for argument {name!r}, which no "
-            "document holds: save it with schedule.value, and the schedule by its to_dict()"
-        )
-    if getattr(value, "shape", None) == ():
-        value = concrete_number(value)
-    if isinstance(value, (*STATIC, tuple)):
-        return encode_value(value)
-    raise FormatError(
-        f"function {function!r} cannot be saved with a {type(value).__name__} for argument "
-        f"{name!r}: expected a number, bool, str or None"
-    )
-
-
-def _encode_key(function: Function) -> Data:
-    key = concrete_key(function.draws.key)
-    if key is None:
-        raise FormatError(
-            f"function {function.name!r} has a key that is not known yet, which no document holds: "
-            "give it an int, or save it without the key"
-        )
-    return list(key)
-
-
-def _encode(function: Function) -> dict[str, Data]:
-    if isinstance(function.recipe.origin, SavedFunction):
-        return json.loads(function.recipe.origin.text)
-    if function.native is True:
-        raise TraceError(
-            f"function {function.name!r} runs as written (native=True), so it has no graph to save"
-        )
-    try:
-        find_variant(function, SAVED)  # of what its signature tells, where it has not been called
-    except NotCaptured as error:
-        raise error.error from error.__cause__
-    arrays: list[ArrayValue] = []
-    forms: dict[str, Data] = {}
-    for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
-        if variant is not None:
-            form = _encode_form(_related(function, variant), arrays)
-            # Forms of equal meaning are saved once.
-            forms.setdefault(_meaning(form), form)
-    if not forms:
-        raise TraceError(
-            f"function {function.name!r} was called for some gradients only, and for all it needs "
-            "to know more: call it with tensors that require them, and save it again"
-        )
-    return {
-        "name": function.name,
-        "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
-        "parameters": positional_names(function.parameters),
-        "arrays": [encode_array(array) for array in arrays],
-        "forms": list(forms.values()),
-    }
-
-
-def _for_all(function: Function, variant: Variant) -> Variant | None:
-    # The general form serves on any device, and whether or not tensors ask for a gradient. None if
-    # that would need more facts about the arguments.
-    facts = {
-        fact: value if (own := _general(fact)) is None else own
-        for fact, value in variant.facts.items()
-    }
-    if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
-        facts[LIBRARY] = ""
-    # Without the call's own facts the capture may ask for others.
-    while facts != variant.facts:
-        try:
-            return function.captures.for_facts(variant.layout, facts)
-        except NotCaptured:
-            return None
-        except NeedsConcrete:
-            needed = function.captures.facts - facts.keys()
-            missing = {fact: _general(fact) for fact in needed}
-            if not missing or None in missing.values():
-                return None
-            facts = {**facts, **missing}
-    return variant
-
-
-def _related(function: Function, variant: Variant) -> Variant:
-    # Arrays within a capture do not relate to the first tensor: such a form is captured anew.
-    layout = variant.layout
-    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
-    inputs = variant.graphs.forward.inputs
-    if variant.graphs.is_rule or all(
-        types.get(node.attr("name"), node.type) == node.type for node in inputs
-    ):
-        return variant
-    return capture(function.recipe, layout, variant.facts)
-
-
-def _general(fact: str) -> Any:
-    # None for a fact that tells arguments apart.
-    if fact == "device_type":
-        return "cpu"
-    return True if fact in GIVEN or fact.startswith(GENERAL) else None
-
-
-def _meaning(form: Data) -> str:
-    # Equal for forms of equal arguments; the first float's dtype may be any.
-    dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
-    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
-    rest = {name: form[name] for name in form if name != "arguments"}
-    names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
-    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
-
-
-def in_first_dtype(variant: Variant) -> Layout:
-    """Return a form's arguments in the dtype that was met first, not in the latest."""
-    layout = variant.layout
-    first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
-    if "dtype" in variant.facts or first is None:
-        return layout
-    leaves = (
-        replace(leaf, dtype=first) if leaf.dtype == layout.dtype else leaf for leaf in layout.leaves
-    )
-    return replace(layout, leaves=tuple(leaves))
-
-
-def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
-    pair, layout = variant.graphs, in_first_dtype(variant)
-    if pair.is_rule:  # a document tells a rule's input from an argument by its name
-        first, *rest = layout.leaves
-        leaves = (replace(first, name=INPUT_AS_ARGUMENT), *rest)
-        pair, layout = _with_argument(pair), replace(layout, leaves=leaves)
-    # Where it reads each output as forward gave it, one word says so.
-    unmarked = drop_marks(pair.backward)
-    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
-    backward = unmarked if pair.keeps_output and is_told else pair.backward
-    read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
-    own = {name: value for name, value in variant.facts.items() if name not in read}
-    facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
-    return {
-        "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
-        "nesting": _encode_tree(pair.name, layout.tree),
-        "facts": facts,
-        "outputs": _encode_tree(pair.name, variant.outputs),
-        "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
-        "first_order": pair.first_order,
-        "keeps_output": pair.keeps_output,
-        "twice": pair.second_order,
-        "undifferentiable": list(pair.undifferentiable),
-        **({"refused": dict(pair.refused)} if pair.refused else {}),
-        "wrt": list(pair.wrt),
-        "forward": encode_graph(pair.forward, arrays),
-        "backward": encode_graph(backward, arrays),
-    }
-
-
-INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called "tin"
-
-
-def _with_argument(pair: FunctionGraph) -> FunctionGraph:
-    renamed = {"tin": INPUT_AS_ARGUMENT}
-    return replace(
-        pair,
-        forward=rename_inputs(pair.forward, renamed),
-        backward=rename_inputs(pair.backward, renamed),
-        inputs=(INPUT_AS_ARGUMENT,),
-        wrt=(INPUT_AS_ARGUMENT,),
-        is_rule=False,
-    )
-
-
-def _encode_leaf(function: str, leaf: Leaf) -> Data:
-    data: dict[str, Data] = {"name": leaf.name, "path": leaf.path, "kind": leaf.kind}
-    if leaf.kind == "tensor":
-        data["dtype"] = leaf.dtype
-    if leaf.kind == "static":
-        if type(leaf.value) not in STATIC:
-            forgotten = isinstance(leaf.value, Forgotten)
-            kind = leaf.value.kind if forgotten else type(leaf.value).__name__
-            raise FormatError(
-                f"function {function!r} cannot be saved with a {kind} as argument "
-                f"{leaf.path!r}: expected a tensor, a number, bool, str or None"
-            )
-        data["value"] = encode_value(leaf.value)
-    return data
-
-
-def _encode_tree(function: str, tree: Any) -> Data:
-    return _encode_nesting(function, optree.tree_unflatten(tree, range(tree.num_leaves)))
-
-
-def _encode_nesting(function: str, nesting: Any) -> Data:
-    # A leaf is written as its index.
-    if type(nesting) is int:
-        return nesting
-    if type(nesting) in (tuple, list):
-        return {type(nesting).__name__: [_encode_nesting(function, each) for each in nesting]}
-    if type(nesting) is dict and all(type(name) is str for name in nesting):
-        return {
-            "dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]
-        }
-    raise FormatError(
-        f"function {function!r} cannot be saved with arguments or outputs in a "
-        f"{type(nesting).__name__}: expected tuples, lists and dicts with strings as keys"
-    )

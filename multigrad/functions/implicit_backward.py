@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...capture.control.control import as_tensor, guess_dtype, record_loop
-from ...capture.copies.capture import run_written_in
-from ...errors import GradientError
-from ...graph.ir.types import FLOATS_OF_16_BITS, T, is_float
-from ...graph.support.class_bases import dataclass
-from ...graph.support.trees import optree
-from ...trace.derived.derivatives import accumulate_all
-from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
-from ...trace.xp import all as xp
-from ..calls.recipe import Recipe, Recorded, library_of, never_run
+from ..capture.control.control import as_tensor, guess_dtype, record_loop
+from ..capture.copies.capture import run_written_in
+from ..errors import GradientError
+from ..graph.ir.types import FLOATS_OF_16_BITS, T, is_float
+from ..graph.support.class_bases import dataclass
+from ..graph.support.trees import optree
+from ..trace.derived.derivatives import accumulate_all
+from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
+from ..trace.xp import all as xp
+from .calls.recipe import Recipe, Recorded, library_of, never_run
 
 Tree = Any
 

@@ -14,41 +14,41 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ...backend.discovery import in_use
-from ...capture.control.rolled import roll
-from ...capture.copies.capture import has_number_from_elsewhere
-from ...capture.copies.witness import Witness
-from ...capture.dialect import find_dialect, load_dialects
-from ...capture.dialects import xp as xp_dialect
-from ...capture.foreign_calls import describe_routes, intercepting
-from ...capture.meanings.places import Extremes
-from ...capture.symbols.gradients import passing, prepare
-from ...capture.types.library_types import LibraryTypes
-from ...capture.types.oracle import ModeOf, keeping_modes
-from ...capture.user_code.inspection import written_in
-from ...capture.values.indexing import Picked
-from ...capture.values.tracer import Attributed, V
-from ...errors import GradientError, MultigradError, TraceError
-from ...graph import ops
-from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Node, every_node
-from ...graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
-from ...graph.passes.residuals import drop_marks, given_by_forward, marks
-from ...graph.passes.simplify import simplify, without_stops
-from ...graph.support.class_bases import dataclass
-from ...graph.support.trees import optree
-from ...lowering.function_graph import FunctionGraph, numbered
-from ...trace.assertions import ENTRANCES, ORDERS
-from ...trace.axes import known_shape
-from ...trace.derived.derivatives import accumulate_all
-from ...trace.lookups import NAME, names_in, reading
-from ...trace.python_protocols import Pair
-from ...trace.source import lend
-from ...trace.trace import NeedsConcrete, Trace, Value, constant
-from ...trace.xp import all as xp
-from ..calls.arguments import Layout, Leaf, flatten_outputs, type_of
-from ..calls.binding import is_told
-from ..calls.effects import (
+from ..backend.discovery import in_use
+from ..capture.control.rolled import roll
+from ..capture.copies.capture import has_number_from_elsewhere
+from ..capture.copies.witness import Witness
+from ..capture.dialect import find_dialect, load_dialects
+from ..capture.dialects import xp as xp_dialect
+from ..capture.foreign_calls import describe_routes, intercepting
+from ..capture.meanings.places import Extremes
+from ..capture.symbols.gradients import passing, prepare
+from ..capture.types.library_types import LibraryTypes
+from ..capture.types.oracle import ModeOf, keeping_modes
+from ..capture.user_code.inspection import written_in
+from ..capture.values.indexing import Picked
+from ..capture.values.tracer import Attributed, V
+from ..errors import GradientError, MultigradError, TraceError
+from ..graph import ops
+from ..graph.ir import questions
+from ..graph.ir.graph import Graph, Node, every_node
+from ..graph.ir.types import FLOAT8, FLOAT_SCALAR, INT64, INT_SCALAR, is_float
+from ..graph.passes.residuals import drop_marks, given_by_forward, marks
+from ..graph.passes.simplify import simplify, without_stops
+from ..graph.support.class_bases import dataclass
+from ..graph.support.trees import optree
+from ..lowering.function_graph import FunctionGraph, numbered
+from ..trace.assertions import ENTRANCES, ORDERS
+from ..trace.axes import known_shape
+from ..trace.derived.derivatives import accumulate_all
+from ..trace.lookups import NAME, names_in, reading
+from ..trace.python_protocols import Pair
+from ..trace.source import lend
+from ..trace.trace import NeedsConcrete, Trace, Value, constant
+from ..trace.xp import all as xp
+from .calls.arguments import Layout, Leaf, flatten_outputs, type_of
+from .calls.binding import is_told
+from .calls.effects import (
     COPIES,
     Update,
     changes_containers,
@@ -59,11 +59,11 @@ from ..calls.effects import (
     has_containers,
     hide,
 )
-from ..calls.facts import facts_of_inputs, find_facts
-from ..calls.gradients import check_gradient, match_gradients, modes_of
-from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
-from ..proof.compare import ProofSubject, leave_open
-from ..proof.functions import FunctionUnderProof, prove_function
+from .calls.facts import facts_of_inputs, find_facts
+from .calls.gradients import check_gradient, match_gradients, modes_of, tangent_graph
+from .calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
+from .proof.compare import ProofSubject, leave_open
+from .proof.functions import FunctionUnderProof, prove_function
 from .recapture import (
     Way,
     check_draws,
@@ -73,7 +73,6 @@ from .recapture import (
     record_ways,
     refusing_read,
 )
-from .tangents import tangent_graph
 
 Tensor = Any
 OWN = __name__.partition(".")[0]
@@ -579,33 +578,15 @@ class _Recording:
         return tuple(nodes), tuple(floats)
 
 
-# --- what a Function asks of its recipe ----------------------------------------------------------
-
-
-def capture(
-    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
-) -> Variant:
-    """Return the graphs of a recipe for arguments of a layout; see `capture_function`."""
-    own = capture_function if recipe.capture is None else recipe.capture
-    return own(recipe, layout, facts, leaves)
-
-
-def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
-    """Return "" where graphs are what was written, else why that could not be found out.
-
-    Raises:
-        DisprovedError: they are not.
-    """
-    own = prove_code if recipe.prove is None else recipe.prove
-    return own(recipe, variant, leaves, is_call=is_call)
+# --- the proof of a capture -----------------------------------------------------------------------
 
 
 def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
-    """Compare graphs with the code that they were captured from; see `prove`."""
+    """Compare graphs with the code that they were captured from; see `captures.prove`."""
     if recipe.modes:
         # As sums: autodiff knows no other way to combine.
         recipe = replace(recipe, modes=())
-        variant = capture(recipe, variant.layout, variant.facts, leaves)
+        variant = capture_function(recipe, variant.layout, variant.facts, leaves)
     if variant.combines:
         return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
 

@@ -18,26 +18,26 @@ from typing import Any
 
 import numpy as np
 
-from ...capture.copies.capture import numbers_from_elsewhere
-from ...capture.dialect import find_dialect
-from ...errors import TraceError
-from ...graph import ops
-from ...graph.ir import questions
-from ...graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
-from ...graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, WHOLE
-from ...graph.ops.properties import CONSTANT, LINEAR, is_zero
-from ...graph.passes.facts import needed_shapes, shape_fact
-from ...graph.passes.residuals import drop_marks
-from ...graph.passes.simplify import simplify
-from ...lowering.function_graph import FunctionGraph
-from ...trace.assertions import BRANCHES, MISSING
-from ...trace.axes import known_shape
-from ...trace.derived.calls import drop_calls
-from ...trace.lookups import note
-from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
-from ...trace.xp import all as xp
-from ..calls.binding import evaluate
-from ..calls.recipe import NotCaptured, Variant
+from ..capture.copies.capture import numbers_from_elsewhere
+from ..capture.dialect import find_dialect
+from ..errors import TraceError
+from ..graph import ops
+from ..graph.ir import questions
+from ..graph.ir.graph import Graph, Location, Node, every_node, make_node, walk
+from ..graph.ir.types import BOOL, INPUT_SHAPE, SCALAR_SHAPE, WHOLE
+from ..graph.ops.properties import CONSTANT, LINEAR, is_zero
+from ..graph.passes.facts import needed_shapes, shape_fact
+from ..graph.passes.residuals import drop_marks
+from ..graph.passes.simplify import simplify
+from ..lowering.function_graph import FunctionGraph
+from ..trace.assertions import BRANCHES, MISSING
+from ..trace.axes import known_shape
+from ..trace.derived.calls import drop_calls
+from ..trace.lookups import note
+from ..trace.trace import NeedsConcrete, Trace, Value, constant, setting
+from ..trace.xp import all as xp
+from .calls.binding import evaluate
+from .calls.recipe import NotCaptured, Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:

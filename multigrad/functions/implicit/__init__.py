@@ -1,1 +1,0 @@
-"""Implicit functions: solvers whose gradient is that of the equation that they solve."""

@@ -1,1 +1,0 @@
-"""Recipes: how functions with their own gradients run and are captured, and saved ones."""

@@ -1,0 +1,378 @@
+"""Functions to data: documents of the forms in which they were captured, and operators."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..backend.values import concrete_key, concrete_number
+from ..errors import FormatError, TraceError, UnsupportedOp
+from ..graph.ir.graph import ArrayValue
+from ..graph.ir.types import FLOATS, T
+from ..graph.passes.facts import GIVEN, LIBRARY, ON_NUMBERS
+from ..graph.passes.residuals import drop_marks, mark_everywhere
+from ..graph.passes.serialize import (
+    encode_array,
+    encode_graph,
+    encode_value,
+    fail,
+    read_fields,
+)
+from ..graph.passes.simplify import rename_inputs
+from ..graph.support.trees import optree
+from ..lowering.emit import identifier
+from ..lowering.function_graph import FunctionGraph
+from ..trace.lookups import is_read
+from ..trace.moving_numbers import Moving
+from ..trace.trace import NeedsConcrete
+from .calls.arguments import Forgotten, Layout, Leaf, positional_names, type_of
+from .calls.decision import SAVED, decide
+from .calls.recipe import NotCaptured, Variant
+from .captures import capture, find_variant, renewed_variants
+from .documents.format import (
+    Data,
+    clean,
+    format_document,
+    hash_of,
+    seal,
+    unseal,
+)
+from .documents.functions import STATIC, SavedFunction, decode_function
+
+Function = Any  # of function.py, which imports this module
+GENERAL = ("gradient:", "strided:")
+
+
+def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data]:
+    """Return a Function's document: the forms in which it has been captured until now.
+
+    Args:
+        is_bare: without the values and the key that it was given, which a pickle holds itself.
+
+    Raises:
+        TraceError: it has not been captured.
+        FormatError: an argument is neither a tensor nor a number, bool, str or None.
+    """
+    if function.recipe.modes:
+        raise FormatError(
+            f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
+            "or write a file of what it was lowered to, xg.source(..., standalone=True)"
+        )
+    fields = _encode(function)
+    if not (is_bare and function.defaults) and function.completion.named():
+        fields["defaults"] = [
+            _encode_default(function.name, *i) for i in function.completion.named().items()
+        ]
+    if not is_bare and function.is_keyed:
+        fields["key"] = _encode_key(function)
+    return seal("function", fields, decode_function)
+
+
+def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
+    """Return the document of a Function in one of its captured forms alone, without a docstring.
+
+    Raises:
+        TraceError: the form holds for the gradients that one call asked for, and not for all.
+        FormatError: it has an argument that no document holds.
+    """
+    decide(SAVED, function.recipe, variant, None, function.native)
+    general = _for_all(function, variant)
+    if general is None:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them"
+        )
+    arrays: list[ArrayValue] = []
+    form = _encode_form(_related(function, general), arrays)
+    fields = {
+        "name": function.name,
+        "doc": "",
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": [form],
+    }
+    return seal("function", fields, decode_function)
+
+
+def _encode_default(function: str, name: str, value: Any) -> Data:
+    if isinstance(value, Moving):
+        raise FormatError(
+            f"function {function!r} has a number that moves for argument {name!r}, which no "
+            "document holds: save it with schedule.value, and the schedule by its to_dict()"
+        )
+    if getattr(value, "shape", None) == ():
+        value = concrete_number(value)
+    if isinstance(value, (*STATIC, tuple)):
+        return encode_value(value)
+    raise FormatError(
+        f"function {function!r} cannot be saved with a {type(value).__name__} for argument "
+        f"{name!r}: expected a number, bool, str or None"
+    )
+
+
+def _encode_key(function: Function) -> Data:
+    key = concrete_key(function.draws.key)
+    if key is None:
+        raise FormatError(
+            f"function {function.name!r} has a key that is not known yet, which no document holds: "
+            "give it an int, or save it without the key"
+        )
+    return list(key)
+
+
+def _encode(function: Function) -> dict[str, Data]:
+    if isinstance(function.recipe.origin, SavedFunction):
+        return json.loads(function.recipe.origin.text)
+    if function.native is True:
+        raise TraceError(
+            f"function {function.name!r} runs as written (native=True), so it has no graph to save"
+        )
+    try:
+        find_variant(function, SAVED)  # of what its signature tells, where it has not been called
+    except NotCaptured as error:
+        raise error.error from error.__cause__
+    arrays: list[ArrayValue] = []
+    forms: dict[str, Data] = {}
+    for variant in (_for_all(function, each) for each in renewed_variants(function, SAVED)):
+        if variant is not None:
+            form = _encode_form(_related(function, variant), arrays)
+            # Forms of equal meaning are saved once.
+            forms.setdefault(_meaning(form), form)
+    if not forms:
+        raise TraceError(
+            f"function {function.name!r} was called for some gradients only, and for all it needs "
+            "to know more: call it with tensors that require them, and save it again"
+        )
+    return {
+        "name": function.name,
+        "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
+        "parameters": positional_names(function.parameters),
+        "arrays": [encode_array(array) for array in arrays],
+        "forms": list(forms.values()),
+    }
+
+
+def _for_all(function: Function, variant: Variant) -> Variant | None:
+    # The general form serves on any device, and whether or not tensors ask for a gradient. None if
+    # that would need more facts about the arguments.
+    facts = {
+        fact: value if (own := _general(fact)) is None else own
+        for fact, value in variant.facts.items()
+    }
+    if ON_NUMBERS in facts:  # a document is read beside any library: floats keep their dtype
+        facts[LIBRARY] = ""
+    # Without the call's own facts the capture may ask for others.
+    while facts != variant.facts:
+        try:
+            return function.captures.for_facts(variant.layout, facts)
+        except NotCaptured:
+            return None
+        except NeedsConcrete:
+            needed = function.captures.facts - facts.keys()
+            missing = {fact: _general(fact) for fact in needed}
+            if not missing or None in missing.values():
+                return None
+            facts = {**facts, **missing}
+    return variant
+
+
+def _related(function: Function, variant: Variant) -> Variant:
+    # Arrays within a capture do not relate to the first tensor: such a form is captured anew.
+    layout = variant.layout
+    types = {leaf.name: type_of(layout, leaf) for leaf in layout.tensors}
+    inputs = variant.graphs.forward.inputs
+    if variant.graphs.is_rule or all(
+        types.get(node.attr("name"), node.type) == node.type for node in inputs
+    ):
+        return variant
+    return capture(function.recipe, layout, variant.facts)
+
+
+def _general(fact: str) -> Any:
+    # None for a fact that tells arguments apart.
+    if fact == "device_type":
+        return "cpu"
+    return True if fact in GIVEN or fact.startswith(GENERAL) else None
+
+
+def _meaning(form: Data) -> str:
+    # Equal for forms of equal arguments; the first float's dtype may be any.
+    dtypes = [leaf.get("dtype") for leaf in form["arguments"]]
+    first = next((dtype for dtype in dtypes if dtype in (*FLOATS, T)), None)
+    rest = {name: form[name] for name in form if name != "arguments"}
+    names = [(leaf["name"], leaf["kind"], leaf.get("value")) for leaf in form["arguments"]]
+    return json.dumps([rest, names, [T if dtype == first else dtype for dtype in dtypes]])
+
+
+def in_first_dtype(variant: Variant) -> Layout:
+    """Return a form's arguments in the dtype that was met first, not in the latest."""
+    layout = variant.layout
+    first = next((dtype for dtype in variant.proofs if dtype), layout.dtype)
+    if "dtype" in variant.facts or first is None:
+        return layout
+    leaves = (
+        replace(leaf, dtype=first) if leaf.dtype == layout.dtype else leaf for leaf in layout.leaves
+    )
+    return replace(layout, leaves=tuple(leaves))
+
+
+def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
+    pair, layout = variant.graphs, in_first_dtype(variant)
+    if pair.is_rule:  # a document tells a rule's input from an argument by its name
+        first, *rest = layout.leaves
+        leaves = (replace(first, name=INPUT_AS_ARGUMENT), *rest)
+        pair, layout = _with_argument(pair), replace(layout, leaves=leaves)
+    # Where it reads each output as forward gave it, one word says so.
+    unmarked = drop_marks(pair.backward)
+    is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
+    backward = unmarked if pair.keeps_output and is_told else pair.backward
+    read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
+    own = {name: value for name, value in variant.facts.items() if name not in read}
+    facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
+    return {
+        "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
+        "nesting": _encode_tree(pair.name, layout.tree),
+        "facts": facts,
+        "outputs": _encode_tree(pair.name, variant.outputs),
+        "fixed": [[i, encode_value(value)] for i, value in variant.fixed.items()],
+        "first_order": pair.first_order,
+        "keeps_output": pair.keeps_output,
+        "twice": pair.second_order,
+        "undifferentiable": list(pair.undifferentiable),
+        **({"refused": dict(pair.refused)} if pair.refused else {}),
+        "wrt": list(pair.wrt),
+        "forward": encode_graph(pair.forward, arrays),
+        "backward": encode_graph(backward, arrays),
+    }
+
+
+INPUT_AS_ARGUMENT = "argument_tin"  # as of a function whose argument is called "tin"
+
+
+def _with_argument(pair: FunctionGraph) -> FunctionGraph:
+    renamed = {"tin": INPUT_AS_ARGUMENT}
+    return replace(
+        pair,
+        forward=rename_inputs(pair.forward, renamed),
+        backward=rename_inputs(pair.backward, renamed),
+        inputs=(INPUT_AS_ARGUMENT,),
+        wrt=(INPUT_AS_ARGUMENT,),
+        is_rule=False,
+    )
+
+
+def _encode_leaf(function: str, leaf: Leaf) -> Data:
+    data: dict[str, Data] = {"name": leaf.name, "path": leaf.path, "kind": leaf.kind}
+    if leaf.kind == "tensor":
+        data["dtype"] = leaf.dtype
+    if leaf.kind == "static":
+        if type(leaf.value) not in STATIC:
+            forgotten = isinstance(leaf.value, Forgotten)
+            kind = leaf.value.kind if forgotten else type(leaf.value).__name__
+            raise FormatError(
+                f"function {function!r} cannot be saved with a {kind} as argument "
+                f"{leaf.path!r}: expected a tensor, a number, bool, str or None"
+            )
+        data["value"] = encode_value(leaf.value)
+    return data
+
+
+def _encode_tree(function: str, tree: Any) -> Data:
+    return _encode_nesting(function, optree.tree_unflatten(tree, range(tree.num_leaves)))
+
+
+def _encode_nesting(function: str, nesting: Any) -> Data:
+    # A leaf is written as its index.
+    if type(nesting) is int:
+        return nesting
+    if type(nesting) in (tuple, list):
+        return {type(nesting).__name__: [_encode_nesting(function, each) for each in nesting]}
+    if type(nesting) is dict and all(type(name) is str for name in nesting):
+        return {
+            "dict": [[name, _encode_nesting(function, nesting[name])] for name in sorted(nesting)]
+        }
+    raise FormatError(
+        f"function {function!r} cannot be saved with arguments or outputs in a "
+        f"{type(nesting).__name__}: expected tuples, lists and dicts with strings as keys"
+    )
+
+
+# --- operators of frameworks, whose names hold a hash: so no program meets another gradient -------
+
+
+OPERATORS_FILE = "multigrad.json"  # among the files of a program
+DIGITS = 12  # of the hash, in a name
+
+
+class Operator(NamedTuple):
+    """What a framework registers.
+
+    Attributes:
+        name: of the operator, the same wherever its graphs are.
+        document: the Function in this form, as data.
+        graphs: what the document holds, named as the operator is.
+    """
+
+    name: str
+    document: Data
+    graphs: FunctionGraph
+
+
+def as_operator(function: Function, variant: Variant) -> Operator:
+    """Return a Function's captured form as an operator.
+
+    Raises:
+        UnsupportedOp: it draws random numbers.
+        TraceError, FormatError: no document holds it.
+    """
+    if variant.graphs.is_random:
+        raise UnsupportedOp(
+            f"{function.recipe.subject} draws random numbers, which an exported operator does not: "
+            "export one that draws none, or train it where multigrad is"
+        )
+    return read_operator(encode_variant(function, variant))
+
+
+def read_operator(document: Data) -> Operator:
+    """Return the operator of a document.
+
+    Raises:
+        FormatError: it is no document of a Function in one form, or damaged.
+    """
+    _, fields = unseal(document, ("function",))
+    (form, *_) = decode_function(fields).forms
+    graphs = form.layout.graphs
+    # Docstrings and places in sources are no part of the meaning.
+    digest = hash_of(document).partition(":")[2][:DIGITS]
+    return Operator(f"{identifier(graphs.name)}_{digest}", document, graphs)
+
+
+def write_operators(operators: Iterable[Operator]) -> str:
+    documents = {operator.name: operator.document for operator in operators}
+    return format_document(seal("operators", {"operators": documents}, dict))
+
+
+def read_operators(data: Data) -> list[Operator]:
+    """Return the operators of a file's data.
+
+    Raises:
+        FormatError: they are damaged, or one has another name than its graphs give it.
+    """
+    _, fields = unseal(data, ("operators",))
+    read_fields(fields, "", ("operators",))
+    documents = fields["operators"]
+    if type(documents) is not dict:
+        fail("operators", "expected an object")
+    found = []
+    for name, document in documents.items():
+        operator = read_operator(document)
+        if operator.name != name:
+            fail(
+                f"operators.{name}",
+                f"its graphs are those of {operator.name!r}: the file was changed since, or is of "
+                "another version. Export the model again",
+            )
+        found.append(operator)
+    return found
