@@ -302,13 +302,13 @@ def test_under_all_each_call_is_compared(
     proving: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    prove = functions.prove_function
+    prove = record.prove_function
 
     def noting(given: Any, *args: Any, **kwargs: Any) -> str:
         calls.append(kwargs)
         return prove(given, *args, **kwargs)
 
-    monkeypatch.setattr(functions, "prove_function", noting)
+    monkeypatch.setattr(record, "prove_function", noting)
     proving("all")
     doubled = xg.function(lambda x: x * 2.0, lambda grad_out, x: grad_out * 2.0)
     for _ in range(3):
