@@ -102,10 +102,10 @@ def render(emitted: Emitted) -> str:
     """Return the source of the custom function, its backward, and the function that users call."""
     f, b, k = emitted.forward, emitted.backward, emitted.keep
     names = [*emitted.names.inputs, *emitted.names.params]
-    given = ", ".join(names)
+    arguments = ", ".join(names)
     results = f.result if emitted.single else tuple_of(f.results)
-    kept = zip(emitted.residuals.computed, k.results, strict=True)
-    keep = k.indented(4) + "".join(f"    {name} = {result}\n" for name, result in kept)
+    residuals = zip(emitted.residuals.computed, k.results, strict=True)
+    keep = k.indented(4) + "".join(f"    {name} = {result}\n" for name, result in residuals)
     keep += "".join(f"    shape_of_{name} = {name}.shape\n" for name in emitted.residuals.shapes)
     unpack = names[0] if len(names) == 1 else tuple_of(names)
     given_back = [
@@ -122,7 +122,7 @@ def render(emitted: Emitted) -> str:
     # one.
     draw += "    key = draw_key() if key is None else key\n" if emitted.draws else ""
     return f"""\
-def forward({given}):
+def forward({arguments}):
 {f.indented(4)}    return {results}
 
 
@@ -137,7 +137,7 @@ batch(native, forward, backward, {tangent})
 
 
 def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signature}):
-{draw}    return native({given})
+{draw}    return native({arguments})
 """
 
 
@@ -257,48 +257,48 @@ def apply_mapped(
     # Set by the forward, which runs first: whether it returns one array without a tuple.
     single: list[bool] = []
 
-    def whole(given: Any) -> Any:
-        return rebuild(replaced(flat, arrays, given))
+    def whole(values: Any) -> Any:
+        return rebuild(replaced(flat, arrays, values))
 
-    def forward_of(*given: Tensor) -> Any:
-        outputs = forward(*whole(given))
+    def forward_of(*values: Tensor) -> Any:
+        outputs = forward(*whole(values))
         single[:] = [isinstance(outputs, mx.array)]
         return (outputs,) if single[0] else tuple(outputs)
 
-    def mapped(*given: Tensor) -> tuple[Tensor, ...]:
-        return tuple(mx.vmap(forward_of, in_axes=tuple(own_axes), out_axes=0)(*given))
+    def mapped(*values: Tensor) -> tuple[Tensor, ...]:
+        return tuple(mx.vmap(forward_of, in_axes=tuple(own_axes), out_axes=0)(*values))
 
-    def backward_of(*given: Tensor) -> Any:
-        primals, rest = whole(given[: len(arrays)]), given[len(arrays) :]
+    def backward_of(*values: Tensor) -> Any:
+        primals, rest = whole(values[: len(arrays)]), values[len(arrays) :]
         count = len(rest) // 2
         cotangents, outputs = rest[:count], rest[count:]
         if single[0]:
             cotangents, outputs = cotangents[0], outputs[0]
-        found = backward(primals if len(primals) > 1 else primals[0], cotangents, outputs)
-        return tuple(value for value in flatten(found)[0] if isinstance(value, mx.array))
+        gradients = backward(primals if len(primals) > 1 else primals[0], cotangents, outputs)
+        return tuple(value for value in flatten(gradients)[0] if isinstance(value, mx.array))
 
     def mapped_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
-        given = primals if isinstance(primals, tuple) else (primals,)
-        values = (*given, *cotangents, *outputs)
+        inputs = primals if isinstance(primals, tuple) else (primals,)
+        values = (*inputs, *cotangents, *outputs)
         in_axes = (*own_axes, *(0 for _ in (*cotangents, *outputs)))
-        found = mx.vmap(backward_of, in_axes=in_axes, out_axes=0)(*values)
+        gradients = mx.vmap(backward_of, in_axes=in_axes, out_axes=0)(*values)
         return tuple(
             # An argument that is not mapped gets the sum of its gradients.
             mx.sum(value, axis=0) if axis is None else mx.moveaxis(value, 0, axis)
-            for value, axis in zip(found, own_axes, strict=True)
+            for value, axis in zip(gradients, own_axes, strict=True)
         )
 
     def mapped_tangent(primals: Any, tangents: Any) -> tuple[Tensor, ...]:
         alone = isinstance(primals, mx.array)
-        given, moves = ((primals,), (tangents,)) if alone else (primals, tangents)
-        filled = tuple(map(tangent_of, moves, given))
+        inputs, moves = ((primals,), (tangents,)) if alone else (primals, tangents)
+        filled = tuple(map(tangent_of, moves, inputs))
 
         def push(*values: Tensor) -> tuple[Tensor, ...]:
             own, moved = whole(values[: len(arrays)]), whole(values[len(arrays) :])
-            found = tangent(own, moved) if len(own) > 1 else tangent(own[0], moved[0])
-            return (found,) if isinstance(found, mx.array) else tuple(found)
+            pushed = tangent(own, moved) if len(own) > 1 else tangent(own[0], moved[0])
+            return (pushed,) if isinstance(pushed, mx.array) else tuple(pushed)
 
-        return tuple(mx.vmap(push, in_axes=(*own_axes, *own_axes), out_axes=0)(*given, *filled))
+        return tuple(mx.vmap(push, in_axes=(*own_axes, *own_axes), out_axes=0)(*inputs, *filled))
 
     native = mx.custom_function(mapped)
     native.vjp(mapped_back)
@@ -331,9 +331,9 @@ def replaced(values: Sequence[Any], places: Sequence[int], others: Sequence[Any]
     return list({**dict(enumerate(values)), **dict(zip(places, others, strict=True))}.values())
 
 
-def tangent_of(given: Tensor | None, tin: Tensor) -> Tensor:
+def tangent_of(tangent: Tensor | None, tin: Tensor) -> Tensor:
     """Return an input's tangent, zeros if it has none."""
-    return mx.zeros_like(tin) if given is None else given
+    return mx.zeros_like(tin) if tangent is None else tangent
 
 
 NAMESPACE = {
@@ -353,18 +353,18 @@ def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tenso
     # again.
     pulls: list[Function] = []
 
-    def forward(*given: Tensor) -> tuple[Tensor, ...]:
-        outputs, pull, _ = run(*given)
+    def forward(*values: Tensor) -> tuple[Tensor, ...]:
+        outputs, pull, _ = run(*values)
         pulls[:] = [pull]
         return tuple(outputs)
 
     def pull_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
-        given = primals if isinstance(primals, tuple) else (primals,)
-        return fill(pulls[0](*cotangents), given)
+        inputs = primals if isinstance(primals, tuple) else (primals,)
+        return fill(pulls[0](*cotangents), inputs)
 
     def pull_anew(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
-        given = primals if isinstance(primals, tuple) else (primals,)
-        return fill(run(*given)[1](*cotangents), given)
+        inputs = primals if isinstance(primals, tuple) else (primals,)
+        return fill(run(*inputs)[1](*cotangents), inputs)
 
     native = mx.custom_function(forward)
     native.vjp(pull_back)
@@ -372,10 +372,10 @@ def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tenso
     return tuple(native(*tensors))
 
 
-def fill(gradients: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def fill(gradients: Any, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(
         mx.zeros_like(x) if gradient is None else gradient
-        for gradient, x in zip(gradients, given, strict=True)
+        for gradient, x in zip(gradients, inputs, strict=True)
     )
 
 
@@ -396,27 +396,27 @@ def vjp(
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
         carrying = [i for i, y in enumerate(outputs) if isinstance(y, mx.array) and is_floating(y)]
 
-        def carried(*given: Tensor) -> list[Tensor]:
-            results = seeded(region.again, words, run, replaced(inputs, places, given))
+        def carried(*values: Tensor) -> list[Tensor]:
+            results = seeded(region.again, words, run, replaced(inputs, places, values))
             # mx.vjp takes no cotangent for an output that was stopped; adding 0 makes each output a
             # node.
             return [results[i] + 0 for i in carrying]
 
-        given = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
-        found: list[Tensor | None] = [None] * len(inputs)
+        heads = [as_cotangent(cotangents[i], outputs[i]) for i in carrying]
+        gradients_of_all: list[Tensor | None] = [None] * len(inputs)
         if carrying and places:
-            _, gradients = mx.vjp(carried, [inputs[i] for i in places], given)
+            _, gradients = mx.vjp(carried, [inputs[i] for i in places], heads)
             for i, gradient in zip(places, gradients, strict=True):
-                found[i] = gradient
-        return found
+                gradients_of_all[i] = gradient
+        return gradients_of_all
 
     return outputs, pullback
 
 
-def as_cotangent(given: Any, output: Tensor) -> Tensor:
-    if given is None:
+def as_cotangent(cotangent: Any, output: Tensor) -> Tensor:
+    if cotangent is None:
         return mx.zeros_like(output)
-    array = given if isinstance(given, mx.array) else mx.array(given, output.dtype)
+    array = cotangent if isinstance(cotangent, mx.array) else mx.array(cotangent, output.dtype)
     return array.astype(output.dtype)
 
 
@@ -479,15 +479,15 @@ def jvp(
     places = [i for i, x in enumerate(inputs) if is_floating(x)]
     others: list[Any] = []
 
-    def carried(*given: Tensor) -> list[Tensor]:
-        others[:] = run(replaced(inputs, places, given))
+    def carried(*values: Tensor) -> list[Tensor]:
+        others[:] = run(replaced(inputs, places, values))
         # mx.jvp returns no tangent of an output that was stopped; adding 0 makes each output a
         # node.
         return [y + 0 for y in others if isinstance(y, mx.array) and is_floating(y)]
 
     moves = [mx.zeros_like(inputs[i]) if tangents[i] is None else tangents[i] for i in places]
-    found, pushed = mx.jvp(carried, [inputs[i] for i in places], moves)
-    pairs = iter(zip(found, pushed, strict=True))
+    primals, pushed = mx.jvp(carried, [inputs[i] for i in places], moves)
+    pairs = iter(zip(primals, pushed, strict=True))
     outputs, changes = list(others), [None] * len(others)
     for i, y in enumerate(others):
         if isinstance(y, mx.array) and is_floating(y):
@@ -516,23 +516,23 @@ def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     # Outside differentiation no pullback is recorded. Within it, forward runs before backward.
     pulls: list[Pull] = []
 
-    def forward(*given: Tensor) -> tuple[Tensor, ...]:
-        lent, pull = guest.record(lend_all(given))
+    def forward(*values: Tensor) -> tuple[Tensor, ...]:
+        lent, pull = guest.record(lend_all(values))
         pulls[:] = [pull]
         return borrow_all(lent)
 
     def pull_back(primals: Any, cotangents: Any, outputs: Any) -> tuple[Tensor, ...]:
-        given = primals if isinstance(primals, tuple) else (primals,)
-        found = pulls[0](
+        inputs = primals if isinstance(primals, tuple) else (primals,)
+        lent = pulls[0](
             [
                 lend(c) if guest.carries(i, dtype_name(c.dtype)) else None
                 for i, c in enumerate(cotangents)
             ]
         )
-        gradients = [None if g is None else borrow(g, guest.owns) for g in found]
+        gradients = [None if g is None else borrow(g, guest.owns) for g in lent]
         # The identity on gradients, whose own derivative would need the guest's.
         once = make_once(guest.refusal)
-        return once(len(given), *fill(gradients, given), *given, *cotangents)
+        return once(len(inputs), *fill(gradients, inputs), *inputs, *cotangents)
 
     native = mx.custom_function(forward)
     native.vjp(pull_back)

@@ -101,14 +101,14 @@ class TransformedFunction:
 # --- whether anything is traced ------------------------------------------------------------------
 def find_leaked() -> Tensor:
     """Return a placeholder of a finished trace, which tells whether another one is running."""
-    found: list[Tensor] = []
-    mx.eval(mx.compile(keep_in(found))(mx.array(0.0)))
-    return found[0]
+    placeholders: list[Tensor] = []
+    mx.eval(mx.compile(keep_in(placeholders))(mx.array(0.0)))
+    return placeholders[0]
 
 
-def keep_in(found: list[Tensor]) -> Callable[[Tensor], Tensor]:
+def keep_in(placeholders: list[Tensor]) -> Callable[[Tensor], Tensor]:
     def kept(x: Tensor) -> Tensor:
-        found.append(x)
+        placeholders.append(x)
         return x + 1
 
     return kept
@@ -337,8 +337,8 @@ def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
 
 
 def leaves_of(arguments: Any) -> list[Any]:
-    found: Any = tree_flatten(arguments)
-    return [leaf for _, leaf in found]
+    pairs: Any = tree_flatten(arguments)
+    return [leaf for _, leaf in pairs]
 
 
 def at_once(fun: Function) -> Function:

@@ -67,18 +67,18 @@ class MlxRecipe(importers.CodeRecipe):
         primals = args[0] if len(args) == 1 else args
 
         def pull(upstream: Any) -> Any:
-            found = run(self.backward, primals, upstream, outputs, **kwargs)
-            return self._spread(found, args, kwargs)
+            gradients = run(self.backward, primals, upstream, outputs, **kwargs)
+            return self._spread(gradients, args, kwargs)
 
         return importers.Recorded(outputs, pull, keeps_output=reads_outputs(self.backward))
 
-    def _spread(self, found: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _spread(self, returned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # MLX takes gradients in order, whatever their nesting; a Function needs that of its
         # arguments.
-        flat: Any = tree_flatten(found)
+        flat: Any = tree_flatten(returned)
         gradients = [leaf for _, leaf in flat if importers.is_tensor(leaf)]
-        given: Any = tree_flatten((args, kwargs))
-        count = sum(importers.is_tensor(leaf) for _, leaf in given)
+        pairs: Any = tree_flatten((args, kwargs))
+        count = sum(importers.is_tensor(leaf) for _, leaf in pairs)
         if len(gradients) != count:
             raise GradientError(
                 f"the vjp of mx.custom_function {self.name!r} returned {len(gradients)} arrays for "

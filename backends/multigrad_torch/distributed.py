@@ -83,10 +83,10 @@ def find_in_meshes(name: str, groups: set[str]) -> str:
         for each in mesh.mesh_dim_names:
             if (group := mesh.get_group(each).group_name) in groups:
                 of_name.setdefault(each, set()).add(group)
-    found = of_name.get(name, set())
-    if len(found) == 1:
-        return found.pop()
-    if found:
+    names = of_name.get(name, set())
+    if len(names) == 1:
+        return names.pop()
+    if names:
         raise RuleValueError(
             f"several meshes have a dimension {name!r}: run forward and backward inside `with "
             f"mesh:`, or name the group: axis_name=mesh[{name!r}]"
@@ -201,13 +201,13 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
         check_pairs(pairs, 1)
         return x if pairs else torch.zeros_like(x)
     group = single_group("ppermute", names)
-    own, number = rank_among(names)
+    rank, number = rank_among(names)
     check_pairs(pairs, number)
     sent, received = [0] * number, [0] * number
     for source, target in pairs:
-        if source == own:
+        if source == rank:
             sent[target] = x.numel()
-        if target == own:
+        if target == rank:
             received[source] = x.numel()
     flat = x.reshape(-1) if any(sent) else x.reshape(-1)[:0]
     came = COMMS.all_to_all_single(flat.contiguous(), received, sent, group)

@@ -155,7 +155,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
     whole = torch.empty([shape[i] for i in order], device="meta")
     whole = whole.permute([order.index(i) for i in range(part.ndim)])
     with torch.no_grad():
-        made = kind.from_local(
+        whole_tensor = kind.from_local(
             part.detach(),
             spec.mesh,
             spec.placements,
@@ -163,7 +163,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
             shape=shape,
             stride=whole.stride(),
         )
-    return made._spec
+    return whole_tensor._spec
 
 
 def have_one_layout(tensors: Sequence[Tensor]) -> bool:
@@ -275,10 +275,10 @@ class OnDistributed(TorchFunctionMode):
         except RuntimeError as error:  # NotImplementedError among them
             if isinstance(error, torch.distributed.DistError) or "gloo" in str(error):
                 raise  # a process failed, not the op
-            given = [x for x in pytree.tree_leaves((args, kwargs)) if is_distributed(x)]
+            tensors = [x for x in pytree.tree_leaves((args, kwargs)) if is_distributed(x)]
             raise UnsupportedOp(
                 f"{self.subject} has an op that torch cannot do on DTensors of placements "
-                f"{', '.join(shown(x.placements) for x in given)}: {str(error).splitlines()[0]} "
+                f"{', '.join(shown(x.placements) for x in tensors)}: {str(error).splitlines()[0]} "
                 "Call x.redistribute(placements=[Replicate(), ...]) before, so that every process "
                 "has the whole, or let the rule act on each process's part: rule.over('shard')"
             ) from error

@@ -78,9 +78,9 @@ def register_operator(name: str, schema: str, forward: Any, keep: Any, backward:
         return forward(*args)
 
     if not hasattr(torch.ops.multigrad, name):
-        made = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
-        made.register_fake(forward)
-        made.register_autograd(backward, setup_context=keep)
+        added = torch.library.custom_op(f"multigrad::{name}", run, mutates_args=(), schema=schema)
+        added.register_fake(forward)
+        added.register_autograd(backward, setup_context=keep)
     return getattr(torch.ops.multigrad, name).default
 
 
@@ -176,14 +176,14 @@ def called_by(program: Any) -> Iterator[Operator]:
                 yield OPERATORS[name]
 
 
-def as_dims(shapes: Shapes, known: dict[str, Any]) -> Shapes:
+def as_dims(shapes: Shapes, dims: dict[str, Any]) -> Shapes:
     """Return shapes with one `Dim` of torch for each name."""
     if isinstance(shapes, str):
-        return known.setdefault(shapes, torch.export.Dim(shapes))
+        return dims.setdefault(shapes, torch.export.Dim(shapes))
     if isinstance(shapes, Mapping):
-        return {key: as_dims(each, known) for key, each in shapes.items()}
+        return {key: as_dims(each, dims) for key, each in shapes.items()}
     if isinstance(shapes, tuple | list):
-        return type(shapes)(as_dims(each, known) for each in shapes)
+        return type(shapes)(as_dims(each, dims) for each in shapes)
     return shapes
 
 
@@ -221,12 +221,12 @@ def write_onnx(
 
     carried = [c for c, has in zip(emitted.names.cotangents, emitted.carries, strict=True) if has]
 
-    def backward(*given: Tensor) -> tuple[Tensor, ...]:
-        cotangents = dict(zip(carried, given, strict=False))
-        found = functions.backward(
-            *map(cotangents.get, emitted.names.cotangents), *given[len(carried) :], *numbers
+    def backward(*values_read: Tensor) -> tuple[Tensor, ...]:
+        cotangents = dict(zip(carried, values_read, strict=False))
+        gradients = functions.backward(
+            *map(cotangents.get, emitted.names.cotangents), *values_read[len(carried) :], *numbers
         )
-        return tuple([g.clone() for g in found])
+        return tuple([g.clone() for g in gradients])
 
     inputs, results = emitted.names.inputs, (*emitted.names.outputs, *emitted.residuals.computed)
     program = _trace(graphs.name, forward, tensors, shapes)
@@ -234,16 +234,16 @@ def write_onnx(
     values = dict(zip((*inputs, *results), (*tensors, *forward(*tensors)), strict=True))
     for cotangent, output in zip(emitted.names.cotangents, emitted.names.outputs, strict=True):
         values[cotangent], axes[cotangent] = values[output], axes[output]
-    given = {name: axes[name] for name in (*carried, *emitted.residuals.names)}
-    read = {name: values[name] for name in given}
-    second = _trace(graphs.name, backward, [*read.values()], tuple(given.values()))
+    axes_read = {name: axes[name] for name in (*carried, *emitted.residuals.names)}
+    read = {name: values[name] for name in axes_read}
+    second = _trace(graphs.name, backward, [*read.values()], tuple(axes_read.values()))
     beside = path.with_suffix(f".backward{path.suffix}")
     with replacing(path) as first_file, replacing(beside) as second_file:  # both or none
         _write(graphs.name, program, first_file, {name: axes[name] for name in inputs}, results)
-        own = {name: values[name] for name in inputs}
-        _compare(graphs.name, first_file, own, forward(*tensors))
+        inputs_by_name = {name: values[name] for name in inputs}
+        _compare(graphs.name, first_file, inputs_by_name, forward(*tensors))
         wrt = [f"grad_{name}" for name in emitted.names.wrt]
-        _write(graphs.name, second, second_file, given, wrt)
+        _write(graphs.name, second, second_file, axes_read, wrt)
         _compare(graphs.name, second_file, read, backward(*read.values()))
     return path, beside
 
@@ -261,11 +261,11 @@ def _trace(
     from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-    given = (tuple(as_dims(shapes, {})),)
+    dims = (tuple(as_dims(shapes, {})),)
     tensors = tuple([x.detach() for x in tensors])
     try:
         return torch.export.export(
-            FunctionModule(function), tensors, dynamic_shapes=given, strict=False
+            FunctionModule(function), tensors, dynamic_shapes=dims, strict=False
         )
     except (UserError, ConstraintViolationError) as error:
         raise UnsupportedOp(
@@ -331,20 +331,20 @@ def _compare(
     import onnx.reference
 
     model = onnx.load(path)
-    given = {key: x.detach().cpu().numpy() for key, x in inputs.items()}
+    arrays = {key: x.detach().cpu().numpy() for key, x in inputs.items()}
     try:
         with np.errstate(all="ignore"):
-            found = onnx.reference.ReferenceEvaluator(model).run(None, given)
+            results = onnx.reference.ReferenceEvaluator(model).run(None, arrays)
     except Exception:  # noqa: BLE001 (it lacks some ops of ONNX, and fails in its own ways)
         return
-    for y, own in zip(found, expected, strict=True):
-        own = own.detach().cpu().numpy()
-        close = y.shape == own.shape and np.allclose(
-            y, own, rtol=COARSE, atol=COARSE * np.abs(own).max(initial=0.0), equal_nan=True
+    for y, array in zip(results, expected, strict=True):
+        array = array.detach().cpu().numpy()
+        close = y.shape == array.shape and np.allclose(
+            y, array, rtol=COARSE, atol=COARSE * np.abs(array).max(initial=0.0), equal_nan=True
         )
         if not close:
             raise UnsupportedOp(
                 f"torch {torch.__version__} writes function {name!r} as ONNX that computes "
-                f"something else ({y.dtype} of shape {y.shape} for {own.dtype} of shape "
-                f"{own.shape}): report it there, or use the .pt2 format"
+                f"something else ({y.dtype} of shape {y.shape} for {array.dtype} of shape "
+                f"{array.shape}): report it there, or use the .pt2 format"
             )

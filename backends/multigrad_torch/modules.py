@@ -128,10 +128,10 @@ class Activation(nn.Module):
     def _own_params(self) -> dict[str, Any]:
         activation = self.__dict__.get("_activation")
         try:
-            own = None if activation is None else activation.own_in_force()
+            in_force = None if activation is None else activation.own_in_force()
         except RuleError:  # the rule is no longer registered; the next forward raises the error
-            own = None
-        return {} if own is None else own.params
+            in_force = None
+        return {} if in_force is None else in_force.params
 
     # torch writes an `_extra_state` for every module of a class that defines one. A schedule's step
     # is written only if there is a schedule, as a tensor, which every checkpoint format takes.
@@ -162,8 +162,8 @@ class Activation(nn.Module):
         error_msgs: Any,
     ) -> None:
         schedules = {f"{prefix}{n}{COUNT}": each for n, each in self._schedules().items()}
-        own = {key: state_dict[key] for key in schedules if key in state_dict}
-        others = {key: value for key, value in state_dict.items() if key not in own}
+        counts = {key: state_dict[key] for key in schedules if key in state_dict}
+        others = {key: value for key, value in state_dict.items() if key not in counts}
         super()._load_from_state_dict(
             others,
             prefix,
@@ -174,8 +174,8 @@ class Activation(nn.Module):
             error_msgs=error_msgs,
         )
         for key, schedule in schedules.items():
-            if key in own:
-                schedule.load_state_dict({"count": own[key]})
+            if key in counts:
+                schedule.load_state_dict({"count": counts[key]})
             elif strict:
                 missing_keys.append(key)
 
@@ -186,10 +186,10 @@ class Activation(nn.Module):
         }
 
     def _schedules(self) -> dict[str, Schedule]:
-        own = None if self._activation.rule is None else self._activation.own_in_force()
-        if own is None:
+        in_force = None if self._activation.rule is None else self._activation.own_in_force()
+        if in_force is None:
             return {}
-        pairs = zip(own.specialization.runtime, own.values, strict=True)
+        pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
         return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:
@@ -350,11 +350,11 @@ def find_primitive(activation: AnyActivation) -> tuple[Callable[..., Tensor], di
     Raises:
         RuleError: none is known.
     """
-    own = activation.own_in_force()
-    name = "" if own is None else own.specialization.rule.name
-    function = None if own is None else own.specialization.rule.function
+    in_force = activation.own_in_force()
+    name = "" if in_force is None else in_force.specialization.rule.name
+    function = None if in_force is None else in_force.specialization.rule.function
     is_ours = str(getattr(function, "__module__", None)).startswith("multigrad.rules.library.")
-    if own is None or not is_ours or name not in PRIMITIVES:
+    if in_force is None or not is_ours or name not in PRIMITIVES:
         which = f"rule {name!r}" if name else "an activation without a rule of its own"
         raise RuleError(
             f"{which} has no primitive function, so it only spikes; those that have one: "
@@ -364,5 +364,5 @@ def find_primitive(activation: AnyActivation) -> tuple[Callable[..., Tensor], di
         raise RuleError(
             f"activation {activation.forward.name!r} gives no spikes, so it has no other mode"
         )
-    params = own.params
+    params = in_force.params
     return PRIMITIVES[name], {name: settle(value) for name, value in params.items()}

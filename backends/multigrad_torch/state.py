@@ -47,12 +47,12 @@ _seen: set[Any] = set()
 
 @cache
 def keys_of_memory(device: str) -> frozenset[Any]:
-    found = set()
+    keys = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
-            found.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
-    _seen.update(found)
-    return frozenset(found)
+            keys.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
+    _seen.update(keys)
+    return frozenset(keys)
 
 
 class Like:

@@ -188,8 +188,8 @@ def add_bfloat16(interpreter: Any) -> None:
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not any(map(is_narrow, args)):
                 return method(self, *args, **kwargs)
-            found = method(self, *map(widened, args), **kwargs)
-            return narrowed(found) if is_rounded else found
+            result = method(self, *map(widened, args), **kwargs)
+            return narrowed(result) if is_rounded else result
 
         return call
 
@@ -220,11 +220,11 @@ def add_bfloat16(interpreter: Any) -> None:
 
     def in_float32_along(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def call(self: Any, given: Sequence[Any]) -> Any:
-            if not any(is_narrow(each.handle) for each in given):
-                return method(self, given)
-            found = method(self, tuple(_retyped(each, widened(each.handle)) for each in given))
-            several = found if isinstance(found, list | tuple) else (found,)
+        def call(self: Any, tensors: Sequence[Any]) -> Any:
+            if not any(is_narrow(each.handle) for each in tensors):
+                return method(self, tensors)
+            results = method(self, tuple(_retyped(each, widened(each.handle)) for each in tensors))
+            several = results if isinstance(results, list | tuple) else (results,)
             return [_retyped(each, narrowed(each.handle)) for each in several]
 
         return call
@@ -246,16 +246,16 @@ def add_libdevice(
 
     def of_tensors(compute: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **_: Any) -> Any:
-            given = [interpreter.interpreter_semantic.to_tensor(each) for each in args]
-            scalar = given[0].handle.dtype.scalar
+            tensors = [interpreter.interpreter_semantic.to_tensor(each) for each in args]
+            scalar = tensors[0].handle.dtype.scalar
             is_narrow = scalar == tl.bfloat16
-            read = [widen(x.handle.data) if is_narrow else x.handle.data for x in given]
+            read = [widen(x.handle.data) if is_narrow else x.handle.data for x in tensors]
             with np.errstate(all="ignore"):
                 data = np.asarray(compute(*read))
-            kept = narrow(data) if is_narrow else data.astype(read[0].dtype)
-            is_block = any(each.type.is_block() for each in given)
-            form = tl.block_type(scalar, list(kept.shape)) if is_block else scalar
-            return tl.core.tensor(interpreter.TensorHandle(kept, scalar), form)
+            result = narrow(data) if is_narrow else data.astype(read[0].dtype)
+            is_block = any(each.type.is_block() for each in tensors)
+            form = tl.block_type(scalar, list(result.shape)) if is_block else scalar
+            return tl.core.tensor(interpreter.TensorHandle(result, scalar), form)
 
         return call
 

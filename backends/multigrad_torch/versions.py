@@ -120,8 +120,8 @@ def find_groups() -> Iterator[Any]:
     from torch.distributed._composable_state import _module_state_mapping
 
     states = {}
-    for held in list(_module_state_mapping.values()):
-        state = held() if isinstance(held, weakref.ref) else held  # itself before torch 2.6
+    for each in list(_module_state_mapping.values()):
+        state = each() if isinstance(each, weakref.ref) else each  # itself before torch 2.6
         states[id(state)] = state
     for state in states.values():
         if hasattr(state, "_fsdp_param_groups"):
@@ -149,7 +149,7 @@ class _Held(threading.local):
 def _watch_hooks() -> Callable[[bool], Any]:
     # torch up to 2.6 cannot tell its innermost hooks for saved tensors, so entering them is
     # watched.
-    autograd, held = torch._C._autograd, _Held()
+    autograd, entered = torch._C._autograd, _Held()
     # Hooks that were entered before this patch are unknown, so a checkpoint may not be running now.
     frame = sys._getframe()
     while frame is not None:
@@ -164,15 +164,15 @@ def _watch_hooks() -> Callable[[bool], Any]:
 
     def push(pack: Any, unpack: Any) -> None:
         push_own(pack, unpack)
-        held.hooks.append((pack, unpack))
+        entered.hooks.append((pack, unpack))
 
     def pop() -> None:
         pop_own()
-        if held.hooks:  # hooks that were entered earlier are not on the list
-            held.hooks.pop()
+        if entered.hooks:  # hooks that were entered earlier are not on the list
+            entered.hooks.pop()
 
     def top(ignores_tracing: bool) -> Any:
-        return held.hooks[-1] if held.hooks else None
+        return entered.hooks[-1] if entered.hooks else None
 
     # torch looks these up in its module at each call, so replacing them there is enough.
     autograd._push_saved_tensors_default_hooks = push

@@ -352,9 +352,9 @@ def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Te
 
 
 def discount(later: Any, earlier: Any) -> Any:
-    (value, own), (total, y) = later, earlier
-    share = mx.where(own == y, 1.0, exp(mx.minimum(own - y, 0.0)))
-    return value + share * total, own
+    (value, power), (total, y) = later, earlier
+    share = mx.where(power == y, 1.0, exp(mx.minimum(power - y, 0.0)))
+    return value + share * total, power
 
 
 def combine_along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: bool) -> Any:
@@ -364,8 +364,8 @@ def combine_along(combine: Any, arrays: tuple[Tensor, ...], axis: int, reverse: 
     # Each step doubles the distance, so that there are log2(length) of them.
     while shift < length:
         later, earlier = [x[..., shift:] for x in last], [x[..., :-shift] for x in last]
-        found = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
-        last = [mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, found, strict=True)]
+        joined = combine(later, earlier) if len(last) > 1 else [combine(later[0], earlier[0])]
+        last = [mx.concatenate([x[..., :shift], y], -1) for x, y in zip(last, joined, strict=True)]
         shift *= 2
     back = [mx.swapaxes(x, axis, -1) for x in last]
     return [flip(x, axis=axis) for x in back] if reverse else back
@@ -471,8 +471,8 @@ def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tens
     values = accumulated(x)
     places, outside = fit(indices, like.shape[axis])
     # Adding 0 at position 0 drops what lies outside.
-    kept = mx.where(outside, 0, values)
-    return put(like.shape, rows(places, axis), kept).astype(x.dtype)
+    inside = mx.where(outside, 0, values)
+    return put(like.shape, rows(places, axis), inside).astype(x.dtype)
 
 
 def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
@@ -501,12 +501,12 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 @lifted
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     places, outside = fit(indices, like.shape[axis])
-    own = mx.broadcast_to(positions(indices, axis), indices.shape)
+    places_of_all = mx.broadcast_to(positions(indices, axis), indices.shape)
     last = mx.full(like.shape, -1, dtype=mx.int64)
     if not indices.size or not last.size:
         return last
     # The highest position wins wherever several indices agree.
-    return last.at[rows(places, axis)].maximum(mx.where(outside, -1, own))
+    return last.at[rows(places, axis)].maximum(mx.where(outside, -1, places_of_all))
 
 
 OPS: dict[Op, Callable[..., Any]] = {

@@ -32,8 +32,8 @@ def cholesky(x: Tensor) -> Tensor:
     # Only the lower triangle is read, as by the other backends.
     factor = mx.linalg.cholesky(mx.tril(x) + mT(mx.tril(x, -1)), **CPU)
     # If there is no factor, MLX returns an unfinished one, with a pivot that is not positive.
-    found = mx.all(mx.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
-    return mx.where(found[..., None, None], factor, math.nan)
+    succeeded = mx.all(mx.diagonal(factor, axis1=-2, axis2=-1) > 0, axis=-1)
+    return mx.where(succeeded[..., None, None], factor, math.nan)
 
 
 def is_of_nothing(x: Tensor) -> bool:
@@ -149,18 +149,18 @@ def lu_permutation(indices: Tensor, like: Tensor) -> Tensor:
     # The exchanges in order: MLX returns pivots, no permutation.
     for i in range(count):
         other = indices[..., i : i + 1].astype(mx.int64)
-        own, there = places[..., i : i + 1], mx.take_along_axis(places, other, -1)
-        places = mx.where(rows == i, there, mx.where(rows == other, own, places))
+        here, there = places[..., i : i + 1], mx.take_along_axis(places, other, -1)
+        places = mx.where(rows == i, there, mx.where(rows == other, here, places))
     return places
 
 
 def thin_svd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if x.size:
-        known = mx.all(mx.isfinite(x), axis=(-2, -1), keepdims=True)
+        finite = mx.all(mx.isfinite(x), axis=(-2, -1), keepdims=True)
         # The kernel fails for infinities and NaN, as solvers do.
-        parts = mx.linalg.svd(mx.where(known, x, 0.0), **CPU)
-        u, vh = (mx.where(known, each, math.nan) for each in (parts[0], parts[2]))
-        s = mx.where(known[..., 0], parts[1], math.nan)
+        parts = mx.linalg.svd(mx.where(finite, x, 0.0), **CPU)
+        u, vh = (mx.where(finite, each, math.nan) for each in (parts[0], parts[2]))
+        s = mx.where(finite[..., 0], parts[1], math.nan)
     else:
         u, s, vh = mx.linalg.svd(x, **CPU)
     number = s.shape[-1]
@@ -283,8 +283,8 @@ def conv_left(
     cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
     out, inner = letters(len(strides))
-    given = split(accumulated(cotangent), 1, groups)
-    parts = mx.einsum(f"ngo{out},goc{inner}->ngc{out}{inner}", given, split(w, 0, groups))
+    upstream = split(accumulated(cotangent), 1, groups)
+    parts = mx.einsum(f"ngo{out},goc{inner}->ngc{out}{inner}", upstream, split(w, 0, groups))
     parts = parts.reshape((cotangent.shape[0], -1, *parts.shape[3:]))
     steps = {"sizes": w.shape[2:], "strides": strides, "dilations": dilations}
     return unwindows(parts, like, **steps).astype(cotangent.dtype)
@@ -295,8 +295,8 @@ def conv_right(
 ) -> Tensor:
     out, inner = letters(len(strides))
     seen = windows(accumulated(x), sizes=like.shape[2:], strides=strides, dilations=dilations)
-    given = split(accumulated(cotangent), 1, groups)
-    sums = mx.einsum(f"ngc{out}{inner},ngo{out}->goc{inner}", split(seen, 1, groups), given)
+    upstream = split(accumulated(cotangent), 1, groups)
+    sums = mx.einsum(f"ngc{out}{inner},ngo{out}->goc{inner}", split(seen, 1, groups), upstream)
     return sums.reshape(like.shape).astype(cotangent.dtype)
 
 

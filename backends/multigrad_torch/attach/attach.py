@@ -147,11 +147,11 @@ def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callabl
     return run
 
 
-def warn_of_trace(kept: str) -> None:
+def warn_of_trace(fixed: str) -> None:
     """Warn that torch.jit.trace fixes what is in force; ONNX export has no gradients to warn of."""
     if not torch.onnx.is_in_onnx_export():
         warnings.warn(
-            f"torch.jit.trace keeps {kept}, whatever is in force where the trace runs. Trace once "
+            f"torch.jit.trace keeps {fixed}, whatever is in force where the trace runs. Trace once "
             f"for each rule, or use torch.compile, which follows `use`",
             torch.jit.TracerWarning,
             stacklevel=2,
@@ -306,7 +306,7 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
     """
     if not x.is_cpu or x.dtype not in CONSTANT_DTYPES:
         return as_number
-    dtype, kept = x.dtype, {}
+    dtype, constants = x.dtype, {}
 
     def as_tensor(value: Any) -> Any:
         if type(value) is float and -BIG < value < BIG and value not in literals:
@@ -317,14 +317,14 @@ def wrapping(x: Tensor, literals: Collection[Any] = ()) -> Callable[[Any], Any]:
         if isinstance(value, Tensor):
             return value
         key = value or repr(value)  # -0.0 equals 0.0
-        constant = kept.get(key)
+        constant = constants.get(key)
         if constant is not None:
             return constant
         constant = torch.tensor(value, dtype=dtype, device=CPU)
         if type(constant) is not Tensor:
             return value
         if value in literals:
-            kept[key] = constant
+            constants[key] = constant
         return constant
 
     return as_tensor
@@ -429,9 +429,9 @@ def _apply_once(
 
     class NativeFunction(Function):
         @staticmethod
-        def forward(ctx: Any, *given: Tensor) -> tuple[Tensor, ...]:
+        def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
             # So that torch notices if one is written to before backward.
-            ctx.save_for_backward(*given[:count])
+            ctx.save_for_backward(*inputs[:count])
             nonlocal outputs
             detached = tuple(output.detach() for output in outputs)
             ctx.mark_non_differentiable(*(detached[i] for i in undifferentiable))
@@ -444,19 +444,19 @@ def _apply_once(
             _ = ctx.saved_tensors
             # Only leaves that the running backward reaches get a gradient.
             pairs = zip(besides, nodes, strict=True)
-            asked = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
-            before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in asked}
+            reached = [x for x, node in pairs if torch._C._will_engine_execute_node(node)]
+            before = {id(x): (x.grad, x.grad is not None and x.grad._version) for x in reached}
 
             # The user's backward may call `backward()` itself, which adds to `.grad` of a leaf.
             def is_added(x: Tensor) -> bool:
                 grad, version = before[id(x)]
                 return x.grad is not grad or (grad is not None and grad._version != version)
 
-            def pull_with(*given: Tensor) -> Any:
-                return pull(*given, ctx=ctx)
+            def pull_with(*gradients: Tensor) -> Any:
+                return pull(*gradients, ctx=ctx)
 
-            gradients, found = pull_delivering(pull_with, cotangents, asked, is_added)
-            of_asked = dict(zip(map(id, asked), found, strict=True))
+            gradients, of_leaves = pull_delivering(pull_with, cotangents, reached, is_added)
+            of_asked = dict(zip(map(id, reached), of_leaves, strict=True))
             laid_out = [lay_out(g, layout) for g, layout in zip(gradients, layouts, strict=True)]
             return (*laid_out, *(of_asked.get(id(x)) for x in besides))
 
@@ -468,28 +468,28 @@ def explain_refusal(error: Exception) -> str:
     """Return why torch.func or forward mode refuses code that runs as written, else ""."""
     if not (transforms_active() or is_pushing()):
         return ""
-    said = str(error)
+    message = str(error)
     # The message of our own `jvp` says everything already.
-    if said.endswith(PUSHES_NOTHING):
+    if message.endswith(PUSHES_NOTHING):
         return ""
     for pattern, refusal in REFUSALS.items():
-        if re.search(pattern, said):
+        if re.search(pattern, message):
             return refusal
-    if isinstance(error, NotImplementedError) and "implemented for" not in said:  # a jvp's own
+    if isinstance(error, NotImplementedError) and "implemented for" not in message:  # a jvp's own
         return NO_JVP
-    is_about_batches = re.search(r"vmap|[Bb]atching rule|functorch|transform|have storage", said)
-    return f"torch.func refuses: {said.splitlines()[0]}" if is_about_batches else ""
+    is_about_batches = re.search(r"vmap|[Bb]atching rule|functorch|transform|have storage", message)
+    return f"torch.func refuses: {message.splitlines()[0]}" if is_about_batches else ""
 
 
 def read_besides(outputs: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the leaves that require grad and that outputs depend on apart from these tensors."""
-    own = {id(x) for x in tensors}
-    found = {id(y): y for y in outputs if y.is_leaf and y.requires_grad and id(y) not in own}
+    arguments = {id(x) for x in tensors}
+    leaves = {id(y): y for y in outputs if y.is_leaf and y.requires_grad and id(y) not in arguments}
     for node in list_nodes(outputs, {x.grad_fn for x in tensors}):
         leaf = getattr(node, "variable", None)
-        if leaf is not None and id(leaf) not in own:
-            found[id(leaf)] = leaf
-    return [*found.values()]
+        if leaf is not None and id(leaf) not in arguments:
+            leaves[id(leaf)] = leaf
+    return [*leaves.values()]
 
 
 def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
@@ -500,9 +500,9 @@ def _apply_again(run: Run, tensors: tuple[Tensor, ...], name: str) -> tuple[Tens
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(*given: Tensor) -> tuple[Tensor, ...]:
+        def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
             nonlocal marked
-            outputs, _, marked = run(*given)
+            outputs, _, marked = run(*inputs)
             return tuple(output.clone() for output in outputs)
 
         @staticmethod

@@ -46,14 +46,14 @@ def pull_guest(
     """Return a gradient for each input, zeros where the guest gives none."""
     guest = _guest_of(guest)
     kinds = guest.infer([kind_of(x) for x in tensors])
-    given = [
+    lent = [
         lend(c) if guest.carries(i, name) else None
         for i, (c, (_, name)) in enumerate(zip(cotangents, kinds, strict=True))
     ]
-    found = guest.gradients([lend(x) for x in tensors], given)
+    gradients = guest.gradients([lend(x) for x in tensors], lent)
     return [
         torch.zeros_like(x) if g is None else _own(borrow(g, guest.owns), x)
-        for g, x in zip(found, tensors, strict=True)
+        for g, x in zip(gradients, tensors, strict=True)
     ]
 
 
@@ -76,7 +76,7 @@ def call_batch(
     ]
     if getattr(guest, "is_batched", False):
         return list(call(*in_front))
-    each = [call(*([x[i] for x in given] for given in in_front)) for i in range(size)]
+    each = [call(*([x[i] for x in group] for group in in_front)) for i in range(size)]
     return [torch.stack(parts) for parts in zip(*each, strict=True)]
 
 
@@ -101,8 +101,8 @@ class TransformedGuest(Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
         tensors = ctx.saved_tensors
-        found = Pulled.apply(ctx.guest, len(tensors), *tensors, *cotangents)
-        return None, *only_wrt(_guest_of(ctx.guest), found)
+        gradients = Pulled.apply(ctx.guest, len(tensors), *tensors, *cotangents)
+        return None, *only_wrt(_guest_of(ctx.guest), gradients)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Any:
@@ -110,8 +110,8 @@ class TransformedGuest(Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, guest: Guest | int, *tensors: Tensor) -> Any:
-        def call(given: Sequence[Tensor]) -> Sequence[Tensor]:
-            return TransformedGuest.apply(guest, *given)
+        def call(examples: Sequence[Tensor]) -> Sequence[Tensor]:
+            return TransformedGuest.apply(guest, *examples)
 
         groups = [(tensors, in_dims[1:])]
         outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
@@ -122,8 +122,8 @@ class Pulled(Function):
     """The gradients of a guest. Their own derivative is refused."""
 
     @staticmethod
-    def forward(guest: Guest | int, count: int, *given: Tensor) -> Tensors:  # type: ignore[override]
-        tensors, cotangents = list(given[:count]), list(given[count:])
+    def forward(guest: Guest | int, count: int, *values: Tensor) -> Tensors:  # type: ignore[override]
+        tensors, cotangents = list(values[:count]), list(values[count:])
         if isinstance(guest, int):
             return tuple(torch.ops.multigrad.pull_guest.default(guest, tensors, cotangents))
         return tuple(pull_guest(guest, tensors, cotangents))
@@ -137,12 +137,12 @@ class Pulled(Function):
         raise _guest_of(ctx.guest).refusal()
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, guest: Guest | int, count: int, *given: Tensor) -> Any:
+    def vmap(info: Any, in_dims: Any, guest: Guest | int, count: int, *values: Tensor) -> Any:
         def call(tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
             return Pulled.apply(guest, count, *tensors, *cotangents)
 
         dims = in_dims[2:]
-        groups = (given[:count], dims[:count]), (given[count:], dims[count:])
+        groups = (values[:count], dims[:count]), (values[count:], dims[count:])
         outputs = call_batch(_guest_of(guest), info.batch_size, groups, call)
         return tuple(outputs), (0,) * len(outputs)
 
@@ -178,8 +178,8 @@ def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
 
 def pull_back(ctx: Any, cotangents: Sequence[Tensor]) -> tuple[None, list[Tensor | None]]:
     number, tensors = ctx.number, list(ctx.saved_tensors)
-    found = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
-    return None, only_wrt(GUESTS[number], found)
+    gradients = torch.ops.multigrad.pull_guest.default(number, tensors, list(cotangents))
+    return None, only_wrt(GUESTS[number], gradients)
 
 
 def note(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -232,9 +232,9 @@ class Bridged(Function):
             outputs = guest.run(lent)
         results: list[Tensor] = []
         # Memory that no result may share, as a write in place would change the guest's tensors.
-        held = [x.exporter for x in lent]
+        memories = [x.exporter for x in lent]
         for output in outputs:
-            results.append(apart(borrow(output, guest.owns), [*held, *results]))
+            results.append(apart(borrow(output, guest.owns), [*memories, *results]))
         results = [place_like(y, tensors) for y in results]
         ctx.carries = [guest.carries(i, y.dtype) for i, y in enumerate(outputs)]
         ctx.mark_non_differentiable(
@@ -247,18 +247,18 @@ class Bridged(Function):
     @dynamo.disable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         inputs = ctx.saved_tensors[: ctx.count]
-        given = [
+        lent_cotangents = [
             lend(c) if carries else None for c, carries in zip(cotangents, ctx.carries, strict=True)
         ]
-        held = [c.exporter for c in given if c is not None]
+        memories = [c.exporter for c in lent_cotangents if c is not None]
         gradients: list[Any] = [None]
-        for x, lent in zip(inputs, ctx.pull(given), strict=True):
+        for x, lent in zip(inputs, ctx.pull(lent_cotangents), strict=True):
             if lent is None:
                 gradients.append(None)
                 continue
             # Autograd may accumulate into a gradient in place, so it needs memory of its own.
-            gradient = apart(borrow(lent, ctx.guest.owns), held)
-            held.append(gradient)
+            gradient = apart(borrow(lent, ctx.guest.owns), memories)
+            memories.append(gradient)
             gradients.append(place_like(gradient, [x]))
         # Under create_graph=True the gradient's own derivative is refused.
         if torch.is_grad_enabled():

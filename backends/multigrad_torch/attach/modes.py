@@ -45,8 +45,8 @@ def jvp(
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """Return the outputs and the pullback, as `vjp` does, of the function under a checkpoint."""
 
-    def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        return checkpoint(lambda *given: run(given), *own, use_reentrant=False)
+    def recomputed(tensors: Sequence[Tensor]) -> list[Any]:
+        return checkpoint(lambda *given: run(given), *tensors, use_reentrant=False)
 
     return vjp(recomputed, inputs)
 
@@ -54,8 +54,8 @@ def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """Return the outputs and the pullback, as `vjp` does, of the function under vmap."""
 
-    def of_each(own: Sequence[Tensor]) -> list[Any]:
-        return run_on_tensors_alone(torch.func.vmap, run, own, torch.is_tensor)
+    def of_each(tensors: Sequence[Tensor]) -> list[Any]:
+        return run_on_tensors_alone(torch.func.vmap, run, tensors, torch.is_tensor)
 
     return vjp(of_each, inputs)
 
@@ -68,22 +68,22 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def reentrant(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     """Return outputs and pullback under a reentrant checkpoint: only leaves get gradients."""
-    own = [_leaf(x) for x in inputs]
+    xs = [_leaf(x) for x in inputs]
     with torch.enable_grad():
-        outputs = list(checkpoint(lambda *given: tuple(run(given)), *own, use_reentrant=True))
+        outputs = list(checkpoint(lambda *given: tuple(run(given)), *xs, use_reentrant=True))
     active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        for x in own:
+        for x in xs:
             # `backward` adds to what the previous call has left.
             x.grad = None
         if active:
-            given = [
+            heads = [
                 torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
                 for i in active
             ]
-            torch.autograd.backward([outputs[i] for i in active], given, retain_graph=True)
-        return [torch.zeros_like(x) if x.grad is None and x.requires_grad else x.grad for x in own]
+            torch.autograd.backward([outputs[i] for i in active], heads, retain_graph=True)
+        return [torch.zeros_like(x) if x.grad is None and x.requires_grad else x.grad for x in xs]
 
     return [y.detach() if isinstance(y, Tensor) else y for y in outputs], pullback
 
@@ -93,16 +93,16 @@ def autocast(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Pull]:
     device = torch.get_default_device().type
     nodes: list[Any] = []
 
-    def cast(own: Sequence[Tensor]) -> list[Any]:
+    def cast(tensors: Sequence[Tensor]) -> list[Any]:
         with torch.autocast(device, torch.bfloat16):
-            outputs = run(own)
+            outputs = run(tensors)
         # Read while `outputs` still lead to them: `vjp` detaches what it returns.
         nodes[:] = custom_nodes(outputs)
         for node in nodes:
-            asked = _device_asked(node._forward_cls.forward)
-            if asked not in ("", device):
+            wanted = _device_asked(node._forward_cls.forward)
+            if wanted not in ("", device):
                 raise NotImplementedError(
-                    f"its custom_fwd is for the autocast of {asked}, and it runs on {device}"
+                    f"its custom_fwd is for the autocast of {wanted}, and it runs on {device}"
                 )
         return outputs
 
@@ -145,25 +145,25 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     tensor instead of it changes a gradient, as with kernels that torch cannot see.
     """
     watch = Watch()
-    own = [_leaf(x) for x in inputs]
-    wrt = [x for x in own if x.requires_grad]
+    leaves = [_leaf(x) for x in inputs]
+    wrt = [x for x in leaves if x.requires_grad]
     with torch.enable_grad(), watch.hooks():
-        outputs = run(own)
+        outputs = run(leaves)
     active = [y for y in outputs if isinstance(y, Tensor) and y.requires_grad]
     nodes = custom_nodes(active)
-    held = [each for node in nodes for each in (*_saved(node, watch), *_attributes(node))]
-    if not held:
+    tensors = [each for node in nodes for each in (*_saved(node, watch), *_attributes(node))]
+    if not tensors:
         return []
-    given = cotangents(active)
+    heads = cotangents(active)
     # A backward that calls a custom class keeps tensors only if a gradient is asked for.
-    tracked = [_leaf(g) for g in given]
+    tracked = [_leaf(g) for g in heads]
 
     def pull(is_further: bool = False) -> list[Tensor | None]:
         return list(
             torch.autograd.grad(
                 active,
                 wrt,
-                tracked if is_further else given,
+                tracked if is_further else heads,
                 retain_graph=True,
                 create_graph=is_further,
                 allow_unused=True,
@@ -172,12 +172,12 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
 
     gradients = pull()
     _watch_reads(pull, nodes, watch)
-    found = []
-    for each in held:
+    rows = []
+    for each in tensors:
         is_read = each.is_surely_read or any(_place(x) in watch.read for x in each.stand_ins())
         is_read = is_read or _changes(each, pull, gradients)
-        found.append(Kept(each.where, _size(each.tensor), is_read, _apart(each, watch)))
-    return found
+        rows.append(Kept(each.where, _size(each.tensor), is_read, _apart(each, watch)))
+    return rows
 
 
 class Watch:
@@ -301,8 +301,8 @@ class Reads(TorchDispatchMode):
         name = op.__name__.partition(".")[0]
         is_like = name.endswith("_like") or name.startswith("new_") or name == "detach"
         if not op.is_view and not is_like:
-            given = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-            self.watch.read.update(map(_place, given))
+            operands = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+            self.watch.read.update(map(_place, operands))
         return op(*args, **kwargs)
 
 
@@ -338,14 +338,14 @@ def _changes(
         return True
     each.replace(other)
     try:
-        found = pull()
+        others = pull()
     except Exception:  # noqa: BLE001, as others may be out of a domain
         return True
     finally:
         each.replace(None)
     return not all(
         a is b or (a is not None and b is not None and _same(a, b))
-        for a, b in zip(found, gradients, strict=True)
+        for a, b in zip(others, gradients, strict=True)
     )
 
 
@@ -385,30 +385,30 @@ def keep(x: torch.Tensor, whole: bool) -> Callable[[], str] | None:
     gradient = None if grad is None else keep(grad, whole)
 
     def put_back() -> str:
-        found = "" if gradient is None else gradient()
+        change = "" if gradient is None else gradient()
         with _plainly(x):
             if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
-                found = "gives other memory to a tensor"
+                change = "gives other memory to a tensor"
                 x.data = memory
             # NaN is unequal to itself, so unchanged NaN would look like a write.
             both_nan = None if values is None else memory.isnan() & values.isnan()
             if values is not None and not ((memory == values) | both_nan).all():
-                found = "writes into a tensor"
+                change = "writes into a tensor"
                 memory.copy_(values)
         if values is None and version not in (None, x._version):
-            found = "writes into a tensor of too many elements to be put back,"
+            change = "writes into a tensor of too many elements to be put back,"
         is_as_before = vars(x).keys() == attributes.keys()
         if not (is_as_before and all(vars(x)[name] is attributes[name] for name in attributes)):
-            found = "sets an attribute of a tensor"
+            change = "sets an attribute of a tensor"
             vars(x).clear()
             vars(x).update(attributes)
         if x.requires_grad != asks and x.is_leaf:
-            found = "changes requires_grad of a tensor"
+            change = "changes requires_grad of a tensor"
             x.requires_grad_(asks)
         if x.is_leaf and x.grad is not grad:
-            found = "sets the grad of a tensor"
+            change = "sets the grad of a tensor"
             x.grad = grad
-        return found and f"{found} from outside of it"
+        return change and f"{change} from outside it"
 
     return put_back
 

@@ -28,9 +28,9 @@ def render(emitted: Emitted) -> str:
     if emitted.derivative.tangent is not None:
         return _render_forward_mode(emitted)
     name, inputs = emitted.names.identifier, ", ".join(emitted.names.inputs)
-    given, code = f"{inputs}{emitted.arguments}", emitted.code
+    arguments, code = f"{inputs}{emitted.arguments}", emitted.code
     names = _prepared(emitted)
-    eager = given
+    eager = arguments
     if names:
         eager = f"{inputs}, {name}_prepare(as_number{emitted.arguments})"
     if len(emitted.names.inputs) == 1:
@@ -44,7 +44,7 @@ def render(emitted: Emitted) -> str:
         *emitted.refuse_gradients,
         *first,
         f"if {AROUND} or {other_kind}:",
-        f"    return entry(cls)({given})",
+        f"    return entry(cls)({arguments})",
         *later,
         f"return {name}_eager.apply({eager})",
     ]
@@ -106,8 +106,8 @@ def render_operator(emitted: Emitted, name: str) -> str:
 
     Its backward consists of ATen ops, so it can be differentiated again.
     """
-    own, code = emitted.names.identifier, emitted.code
-    given = f"{', '.join(emitted.names.inputs)}{emitted.arguments}"
+    name_in_source, code = emitted.names.identifier, emitted.code
+    arguments = f"{', '.join(emitted.names.inputs)}{emitted.arguments}"
     types = [f"Tensor {each}" for each in emitted.names.inputs]
     types += [f"float {each}" for each in emitted.names.params]
     result = (
@@ -124,22 +124,22 @@ def render_operator(emitted: Emitted, name: str) -> str:
     results = enumerate(code.forward.results)
     owned = tuple(f"({word}).clone()" if i in lent else word for i, word in results)
     return f"""\
-def {own}_forward({given}):
+def {name_in_source}_forward({arguments}):
 {code.forward.indented(4)}    return {_result(emitted, owned)}
 
 
-def {own}_keep(ctx, inputs, output):
+def {name_in_source}_keep(ctx, inputs, output):
 {_indented(_set_up(emitted), 4)}
 
-def {own}_backward(ctx, {", ".join(emitted.names.cotangents)}):
+def {name_in_source}_backward(ctx, {", ".join(emitted.names.cotangents)}):
 {_indented(backward, 4)}
 
-{own} = register_operator(
+{name_in_source} = register_operator(
     {name!r},
     {f"({', '.join(types)}) -> {result}"!r},
-    {own}_forward,
-    {own}_keep,
-    {own}_backward,
+    {name_in_source}_forward,
+    {name_in_source}_keep,
+    {name_in_source}_backward,
 )
 """
 
@@ -229,7 +229,7 @@ def _render_forward_mode(emitted: Emitted) -> str:
     # torch (2.13) refuses a tangent in memory of its own for an output that is a view.
     copied = {*emitted.aliasing.views, *emitted.aliasing.shared}
     results = enumerate(code.forward.results)
-    own = [f"{word}.clone()" if i in copied else word for i, word in results]
+    copies = [f"{word}.clone()" if i in copied else word for i, word in results]
     # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
     return f"""\
 class {emitted.names.identifier}(Function):
@@ -237,7 +237,7 @@ class {emitted.names.identifier}(Function):
 
     @staticmethod
     def forward({inputs}{emitted.signature}):
-{code.forward.indented(8)}        return {_result(emitted, tuple(own))}
+{code.forward.indented(8)}        return {_result(emitted, tuple(copies))}
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -313,22 +313,22 @@ def _run_forward(emitted: Emitted) -> list[str]:
     keep = _keep(emitted, code, emitted.residuals.likes)
     # Without a gradient, computing residuals would be wasted.
     if emitted.residuals.computed:
-        asked = "True in ctx.needs_input_grad"
+        condition = "True in ctx.needs_input_grad"
         if len(emitted.names.wrt) == 1:
-            asked = f"ctx.needs_input_grad[{emitted.names.inputs.index(emitted.names.wrt[0])}]"
-        keep = [f"if {asked}:", *(f"    {line}" for line in keep)]
+            condition = f"ctx.needs_input_grad[{emitted.names.inputs.index(emitted.names.wrt[0])}]"
+        keep = [f"if {condition}:", *(f"    {line}" for line in keep)]
     for i, (name, result) in enumerate(
         zip(emitted.names.outputs, code.forward.results, strict=True)
     ):
         # torch replaces an input that is returned unchanged by a tensor of its own, but only later.
         passed = i in emitted.aliasing.passed
-        own = ".clone()" if i in emitted.aliasing.shared else ""
-        if passed and name in emitted.residuals.names and not own:
-            own = ".detach()"
-        elif passed and i in emitted.aliasing.viewed and not own:
+        suffix = ".clone()" if i in emitted.aliasing.shared else ""
+        if passed and name in emitted.residuals.names and not suffix:
+            suffix = ".detach()"
+        elif passed and i in emitted.aliasing.viewed and not suffix:
             # Without a gradient torch distinguishes a view of an input from the input.
-            own = f".view_as({result})"
-        run.append(f"{name} = {result}{own}")
+            suffix = f".view_as({result})"
+        run.append(f"{name} = {result}{suffix}")
     reads_outputs = not {*emitted.residuals.names, *code.keep.reads}.isdisjoint(
         emitted.names.outputs
     )
@@ -339,9 +339,9 @@ def _run_forward(emitted: Emitted) -> list[str]:
 def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
     # One loop gives outputs and residuals. It runs only where a gradient is asked for.
     plain, results = emitted.fast.forward, iter(whole.results[len(emitted.names.outputs) :])
-    kept = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
-    known = (*emitted.names.inputs, *emitted.names.outputs)
-    values = {name: name if name in known else next(results) for name in kept}
+    residuals = dict.fromkeys((*emitted.residuals.names, *emitted.residuals.histories))
+    named_before = (*emitted.names.inputs, *emitted.names.outputs)
+    values = {name: name if name in named_before else next(results) for name in residuals}
     likes = [f"ctx.like_{name} = Like({values.pop(name)})" for name in emitted.residuals.likes]
     shared = emitted.aliasing.shared
     lent = (*shared, *emitted.aliasing.passed)
@@ -349,30 +349,30 @@ def _run_whole(emitted: Emitted, whole: Body) -> list[str]:
         f"{name} = {result}{'.clone()' if i in lent else ''}"
         for i, (name, result) in enumerate(zip(emitted.names.outputs, whole.results, strict=False))
     ]
-    own = [
+    plain_outputs = [
         f"{name} = {result}{'.clone()' if i in shared else ''}"
         for i, (name, result) in enumerate(zip(emitted.names.outputs, plain.results, strict=True))
     ]
     saved = [f"ctx.save_for_backward({', '.join(values.values())})"] if values else []
-    asked = [*whole.lines, *named, *likes, *saved]
+    with_gradient = [*whole.lines, *named, *likes, *saved]
     return [
         "if True in ctx.needs_input_grad:",
-        *(f"    {line}" for line in asked),
+        *(f"    {line}" for line in with_gradient),
         "else:",
-        *(f"    {line}" for line in (*plain.lines, *own)),
+        *(f"    {line}" for line in (*plain.lines, *plain_outputs)),
     ]
 
 
 def _keep(emitted: Emitted, code: Code, likes: tuple[str, ...] = ()) -> list[str]:
     # Of `likes` only shape, dtype and device are kept, no tensor.
     computed = iter(code.keep.results)
-    kept = [
+    residuals = [
         next(computed) if r in emitted.residuals.computed else r
         for r in emitted.residuals.names
         if r not in likes
     ]
     lines = [*code.keep.lines, *(f"ctx.like_{name} = Like({name})" for name in likes)]
-    return [*lines, f"ctx.save_for_backward({', '.join(kept)})"] if kept else lines
+    return [*lines, f"ctx.save_for_backward({', '.join(residuals)})"] if residuals else lines
 
 
 def _store(params: tuple[str, ...]) -> list[str]:

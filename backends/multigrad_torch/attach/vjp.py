@@ -32,27 +32,27 @@ def vjp(
     recorded = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     nested = recorded or any(unpack_dual(x).tangent is not None for x in inputs)
     with torch.enable_grad():
-        own = [_track(x, nested) for x in inputs]
-        outputs = run(own)
+        xs = [_track(x, nested) for x in inputs]
+        outputs = run(xs)
     active = [i for i, y in enumerate(outputs) if isinstance(y, Tensor) and y.requires_grad]
-    wrt = [i for i, x in enumerate(own) if x.requires_grad]
+    wrt = [i for i, x in enumerate(xs) if x.requires_grad]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        found: dict[int, Tensor | None] = {}
+        by_input: dict[int, Tensor | None] = {}
         if active and wrt:
-            given = [
+            heads = [
                 torch.zeros_like(outputs[i]) if cotangents[i] is None else cotangents[i]
                 for i in active
             ]
             keeps = again or nested
             differentiated = [outputs[i] for i in active]
-            gradients = differentiate(differentiated, [own[i] for i in wrt], given, keeps, recorded)
+            gradients = differentiate(differentiated, [xs[i] for i in wrt], heads, keeps, recorded)
             # torch does not run nodes that lead to no input, so its own error would never come: the
             # gradient would silently be zeros.
             if any(gradient is None for gradient in gradients):
                 _refuse_once_differentiable([outputs[i] for i in active])
-            found = dict(zip(wrt, gradients, strict=True))
-        return [_or_zeros(found.get(i), x) for i, x in enumerate(inputs)]
+            by_input = dict(zip(wrt, gradients, strict=True))
+        return [_or_zeros(by_input.get(i), x) for i, x in enumerate(inputs)]
 
     if nested:
         return outputs, pullback
@@ -166,8 +166,8 @@ def _track(x: Tensor, nested: bool) -> Tensor:
     # Detached only outside other differentiations: nested, gradients must reach the outer inputs.
     if not nested:
         return x.detach().requires_grad_(True)
-    own = x.view_as(x)  # with the tangent that it may have
-    return own if own.requires_grad else own.requires_grad_(True)
+    view = x.view_as(x)  # with the tangent that it may have
+    return view if view.requires_grad else view.requires_grad_(True)
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:

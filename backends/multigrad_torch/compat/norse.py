@@ -50,17 +50,17 @@ def methods(spikes: Mapping[str, Spike]) -> Iterator[None]:
             raise RuleTypeError(
                 f"a method of norse is a name and a function, got {name!r}: {spike!r}"
             )
-    own = import_module(HOME).threshold
+    original = import_module(HOME).threshold
 
     def threshold(x: Tensor, method: str, alpha: Any) -> Tensor:
         spike = spikes.get(method)
-        return own(x, method, alpha) if spike is None else spike(x)
+        return original(x, method, alpha) if spike is None else spike(x)
 
     try:
-        _rebind(own, threshold)
+        _rebind(original, threshold)
         yield
     finally:
-        _rebind(threshold, own)
+        _rebind(threshold, original)
 
 
 def _rebind(old: Any, new: Any) -> None:

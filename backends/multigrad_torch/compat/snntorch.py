@@ -28,8 +28,8 @@ def step(rule: str) -> Callable[..., Activation]:
         [inspect.Parameter(name, kind, default=default) for name, default in params.items()]
     )
 
-    def make(*args: Any, **given: Any) -> Activation:
-        bound = signature.bind(*args, **given)
+    def make(*args: Any, **named: Any) -> Activation:
+        bound = signature.bind(*args, **named)
         bound.apply_defaults()
         return activation("Heaviside", rule, bound.arguments)
 
@@ -84,8 +84,8 @@ class AppliedFunction:
 
     def apply(self, input_: Tensor, *params: Any) -> Tensor:
         """Return the spikes."""
-        given = dict(zip(get(self.rule).params, params, strict=True))
-        return get(self.rule).with_params(**given).under("Heaviside")(input_)
+        named = dict(zip(get(self.rule).params, params, strict=True))
+        return get(self.rule).with_params(**named).under("Heaviside")(input_)
 
 
 StraightThroughEstimator = AppliedFunction("snntorch.straight_through_estimator")

@@ -49,8 +49,8 @@ class SurrogateFunctionBase(nn.Module):
 
     def extra_repr(self) -> str:
         """Return the text between the parentheses of the repr."""
-        own = [f"{name}={value}" for name, value in self._sg_params.items()]
-        return ", ".join([*own, f"spiking={self.spiking}"])
+        params = [f"{name}={value}" for name, value in self._sg_params.items()]
+        return ", ".join([*params, f"spiking={self.spiking}"])
 
     @staticmethod
     def spiking_function(x: Tensor, **params: Any) -> Tensor:
@@ -91,8 +91,8 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def spiking_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
         """Return the spikes."""
-        given = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
-        return get(cls.rule_name).with_params(**given).under(STEP)(x)
+        named = {**dict(zip(cls._sg_param_names, args, strict=False)), **params}
+        return get(cls.rule_name).with_params(**named).under(STEP)(x)
 
     @classmethod
     def primitive_function(cls, x: Tensor, *args: Any, **params: Any) -> Tensor:
@@ -104,8 +104,8 @@ class Surrogate(Activation, SurrogateFunctionBase):
     @classmethod
     def backward(cls, grad_output: Tensor, x: Tensor, *args: Any) -> Tensor:
         """Return the gradient for x."""
-        given = dict(zip(cls._sg_param_names, args, strict=False))
-        return get(cls.rule_name)(None, grad_output, x, **given)
+        named = dict(zip(cls._sg_param_names, args, strict=False))
+        return get(cls.rule_name)(None, grad_output, x, **named)
 
 
 def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surrogate]:
@@ -115,16 +115,16 @@ def surrogate(name: str, rule: str, *, always_spikes: bool = False) -> type[Surr
     params = [inspect.Parameter(each, kind, default=value) for each, value in defaults.items()]
     signature = inspect.Signature([inspect.Parameter("self", kind), *params])
 
-    def __init__(self: Surrogate, *args: Any, **given: Any) -> None:
-        bound = signature.bind(self, *args, **given)
+    def __init__(self: Surrogate, *args: Any, **named: Any) -> None:
+        bound = signature.bind(self, *args, **named)
         bound.apply_defaults()
         _, *values = bound.args
         Surrogate.__init__(self, **dict(zip(defaults, values, strict=True)))
 
     # So that help and IDEs show the params with their defaults.
     __init__.__signature__ = signature  # type: ignore[attr-defined]
-    own = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
-    return type(name, (Surrogate,), own)
+    members = {"rule_name": rule, "__init__": __init__, "__module__": __name__}
+    return type(name, (Surrogate,), members)
 
 
 PiecewiseQuadratic = surrogate("PiecewiseQuadratic", "spikingjelly.piecewise_quadratic")

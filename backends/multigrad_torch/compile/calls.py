@@ -76,19 +76,19 @@ def number_application(counter: Any) -> int:
     context = torch._guards.CompileContext.try_get()
     if context is None:
         return next(serial)
-    for known in _compilations:
-        if known.context is context and known.counter is counter:
+    for compilation in _compilations:
+        if compilation.context is context and compilation.counter is counter:
             break
     else:
-        known = Compilation(context, counter)
-        known.serials += [n for c in _compilations if c.counter is counter for n in c.spare()]
-        _compilations.append(known)
-    if known.attempt != context.attempt:
-        known.attempt, known.position = context.attempt, 0
-    if known.position == len(known.serials):
-        known.serials.append(next(serial))
-    known.position += 1
-    return known.serials[known.position - 1]
+        compilation = Compilation(context, counter)
+        compilation.serials += [n for c in _compilations if c.counter is counter for n in c.spare()]
+        _compilations.append(compilation)
+    if compilation.attempt != context.attempt:
+        compilation.attempt, compilation.position = context.attempt, 0
+    if compilation.position == len(compilation.serials):
+        compilation.serials.append(next(serial))
+    compilation.position += 1
+    return compilation.serials[compilation.position - 1]
 
 
 Tensor: TypeAlias = Any
@@ -136,7 +136,7 @@ def call_of_activation(
         Question: if `prepare` has to be told more.
     """
     backend, forward = load_backend("torch"), activation.forward
-    x, given = restore(described)
+    x, count = restore(described)
     if in_force is None:
         if forward.differentiable:
             return as_call(plain(forward, backend, x))
@@ -146,7 +146,7 @@ def call_of_activation(
             return emit_operator(function, variant, [], TAKEN)
         return emit_call(variant, [], {}, TAKEN)
     if asks_for_operators():
-        return operator_of_activation(activation, in_force, x, given, described)
+        return operator_of_activation(activation, in_force, x, count, described)
     if torch.compiler.is_exporting():
         # An exported program has only ATen ops. No gradient is better than silently the forward's
         # own.
@@ -156,13 +156,14 @@ def call_of_activation(
     jitted = token.startswith((JIT, HIDDEN))
     hides = token.startswith(HIDDEN) and activation.rule is None
     tensors, first, kind = tensors_in(in_force), 3 if jitted else 0, "call"
-    if tensors and not given and not hides:
+    if tensors and not count and not hides:
         kind = FRAMED if activation.rule is None else OWN
     # Inputs of the graph have no values, so the rule's Python code gets meta tensors.
-    known, variant = (torch.empty((), device="meta"),) * given or tuple(map(as_input, values)), None
+    meta = (torch.empty((), device="meta"),) * count or tuple(map(as_input, values))
+    variant = None
     try:
         if function.native is not True:
-            variant = find_variant(function, (x, *known), described)
+            variant = find_variant(function, (x, *meta), described)
     except NotCaptured as error:
         function.recipe.give_up(error.error)
     if hides and has_static_numbers(in_force):
@@ -173,11 +174,11 @@ def call_of_activation(
         )
     if variant is None:  # the rule runs as written
         # The first hidden inputs are those of xg.jit: numbers, key, start.
-        rest = slice(first, first + (given or len(tensors)))
+        rest = slice(first, first + (count or len(tensors)))
         return as_it_is(function, in_force, rest, kind)
-    if given:
+    if count:
         activation.check_values(in_force)
-        words = [f"hidden[{first + i}]" for i in range(given)]
+        words = [f"hidden[{first + i}]" for i in range(count)]
     elif hides:
         words = [f"hidden[0][{i}]" for i in range(len(values))]
     else:
@@ -195,12 +196,12 @@ def call_of_activation(
 
 
 def operator_of_activation(
-    activation: Activation, in_force: RuleInForce, x: Tensor, given: int, described: Any
+    activation: Activation, in_force: RuleInForce, x: Tensor, count: int, described: Any
 ) -> CompiledCall:
     """Return an activation's operator under the rule in force, with its numbers as literals."""
     function = put_under(in_force.specialization, activation.forward)
     values = tuple(map(settle, in_force.values))
-    if given or any(map(is_tensor, values)):
+    if count or any(map(is_tensor, values)):
         raise UnsupportedOp(
             f"{function.recipe.title} takes a tensor for a param, of which an exported operator "
             "has numbers: give it a number"
@@ -228,13 +229,13 @@ def has_static_numbers(in_force: RuleInForce) -> bool:
     return any(fact.startswith("param:") for fact in specialization.facts)
 
 
-def as_it_is(function: Function, in_force: RuleInForce, given: slice, kind: str) -> CompiledCall:
+def as_it_is(function: Function, in_force: RuleInForce, places: slice, kind: str) -> CompiledCall:
     """Return calls of a rule that runs as written, with its params' tensors at each call."""
     backend, fixed = load_backend("torch"), in_force.values
-    every = given.stop - given.start == len(fixed)
+    every = places.stop - places.start == len(fixed)
 
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
-        tensors = iter(hidden[given])
+        tensors = iter(hidden[places])
         values = [next(tensors) if every or may_change(value) else value for value in fixed]
         return function.entries.on(backend, (tin, *values)).run((tin, *values), in_force.draws)
 
@@ -280,12 +281,12 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     if function.native is True and guest_for is None:
         raise MultigradError(f"function {function.name!r} runs as written")
     args, kwargs = restore(described)
-    given, nesting = flatten(args, kwargs)
+    flat, nesting = flatten(args, kwargs)
     if any(isinstance(value, Moving) for value in function.defaults):
         message = f"{function.recipe.subject} has numbers that move for defaults, no constants"
         raise NotCaptured(TraceError(message))
-    leaves, tree = function.completion.complete(given, nesting)
-    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, given)):
+    leaves, tree = function.completion.complete(flat, nesting)
+    if sum(map(is_tensor, leaves)) > sum(map(is_tensor, flat)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
     if guest_for is not None and asks_for_operators():
@@ -481,15 +482,15 @@ def emit_call(
     attached = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
     native, emitted = attached.native, attached.emitted
     assert emitted is not None
-    kept = {*emitted.residuals.names, *emitted.residuals.histories}.difference(
+    residuals = {*emitted.residuals.names, *emitted.residuals.histories}.difference(
         emitted.residuals.likes
     )
 
     def own(name: str, word: str) -> str:
-        return f"{word}.clone()" if name in kept and not variant.updates else word
+        return f"{word}.clone()" if name in residuals and not variant.updates else word
 
     tensors = [own(*pair) for pair in zip(variant.graphs.inputs, taken, strict=False)]
-    given = ", ".join([*tensors, *words])
+    arguments = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.names.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.names.outputs, results)))
     if is_uncast:
@@ -497,7 +498,7 @@ def emit_call(
         for each in {native, native.eager}:
             each.backward = staticmethod(uncast(each.backward))
     source = f"""def call({", ".join(taken)}):
-    {left} = {"apply" if is_uncast else "Native.apply"}({given})
+    {left} = {"apply" if is_uncast else "Native.apply"}({arguments})
     return {right}
 """
     namespaces = [
@@ -536,7 +537,7 @@ def emit_operator(
     """Return calls of torch's operator for a variant; `words` is the source of its numbers."""
     operator = as_operator(function, variant)
     registered = register(operator)
-    given = ", ".join([*taken[: len(variant.layout.tensors)], *words])
-    source = f"def call({', '.join(taken)}):\n    return operator({given})\n"
+    arguments = ", ".join([*taken[: len(variant.layout.tensors)], *words])
+    source = f"def call({', '.join(taken)}):\n    return operator({arguments})\n"
     plain, in_graph = _named_calls(source, operator.name, [{"operator": registered}] * 2)
     return CompiledCall(plain, in_graph, OPERATOR)

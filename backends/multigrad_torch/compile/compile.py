@@ -315,8 +315,8 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     if token.startswith(HIDDEN):
         raise Question(NUMBERS)
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
-    told = (described, repr(described), modes)  # 1, 1.0, True are equal
-    key = (function.identifier, told, token, epoch, asks_for_operators())
+    arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
+    key = (function.identifier, arguments, token, epoch, asks_for_operators())
     if function.is_keyed:
         key = (*key, number_application(function._counter))
     if key in NAMES:
@@ -346,8 +346,8 @@ def keep(key: Any, call: CompiledCall) -> str:
 @dynamo.assume_constant_result
 def class_for_objects(identifier: str) -> str:
     function = by_identifier[identifier]
-    given = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
-    return keep_class(function) or given
+    refusal = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
+    return keep_class(function) or refusal
 
 
 def keep_class(function: Function, has_keywords: bool = False) -> str:
@@ -359,22 +359,22 @@ def keep_class(function: Function, has_keywords: bool = False) -> str:
     """
     if torch._C._are_functorch_transforms_active():
         return ""
-    own = function.recipe.origin
+    cls = function.recipe.origin
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
-    is_class = isinstance(own, type) and issubclass(own, torch.autograd.Function)
+    is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
     if not (is_class and is_plain) or function.recipe.copies or torch.compiler.is_exporting():
         return ""
     name = f"{AS_IT_IS}{function.identifier}"
-    setattr(CALLS, name, own)
+    setattr(CALLS, name, cls)
     return name
 
 
 def warn_of_graphs(in_force: RuleInForce) -> None:
     """Warn at the last graph that Dynamo keeps of one code, if numbers or keys may be why."""
     context = torch._guards.CompileContext.try_get()
-    made = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
+    count = getattr(getattr(context, "compile_id", None), "frame_compile_id", None)
     limit = getattr(torch._dynamo.config, "recompile_limit", 0)
-    if made == limit - 1 and (in_force.values or in_force.counter is not None):
+    if count == limit - 1 and (in_force.values or in_force.counter is not None):
         warnings.warn(
             f"torch.compile has made {limit} graphs of one function, perhaps for as many numbers "
             f"or keys of rule {in_force.specialization.rule.name!r}, and at the next one it runs "

@@ -212,9 +212,9 @@ def searchsorted(
     for _ in range(count.bit_length()):
         half = xp.bitwise_right_shift(start + end, 1)
         at = xp.minimum(half, count - 1)
-        found = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
-        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(found, x)))
-        is_within = xp.logical_and(start < end, is_after(found, x))
+        neighbors = xp.take(line, at, 0) if line.ndim == 1 else xp.take_along(line, at, axis=-1)
+        is_behind = xp.logical_and(start < end, xp.logical_not(is_after(neighbors, x)))
+        is_within = xp.logical_and(start < end, is_after(neighbors, x))
         start, end = xp.where(is_behind, half + 1, start), xp.where(is_within, half, end)
     return cast(start, INT32) if out_int32 else start
 

@@ -78,11 +78,11 @@ def check_sources(sources: Sequence[Any]) -> Trace:
 
 def heads_of(outputs: Sequence[Any], cotangents: Any) -> list[Any]:
     """Return the cotangents of outputs; only a tensor of one element has one by default."""
-    given = [None] * len(outputs) if cotangents is None else many(cotangents)
-    for output, cotangent in zip(outputs, given, strict=True):
+    heads = [None] * len(outputs) if cotangents is None else many(cotangents)
+    for output, cotangent in zip(outputs, heads, strict=True):
         if cotangent is None and any(n != 1 for n in lengths_of(output)):
             raise TypeError("of a tensor with more than one element, without its cotangent")
-    return given
+    return heads
 
 
 def grad(
@@ -101,16 +101,16 @@ def grad(
         raise TypeError("with is_grads_batched")
     results, sources = many(outputs), many(inputs)
     trace = check_sources(sources)
-    found = take_gradients(results, heads_of(results, grad_outputs), sources)
-    if not (allow_unused or materialize_grads) and any(each is None for each in found):
+    slopes = take_gradients(results, heads_of(results, grad_outputs), sources)
+    if not (allow_unused or materialize_grads) and any(each is None for each in slopes):
         raise TypeError("of a tensor that the outputs do not depend on, without allow_unused")
     if materialize_grads:
-        found = or_zeros(found, sources)
-    return tuple(None if each is None else finished(trace, each, create_graph) for each in found)
+        slopes = or_zeros(slopes, sources)
+    return tuple(None if each is None else finished(trace, each, create_graph) for each in slopes)
 
 
-def or_zeros(found: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
-    pairs = zip(found, sources, strict=True)
+def or_zeros(gradients: Sequence[Any], sources: Sequence[Any]) -> list[Any]:
+    pairs = zip(gradients, sources, strict=True)
     return [xp.zeros_like(source) if each is None else each for each, source in pairs]
 
 
@@ -148,8 +148,8 @@ def backward_all(
     if trace.kind == "rule":
         advice = trace.words.advise("Return the gradient")
         raise trace.error(f"calls .backward(): a rule is the backward pass{advice}")
-    held = [leaf for made in trace.backward.leaves if (leaf := made()) is not None]
-    leaves = held if inputs is None else many(inputs)
+    alive = [leaf for reference in trace.backward.leaves if (leaf := reference()) is not None]
+    leaves = alive if inputs is None else many(inputs)
     others = [leaf for leaf in leaves if "grad" not in (getattr(leaf, "notes", None) or {})]
     nodes = [leaf.node for leaf in leaves if isinstance(leaf, Value)]
     if others or (inputs is None and any(carries_gradient(y.node, nodes) for y in outputs)):
@@ -157,15 +157,15 @@ def backward_all(
     check_sources([outputs[0], *leaves])
     if not leaves:
         raise TypeError("of what depends on no tensor that requires a gradient")
-    found = take_gradients(outputs, heads_of(outputs, grad_tensors), leaves)
-    for leaf, each in zip(leaves, found, strict=True):
+    gradients = take_gradients(outputs, heads_of(outputs, grad_tensors), leaves)
+    for leaf, each in zip(leaves, gradients, strict=True):
         if each is not None:
             notes, new = dict(leaf.notes or {}), finished(trace, each, create_graph)
-            known = notes["grad"]
-            if known is not None and not create_graph:
-                known.update(known + new)  # in place, as autograd does
+            before = notes["grad"]
+            if before is not None and not create_graph:
+                before.update(before + new)  # in place, as autograd does
                 continue
-            leaf.notes = {**notes, "grad": new if known is None else known + new}
+            leaf.notes = {**notes, "grad": new if before is None else before + new}
 
 
 # --- torch.func -----------------------------------------------------------------------------------
@@ -177,14 +177,14 @@ def on_symbols(make: Function) -> Function:
 
     @wraps(make)
     def transform(func: Function, *args: Any, **kwargs: Any) -> Any:
-        own = original(func, *args, **kwargs)
+        of_torch = original(func, *args, **kwargs)
         ours = make(func, *args, **kwargs)
 
         @wraps(func)
-        def transformed(*given: Any, **named: Any) -> Any:
-            leaves = optree.tree_leaves((given, named))
+        def transformed(*positional: Any, **named: Any) -> Any:
+            leaves = optree.tree_leaves((positional, named))
             is_ours = any(isinstance(leaf, Value) for leaf in leaves)
-            return ours(*given, **named) if is_ours else own(*given, **named)
+            return ours(*positional, **named) if is_ours else of_torch(*positional, **named)
 
         return transformed
 
@@ -205,8 +205,8 @@ def own_names(tree: Any) -> tuple[list[Any], Any, Any]:
 
 
 def gradients_like(outputs: Any, cotangents: Any, named: list[Any], structure: Any) -> Any:
-    found = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
-    return optree.tree_unflatten(structure, or_zeros(found, named))
+    gradients = take_gradients(optree.tree_leaves(outputs), optree.tree_leaves(cotangents), named)
+    return optree.tree_unflatten(structure, or_zeros(gradients, named))
 
 
 def recording(transform: Function) -> Function:
@@ -233,16 +233,16 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
     @recording
     def transformed(*args: Any, **kwargs: Any) -> Any:
         places = argnums if isinstance(argnums, tuple) else (argnums,)
-        named, structure, given = own_names(tuple(args[i] for i in places))
+        named, structure, inputs = own_names(tuple(args[i] for i in places))
         filled = list(args)
-        for i, each in zip(places, given, strict=True):
+        for i, each in zip(places, inputs, strict=True):
             filled[i] = each
         result = func(*filled, **kwargs)
         value = result[0] if has_aux else result
         if lengths_of(value):
             raise TypeError("of a function that returns no number")
-        found = gradients_like(value, xp.ones_like(value), named, structure)
-        return found if isinstance(argnums, tuple) else found[0], result
+        gradients = gradients_like(value, xp.ones_like(value), named, structure)
+        return gradients if isinstance(argnums, tuple) else gradients[0], result
 
     return transformed
 
@@ -263,15 +263,15 @@ grad_of.__name__ = "grad"
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(primals)):
         return torch.func.vjp(func, *primals, has_aux=has_aux)
-    named, structure, given = own_names(primals)
+    named, structure, inputs = own_names(primals)
     passes = torch.is_grad_enabled()
     with torch.enable_grad():
-        result = func(*given)
+        result = func(*inputs)
     outputs = result[0] if has_aux else result
 
     def pull(cotangents: Any) -> Any:
-        found = gradients_like(outputs, cotangents, named, structure)
-        return found if torch.is_grad_enabled() else optree.tree_map(detached, found)
+        gradients = gradients_like(outputs, cotangents, named, structure)
+        return gradients if torch.is_grad_enabled() else optree.tree_map(detached, gradients)
 
     shown, *aux = result if has_aux else (result,)
     if not passes:
@@ -288,8 +288,8 @@ def jvp(func: Function, primals: Any, tangents: Any, *, has_aux: bool = False) -
 @recording
 def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
     """Differentiate a gradient, which is linear in its cotangent, with respect to that."""
-    named, _, given = own_names(primals)
-    result = func(*given)
+    named, _, inputs = own_names(primals)
+    result = func(*inputs)
     outputs, *aux = result if has_aux else (result,)
     leaves, outer = optree.tree_flatten(outputs)
     heads = [renamed(xp.zeros_like(leaf)) for leaf in leaves]
@@ -300,8 +300,8 @@ def along(func: Function, primals: Any, tangents: Any, has_aux: bool) -> Any:
         if each is not None
     ]
     slopes, along = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    found = take_gradients(slopes, along, heads) if pairs else [None] * len(heads)
-    return outputs, optree.tree_unflatten(outer, or_zeros(found, leaves)), *aux
+    tangents_out = take_gradients(slopes, along, heads) if pairs else [None] * len(heads)
+    return outputs, optree.tree_unflatten(outer, or_zeros(tangents_out, leaves)), *aux
 
 
 # --- torch.func.vmap: each row is recorded by itself ----------------------------------------------
@@ -317,8 +317,8 @@ def vmap(
 ) -> Function:
     def transformed(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = pytree.tree_flatten(args)
-        given = optree.tree_leaves((args, kwargs))
-        trace = next(leaf.trace for leaf in given if isinstance(leaf, Value))
+        values = optree.tree_leaves((args, kwargs))
+        trace = next(leaf.trace for leaf in values if isinstance(leaf, Value))
         dims = pytree._broadcast_to_and_flatten(in_dims, structure)
         if dims is None:
             raise trace.error(f"calls torch.func.vmap with in_dims={in_dims} of other arguments")
@@ -377,8 +377,8 @@ def recompute(function: Function, *args: Any, use_reentrant: Any = None, **kwarg
     """Call the function of a checkpoint: a graph chooses by itself what it keeps."""
     if not any(isinstance(leaf, Value) for leaf in optree.tree_leaves((args, kwargs))):
         return checkpoint.checkpoint(function, *args, use_reentrant=use_reentrant, **kwargs)
-    own = {name: value for name, value in kwargs.items() if name not in OF_CHECKPOINTS}
-    return function(*args, **own)
+    arguments = {name: value for name, value in kwargs.items() if name not in OF_CHECKPOINTS}
+    return function(*args, **arguments)
 
 
 OF_CHECKPOINTS = ("preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")

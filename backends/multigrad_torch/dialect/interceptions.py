@@ -59,8 +59,8 @@ class ModuleState(Telling):
 
 def call(self: Module, /, *args: Any, **kwargs: Any) -> Any:
     """Call a module; on symbolic values, note its state and that of all modules in it."""
-    given: Any = (args, kwargs)
-    symbols = (leaf for leaf in optree.tree_leaves(given) if isinstance(leaf, Value))
+    arguments: Any = (args, kwargs)
+    symbols = (leaf for leaf in optree.tree_leaves(arguments) if isinstance(leaf, Value))
     trace = next((each.trace for each in symbols), None)
     if trace is None or not trace.source.looks_into:
         return call_itself(self, *args, **kwargs)
@@ -101,9 +101,9 @@ class InitHook:
             raise AttributeError(SET)
         return vars(module)[SET]
 
-    def __set__(self, module: Module, given: set[str]) -> None:
+    def __set__(self, module: Module, names: set[str]) -> None:
         note_made(module)
-        vars(module)[SET] = given
+        vars(module)[SET] = names
 
 
 def set_state(self: Module, state: Any) -> None:
@@ -135,8 +135,8 @@ def is_transforming() -> bool:
     """
     caller = sys._getframe(1)
     if caller.f_code is APPLY.__func__.__code__:
-        given = caller.f_locals
-        return IS_TRANSFORMING() and not comes_to_us(given["args"], given["kwargs"], "torch")
+        names = caller.f_locals
+        return IS_TRANSFORMING() and not comes_to_us(names["args"], names["kwargs"], "torch")
     return IS_TRANSFORMING()
 
 

@@ -171,15 +171,15 @@ cpu.__name__, cuda.__name__ = "cpu", "cuda"  # type: ignore[attr-defined]
 def to(x: Tensor, *args: Any, dtype: Any = None, device: Any = None, **options: Any) -> Tensor:
     """Change the dtype; another device is refused."""
     rest = []
-    for given in (*args, device):
-        if isinstance(given, torch.device | str | torch.Tensor):
-            moved(torch.device(getattr(given, "device", given)).type, x)
-        if isinstance(given, torch.device | str):
+    for target in (*args, device):
+        if isinstance(target, torch.device | str | torch.Tensor):
+            moved(torch.device(getattr(target, "device", target)).type, x)
+        if isinstance(target, torch.device | str):
             continue
-        if isinstance(given, int) and not isinstance(given, bool):
-            raise TypeError(f"it moves a tensor to device {given}")
-        if given is not None and not isinstance(given, SymbolicDevice):
-            rest.append(given)
+        if isinstance(target, int) and not isinstance(target, bool):
+            raise TypeError(f"it moves a tensor to device {target}")
+        if target is not None and not isinstance(target, SymbolicDevice):
+            rest.append(target)
     return methods.to(x, *rest, dtype=dtype, **options)
 
 
@@ -231,22 +231,22 @@ def new(x: Tensor, *args: Any, device: Any = None) -> Tensor:
 
 def resize_(x: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     """Resize a tensor without elements; the values of the new ones are not set."""
-    made = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
-    return _given_room(x, made)
+    resized = methods.new_full(x, sizes[0] if len(sizes) == 1 else sizes, 0.0)
+    return _given_room(x, resized)
 
 
 def resize_as_(x: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
     return _given_room(x, xp.zeros_like(the_template, x.dtype))
 
 
-def _given_room(x: Tensor, made: Tensor) -> Tensor:
+def _given_room(x: Tensor, resized: Tensor) -> Tensor:
     shape = lengths_of(x)
-    if shape == lengths_of(made):
+    if shape == lengths_of(resized):
         return x
     # Elements that exist, or views of them, would have to keep their memory.
     if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
         raise TypeError("it resizes a tensor that has elements")
-    x._replace(made.node)
+    x._replace(resized.node)
     return x
 
 
@@ -281,17 +281,17 @@ def lengths_of(x: Tensor) -> tuple[int, ...]:
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
     """Expand a tensor; -1 keeps a length."""
-    given = arrays.numbers(sizes)
-    if isinstance(given, SymbolicShape):
-        return arrays.expand(x, given)
-    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in given]
+    wanted = arrays.numbers(sizes)
+    if isinstance(wanted, SymbolicShape):
+        return arrays.expand(x, wanted)
+    lengths = [-1 if isinstance(n, int) and n == -1 else n for n in wanted]
     if -1 in [n for n in lengths if isinstance(n, int)]:
-        own = lengths_of(x)
-        new = len(lengths) - len(own)
+        shape = lengths_of(x)
+        new = len(lengths) - len(shape)
         if any(isinstance(n, int) and n == -1 for n in lengths[: max(new, 0)]):
             raise TypeError("expand keeps no length of an axis that is not there")
         lengths = [
-            own[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
+            shape[i - new] if isinstance(n, int) and n == -1 else n for i, n in enumerate(lengths)
         ]
     return arrays.expand(x, *lengths)
 

@@ -144,7 +144,7 @@ def interpolate(
             # The other axes have length 2: with 1, antialiasing is wrong (torch 2.13).
             before, after = (2,) * i, (2,) * (axes - 1 - i)
             lines = torch.from_numpy(unit).reshape(1, -1, *(1,) * i, len(unit), *(1,) * len(after))
-            found = F.interpolate(
+            resized = F.interpolate(
                 lines.expand(1, -1, *before, -1, *after).contiguous(),
                 sizes and [*before, sizes[i], *after],
                 scales and [*(1.0,) * i, scales[i], *(1.0,) * len(after)],
@@ -153,7 +153,7 @@ def interpolate(
                 recompute_scale_factor=recompute_scale_factor,
                 antialias=antialias,
             )
-            return found[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
+            return resized[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
 
         result = convolutions.resized(result, i - axes, count, resize)
     return result
@@ -314,8 +314,8 @@ def max_pool(
     numbers = F.pad(numbers, [n for pair in reversed(border) for n in pair], value=-1)
 
     def windows(x: Tensor) -> Tensor:
-        found = xp.windows(x, sizes, strides, dilations)
-        return xp.reshape(found, (*shape_of(found)[:-axes], -1))
+        parts = xp.windows(x, sizes, strides, dilations)
+        return xp.reshape(parts, (*shape_of(parts)[:-axes], -1))
 
     seen = windows(convolutions.bordered(input, border, -math.inf))
     within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))

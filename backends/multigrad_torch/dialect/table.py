@@ -163,8 +163,8 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
         raise NeedsConcrete(*needed_shapes(input.node))
     extra = len(shape) - len(lengths)
     repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
-    kept = xp.sum(input, repeated, True) if repeated else input
-    return xp.sum(kept, list(range(extra))) if extra else kept
+    summed = xp.sum(input, repeated, True) if repeated else input
+    return xp.sum(summed, list(range(extra))) if extra else summed
 
 
 # Methods are also called as functions of the class, if the first operand is a real tensor.
@@ -327,10 +327,10 @@ class Generator:
 
 
 def generators() -> list[Generator]:
-    found = [torch.default_generator]
+    of_devices = [torch.default_generator]
     if torch.cuda.is_initialized():
-        found += torch.cuda.default_generators
-    return [Generator(each) for each in found]
+        of_devices += torch.cuda.default_generators
+    return [Generator(each) for each in of_devices]
 
 
 # torch's settings, and functions that change them: outside a graph.

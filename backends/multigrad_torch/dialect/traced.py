@@ -63,16 +63,16 @@ def record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             dtype is torch's default one.
     """
     call = TracedCall(function, torch.Tensor, args, kwargs)
-    trace, given = call.trace, call.given
+    trace, tensors = call.trace, call.given
     with giving_reasons("torch"):
-        traced = trace_call(call, [described(x, trace) for x in given])
+        traced = trace_call(call, [described(x, trace) for x in tensors])
     if any(node.target is function for node in traced.module.graph.nodes):
         raise TypeError("torch does not take it apart")
     with call.read_by("torch"):
-        outputs = run(traced.module, given, trace)
+        outputs = run(traced.module, tensors, trace)
     for output, base in zip(outputs, traced.bases, strict=True):
-        if base is not None and isinstance(given[base], Value) and output is not given[base]:
-            mark_view(output, given[base], False)
+        if base is not None and isinstance(tensors[base], Value) and output is not tensors[base]:
+            mark_view(output, tensors[base], False)
     return optree.tree_unflatten(traced.structure, outputs)
 
 
@@ -97,7 +97,7 @@ class Traced(NamedTuple):
 
 
 def trace_call(
-    called: Callable[..., Any], given: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    called: Callable[..., Any], kinds: Sequence[tuple[tuple[int, ...], torch.dtype]]
 ) -> Traced:
     """Return torch's trace of a call on tensors without values."""
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -115,7 +115,7 @@ def trace_call(
         warnings.simplefilter("ignore")  # the user gets them when the call itself runs
         # First without functionalization, which would hide what shares memory with what.
         with FakeTensorMode(allow_non_fake_inputs=True):
-            inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
+            inputs = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
             outputs, structure = optree.tree_flatten(called(*inputs), none_is_leaf=True)
         check_outputs(inputs, outputs)
         pure = torch.func.functionalize(flat, remove="mutations")
@@ -143,16 +143,16 @@ def decompositions() -> Mapping[Any, Callable[..., Any]]:
     """Return torch's decompositions of operators without a row, except for `prims` references."""
     from torch._decomp import core_aten_decompositions, decomposition_table, decompositions
 
-    own = decompositions.__name__
-    known = {op: made for op, made in decomposition_table.items() if made.__module__ == own}
-    known |= core_aten_decompositions()
-    return {op: made_of for op, made_of in known.items() if find_aten(op) is None}
+    home = decompositions.__name__
+    table = {op: made for op, made in decomposition_table.items() if made.__module__ == home}
+    table |= core_aten_decompositions()
+    return {op: made_of for op, made_of in table.items() if find_aten(op) is None}
 
 
-def run(module: Any, given: Sequence[Any], trace: Trace) -> list[Any]:
+def run(module: Any, tensors: Sequence[Any], trace: Trace) -> list[Any]:
     """Record the nodes of torch's trace, and return the results."""
     values: dict[Any, Any] = {}
-    inputs = iter(given)
+    inputs = iter(tensors)
     for node in module.graph.nodes:
         if node.op == "placeholder":
             values[node] = next(inputs)
@@ -171,37 +171,37 @@ def is_number(x: Value) -> bool:
     return x.node.type.kind == "scalar"
 
 
-def check_result(node: Any, found: Any) -> None:
+def check_result(node: Any, result: Any) -> None:
     """Check that an operator's result has the type that torch's trace says."""
     expected = node.meta.get("val")
     is_tensor = isinstance(expected, torch.Tensor)
-    fits = isinstance(found, Value | torch.Tensor) == is_tensor
-    if fits and is_tensor and isinstance(found, Value) and not is_number(found):
-        shape, dtype = described(found, found.trace)
+    fits = isinstance(result, Value | torch.Tensor) == is_tensor
+    if fits and is_tensor and isinstance(result, Value) and not is_number(result):
+        shape, dtype = described(result, result.trace)
         fits = shape == tuple(expected.shape) and dtype == expected.dtype
-    elif fits and isinstance(found, Value):
+    elif fits and isinstance(result, Value):
         fits = not expected.ndim
     if not fits:
         raise TypeError(f"torch computes it with {node.target}, of which another result is known")
-    if isinstance(found, Value) and found.trace.types is not None:
-        found.trace.types.unconfirmed.pop(str(node.target), None)  # torch has confirmed it
+    if isinstance(result, Value) and result.trace.types is not None:
+        result.trace.types.unconfirmed.pop(str(node.target), None)  # torch has confirmed it
 
 
-def filled(given: Any, values: Mapping[Any, Any]) -> Any:
+def filled(value: Any, values: Mapping[Any, Any]) -> Any:
     """Return a node's arguments with values instead of nodes, and torch's lists as plain lists."""
-    if isinstance(given, torch.fx.Node):
-        return values[given]
-    if isinstance(given, list | tuple):
-        return (list if isinstance(given, list) else tuple)(filled(x, values) for x in given)
-    if isinstance(given, dict):
-        return {name: filled(x, values) for name, x in given.items()}
-    return given
+    if isinstance(value, torch.fx.Node):
+        return values[value]
+    if isinstance(value, list | tuple):
+        return (list if isinstance(value, list) else tuple)(filled(x, values) for x in value)
+    if isinstance(value, dict):
+        return {name: filled(x, values) for name, x in value.items()}
+    return value
 
 
-def constant(found: Any) -> Any:
-    if isinstance(found, FakeTensor):
+def constant(attribute: Any) -> Any:
+    if isinstance(attribute, FakeTensor):
         raise TypeError("torch's trace holds a tensor whose numbers it does not know")
-    return found
+    return attribute
 
 
 def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> Any:
@@ -219,12 +219,12 @@ def compute(target: Any, args: Any, kwargs: Mapping[str, Any], trace: Trace) -> 
             return target(*args, **kwargs)
     if target is operator.getitem:
         return args[0][args[1]]
-    plain = {name: given for name, given in kwargs.items() if name not in OF_MEMORY}
-    asked = questions.count()
+    plain = {name: value for name, value in kwargs.items() if name not in OF_MEMORY}
+    before = questions.count()
     try:
         return record_call("torch", target, args, plain, trace=trace, shown=str(target))
     except TraceError as error:  # reported for the function that was called
-        questions.forget(asked)
+        questions.forget(before)
         reason = f": {error.__cause__}" if find_aten(target) and error.__cause__ else ""
         raise TypeError(
             f"torch computes it with {target}, which is not captured{reason}"
@@ -239,10 +239,10 @@ PREFIXES = ("_", "linalg_", "special_")
 
 def names_of(name: str) -> list[str]:
     """Return the names under which torch may have an operator as a function."""
-    found = [name, plain := name.removesuffix("_copy")]
+    names = [name, plain := name.removesuffix("_copy")]
     for prefix in PREFIXES:
-        found.append(plain := plain.removeprefix(prefix))
-    return found
+        names.append(plain := plain.removeprefix(prefix))
+    return names
 
 
 def sliced(start: Any, end: Any, step: int) -> slice:
@@ -298,8 +298,8 @@ def index_put(
 def put(input: Tensor, index: Tensor, source: Any, accumulate: bool = False) -> Tensor:
     flat = xp.reshape(like(input, source), -1)
     places_ = xp.reshape(like(index, flat), -1)
-    given = xp.reshape(like(source, flat), -1)
-    return xp.reshape(index_put(flat, [places_], given, accumulate), parts.shape_of(input))
+    values = xp.reshape(like(source, flat), -1)
+    return xp.reshape(index_put(flat, [places_], values, accumulate), parts.shape_of(input))
 
 
 def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
@@ -307,9 +307,9 @@ def to_copy(input: Tensor, *, dtype: Any = None) -> Tensor:
 
 
 def copy(input: Tensor, src: Any) -> Tensor:
-    given = like(src, input)
-    x = like(input, given)
-    return xp.broadcast_to(cast(given, x.dtype), x)
+    values = like(src, input)
+    x = like(input, values)
+    return xp.broadcast_to(cast(values, x.dtype), x)
 
 
 def diagonal_scatter(

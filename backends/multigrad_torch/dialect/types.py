@@ -47,25 +47,25 @@ def signature_of(function: Any) -> inspect.Signature:
         if not overloads:
             raise
     overloads.sort(key=lambda rows: sum(not each.kwarg_only for each in rows), reverse=True)
-    found: dict[str, Parameter] = {}
+    params: dict[str, Parameter] = {}
     for rows in overloads:
         for each in rows:
             is_keyword = each.kwarg_only or rows is not overloads[0]
             name = "input" if each.name == "self" else each.name
-            if name not in found:
+            if name not in params:
                 kind = Parameter.KEYWORD_ONLY if is_keyword else Parameter.POSITIONAL_OR_KEYWORD
-                found[name] = Parameter(name, kind)
+                params[name] = Parameter(name, kind)
             if each.has_default_value():
-                found[name] = found[name].replace(default=each.default_value)
-    for name, each in found.items():
+                params[name] = params[name].replace(default=each.default_value)
+    for name, each in params.items():
         is_needed = all(
             name in (row.name.replace("self", "input") for row in rows) for rows in overloads
         )
         if each.default is Parameter.empty and not is_needed:
-            found[name] = each.replace(default=NOT_GIVEN)
-    if "pin_memory" in found:  # a function that makes a tensor
-        found["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
-    return inspect.Signature(sorted(found.values(), key=lambda each: each.kind))
+            params[name] = each.replace(default=NOT_GIVEN)
+    if "pin_memory" in params:  # a function that makes a tensor
+        params["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
+    return inspect.Signature(sorted(params.values(), key=lambda each: each.kind))
 
 
 def find_overloads(name: str) -> list[Any]:
@@ -136,11 +136,11 @@ def is_cast(function: Any) -> bool:
     name = str(getattr(function, "__name__", ""))
     if name in UNCAST or (name.startswith("__") and name.strip("_") not in CAST_OPERATORS):
         return False
-    known = forms(name.strip("_"))
-    if function in OPERATORS or (known and not any(map(is_made_of_others, known))):
+    overloads = forms(name.strip("_"))
+    if function in OPERATORS or (overloads and not any(map(is_made_of_others, overloads))):
         return name in CAST_OPERATORS or any(
             torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), f"Autocast{device}")
-            for form in known
+            for form in overloads
             for device in ("CPU", "CUDA")
         )
     return True

@@ -336,8 +336,8 @@ def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) 
         hook = find_hook(parameter)
         if hook is None or (asked is not None and hook.asked is None):
             with _lock:
-                known = find_hook(parameter)
-                if known is not hook and known is not None:  # by another thread
+                latest = find_hook(parameter)
+                if latest is not hook and latest is not None:  # by another thread
                     continue
                 if hook is not None:
                     hook.remove()
@@ -425,14 +425,14 @@ def owners_of_shards() -> dict[int, Tensor]:
     """Return the sharded parameters of `fully_shard`, by the identity of all their stand-ins."""
     if "torch.distributed.fsdp" not in sys.modules:
         return {}
-    found = {}
+    owners = {}
     for group in versions.find_groups():
         for each in group.fsdp_params:
-            found[id(each.sharded_param)] = each.sharded_param
+            owners[id(each.sharded_param)] = each.sharded_param
             for name in STAND_INS:
-                found[id(getattr(each, name, None))] = each.sharded_param
-    found.pop(id(None), None)  # stand-ins that are not there
-    return found
+                owners[id(getattr(each, name, None))] = each.sharded_param
+    owners.pop(id(None), None)  # stand-ins that are not there
+    return owners
 
 
 def refuse_flat(module: nn.Module) -> None:
@@ -510,8 +510,8 @@ def hook_params() -> Iterator[None]:
 def expect_compiled_modules() -> None:
     """Silence torch's warning that our hook is called for compiled modules, as it should be."""
     # Added once only: each change of the filters lets Python repeat warnings it has shown already.
-    known = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
-    if COMPILED_MODULE not in known:
+    patterns = (getattr(message, "pattern", None) for _, message, *_ in warnings.filters)
+    if COMPILED_MODULE not in patterns:
         warnings.filterwarnings("ignore", COMPILED_MODULE, UserWarning)
 
 

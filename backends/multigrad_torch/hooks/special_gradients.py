@@ -29,15 +29,15 @@ def apply_to_gradient(in_force: RuleInForce, grad: Tensor, name: str) -> Tensor:
     values = grad.values()
     if draws(in_force):
         raise GradientError(f"{what}: it would draw for the zeros too. {way_out}")
-    given = apply_rule(in_force, None, values, None)
+    result = apply_rule(in_force, None, values, None)
     # With one more row of zeros, a rule for which zeros count (a mean) returns something else.
     more = torch.cat([values, values.new_zeros(1, *values.shape[1:])])
     padded = apply_rule(in_force, None, more, None)
-    if not fits(padded, given):
+    if not fits(padded, result):
         raise GradientError(f"{what}: zeros that are not stored count for it. {way_out}")
     # As an argument of sparse_coo_tensor it does not stop a warning of torch 2.11.
     with torch.sparse.check_sparse_tensor_invariants(enable=False):
-        return torch.sparse_coo_tensor(grad.indices(), given, grad.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(grad.indices(), result, grad.shape, is_coalesced=True)
 
 
 def draws(in_force: RuleInForce) -> bool:
@@ -46,13 +46,13 @@ def draws(in_force: RuleInForce) -> bool:
     return graph is not None and graph.input("key") is not None
 
 
-def fits(padded: Tensor, given: Tensor) -> bool:
+def fits(padded: Tensor, result: Tensor) -> bool:
     """Return whether a row of zeros gave zeros and left the other rows unchanged."""
-    rows = len(given)
+    rows = len(result)
     same = torch.allclose(
         padded[:rows].double(),
-        given.double(),
-        rtol=1e-2 if given.itemsize < 4 else 1e-5,
+        result.double(),
+        rtol=1e-2 if result.itemsize < 4 else 1e-5,
         atol=0.0,
         equal_nan=True,
     )

@@ -74,15 +74,15 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
 
 
 def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    given, kernels = factor(cotangent), factor(w)
+    grad, kernels = factor(cotangent), factor(w)
     # Only the shape of x is read, so an expanded scalar stands for it.
-    result = backward(given, given.new_empty(()).expand(like.shape), kernels, (True, False), attrs)
+    result = backward(grad, grad.new_empty(()).expand(like.shape), kernels, (True, False), attrs)
     return result[0].to(cotangent.dtype)
 
 
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    seen, given = factor(x), factor(cotangent)
-    result = backward(given, seen, given.new_empty(()).expand(like.shape), (False, True), attrs)
+    seen, grad = factor(x), factor(cotangent)
+    result = backward(grad, seen, grad.new_empty(()).expand(like.shape), (False, True), attrs)
     return result[1].to(cotangent.dtype)
 
 

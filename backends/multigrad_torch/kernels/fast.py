@@ -138,19 +138,19 @@ def divided_into(divisor: Tensor, x: Tensor, number: Any, factor: float | None) 
 
 
 def fuse_one_plus_square(node: Node) -> Node | None:
-    found = find_one_plus_square(node)
-    if found is None:
+    operands = find_one_plus_square(node)
+    if operands is None:
         return None
-    safe = make_node(SQUARED, found[1:], {}, FLOAT_SCALAR)
-    return make_node(ONE_PLUS_SQUARE, (*found, safe), {}, node.type)
+    safe = make_node(SQUARED, operands[1:], {}, FLOAT_SCALAR)
+    return make_node(ONE_PLUS_SQUARE, (*operands, safe), {}, node.type)
 
 
 def divide_gradient(node: Node) -> Node | None:
     """Rewrite grad * (number / u) as (grad / u) * number, where u is at least 1."""
-    found = find_scaled_quotient(node)
-    if found is None or found[2].op is not ONE_PLUS_SQUARE:
+    operands = find_scaled_quotient(node)
+    if operands is None or operands[2].op is not ONE_PLUS_SQUARE:
         return None
-    x, number, divisor = found
+    x, number, divisor = operands
     safe = make_node(FACTOR, (number,), {}, FLOAT_SCALAR)
     return make_node(DIVIDED, (x, number, safe, divisor), {}, node.type)
 

@@ -179,10 +179,10 @@ def over_many(graph: Graph, in_place: bool) -> Graph | None:
         return None
     done: dict[Node, tuple[Node, str]] = {}
     for node in graph.nodes:
-        found = rewritten(node, [done[operand] for operand in node.operands])
-        if found is None:
+        node_and_kind = rewritten(node, [done[operand] for operand in node.operands])
+        if node_and_kind is None:
             return None
-        done[node] = found
+        done[node] = node_and_kind
     result, kind = done[gradient]
     if kind != LIST:
         return None
@@ -191,17 +191,17 @@ def over_many(graph: Graph, in_place: bool) -> Graph | None:
     return Graph(f"{graph.name}_of_many", graph.inputs, (result,), graph.locations)
 
 
-def over(result: Node, given: Node) -> Node:
+def over(result: Node, target: Node) -> Node:
     """Return a node that writes the result over a given list."""
-    for op, own in FOREACH.items():
-        if result.op is own and result.operands[0] is given:
+    for op, of_lists in FOREACH.items():
+        if result.op is of_lists and result.operands[0] is target:
             return make_node(OVER[op], result.operands, {}, result.type)
-    return make_node(COPY, (given, result), {}, result.type)
+    return make_node(COPY, (target, result), {}, result.type)
 
 
-def rewritten(node: Node, given: Sequence[tuple[Node, str]]) -> tuple[Node, str] | None:
+def rewritten(node: Node, done: Sequence[tuple[Node, str]]) -> tuple[Node, str] | None:
     """Return the node on lists for a node, given its rewritten operands, and its kind; or None."""
-    operands, kinds = [each for each, _ in given], [kind for _, kind in given]
+    operands, kinds = [each for each, _ in done], [kind for _, kind in done]
     attrs = dict(node.attrs)
     if node.op in (ops.INPUT, ops.CONST) or set(kinds) == {NUMBER}:
         kind = LIST if node.type.kind == "tensor" else NUMBER
@@ -235,5 +235,5 @@ def spread(node: Node, operands: Sequence[Node], kinds: Sequence[str]) -> tuple[
         if node.op is ops.DIV:
             return None
     tensors, vector = operands
-    own = make_node(NUMBERS, (vector,), {}, vector.type)
-    return make_node(FOREACH[node.op], (tensors, own), {}, node.type), LIST
+    numbers_of_each = make_node(NUMBERS, (vector,), {}, vector.type)
+    return make_node(FOREACH[node.op], (tensors, numbers_of_each), {}, node.type), LIST

@@ -132,9 +132,9 @@ def keeping_dtypes(body: Function, dtypes: Sequence[torch.dtype]) -> Function:
     """Return the body of a scan, with what is carried cast to these dtypes."""
 
     def turn(*values: Any) -> tuple[Tensor, ...]:
-        found = body(*values)
-        after = (new.to(dtype) for new, dtype in zip(found, dtypes, strict=False))
-        return (*after, *found[len(dtypes) :])
+        results = body(*values)
+        after = (new.to(dtype) for new, dtype in zip(results, dtypes, strict=False))
+        return (*after, *results[len(dtypes) :])
 
     return turn
 
@@ -158,30 +158,30 @@ def turns(
     Raises:
         TypeError: the first turn changes a dtype or a shape.
     """
-    length, own = length_of(rows), len(carry)
-    fits = all(rows[i - own].shape[1:] == carry[j].shape for i, j in assumed)
+    length, carried = length_of(rows), len(carry)
+    fits = all(rows[i - carried].shape[1:] == carry[j].shape for i, j in assumed)
     if length < 2 or not fits or torch.is_autocast_enabled(rows[0].device.type):
         return scan(carry, rows, constants, body, reverse)
     order = slice(None, None, -1 if reverse else 1)
     columns = zip(*[x.unbind(0)[order] for x in rows], strict=True)
-    found = body(*carry, *next(columns), *constants)
-    check_kept(carry, found)
+    results = body(*carry, *next(columns), *constants)
+    check_kept(carry, results)
     # One stack for all turns; each turn gets its row to write into.
-    stacks = [y.new_empty((length, *y.shape)) for y in found[own:]]
+    stacks = [y.new_empty((length, *y.shape)) for y in results[carried:]]
     places = [stack.unbind(0)[order] for stack in stacks]
-    after: list[Any] = [[None] * length] * own
+    after: list[Any] = [[None] * length] * carried
     # Result i is the carry j as a turn got it, so the turn before writes that carry into its row.
     for i, j in held:
-        after[j] = (*places[i - own][1:], None)
+        after[j] = (*places[i - carried][1:], None)
     slots = zip(*after, *places, strict=True)
-    for place, y in zip(next(slots)[own:], found[own:], strict=True):
+    for place, y in zip(next(slots)[carried:], results[carried:], strict=True):
         place.copy_(y)
     for row, slot in zip(columns, slots, strict=True):
-        found = turn(*found[:own], *row, *constants, *slot)
-        for place, y in zip(slot[own:], found[own:], strict=True):
+        results = turn(*results[:carried], *row, *constants, *slot)
+        for place, y in zip(slot[carried:], results[carried:], strict=True):
             if y is not place:
                 place.copy_(y)
-    return (*found[:own], *stacks)
+    return (*results[:carried], *stacks)
 
 
 def compiled_scan(
@@ -201,13 +201,13 @@ def compiled_scan(
         return x.clone(memory_format=torch.contiguous_format)
 
     def turn(state: Any, row: Any) -> tuple[Any, Any]:
-        given, own = [*state, *row, *constants], len(state)
+        values, carried = [*state, *row, *constants], len(state)
         # The op may return no input, nothing twice and no view, and keeps the carry's memory order.
-        found: list[Tensor] = []
-        for y in body(*given):
-            is_new = is_told and y._base is None and all(y is not x for x in (*given, *found))
-            found.append(y if is_new and y.is_contiguous() else own_copy(y))
-        return found[:own], found[own:]
+        copies: list[Tensor] = []
+        for y in body(*values):
+            is_new = is_told and y._base is None and all(y is not x for x in (*values, *copies))
+            copies.append(y if is_new and y.is_contiguous() else own_copy(y))
+        return copies[:carried], copies[carried:]
 
     after, results = scan(turn, [*map(own_copy, carry)], [*rows], dim=0, reverse=reverse)
     return (*after, *results)

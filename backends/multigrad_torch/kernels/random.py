@@ -165,8 +165,8 @@ def for_each_key(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         place = start, whole
         if key.dim() > 1:
             return torch.stack([draw_each(k, shape, dtype, device, *place) for k in key])
-        own = key if whole is None else core.PlacedKey(key, start, tuple(whole))
-        return draw(own, shape, dtype, device)
+        placed = key if whole is None else core.PlacedKey(key, start, tuple(whole))
+        return draw(placed, shape, dtype, device)
 
     return draw_each
 

@@ -176,21 +176,21 @@ def functions(dtype: str) -> dict[str, tuple[int, str]]:
         for word, text in parts.items():
             source = source.replace(word, text)
         symbols[name] = f"Sleef_{row.function}{vectors}_u10", source
-    found = {}
+    addresses = {}
     for op_name, (symbol, source) in symbols.items():
         # A symbol may be absent: torch was built without MKL or SLEEF.
         function = getattr(library(), symbol, None)
         if function is not None:
             address = ctypes.cast(function, ctypes.c_void_p).value or 0
-            found[op_name] = address, source.replace("NAME", f"torch_{op_name}")
-    return found
+            addresses[op_name] = address, source.replace("NAME", f"torch_{op_name}")
+    return addresses
 
 
 def rows(dtype: str) -> dict[Op, str]:
-    found = functions(dtype)
-    rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in found}
+    addresses = functions(dtype)
+    rows = {op: f"WHOLE(torch_{op.name}, {{}})" for op in MKL if op.name in addresses}
     # Plain code corrects these ops in this version of torch, so torch's own bits are not wanted.
-    by_vectors = [ops.OPS[name] for name in SLEEF if name in found and name in ops.OPS]
+    by_vectors = [ops.OPS[name] for name in SLEEF if name in addresses and name in ops.OPS]
     for op in [each for each in by_vectors if each not in MENDED]:
         operands = ", ".join(["{}"] * len(op.operands))
         rows[op] = f"WHOLE(torch_{op.name}, {operands}, PLACE_{{layout}})"
@@ -261,14 +261,14 @@ class CLaunch:
         return n, (array, ctypes.c_int64(n), ctypes.c_int64(columns))
 
     def __call__(self, tensors: Sequence[Tensor], packed: Any) -> None:
-        n, given = packed
+        n, arguments = packed
         shares, threads = torch.get_num_threads(), 1
         # A forked process has one thread: OpenMP would wait forever for the parent's.
         if n >= 2 * GRAIN and os.getpid() == PROCESS:
             threads = min(shares, n // GRAIN)
         pointers = self.pointers(*map(Tensor.data_ptr, tensors))
         # `shares` decides the bits (where torch computes one by one), `threads` only the speed.
-        if self.function(pointers, *given, threads, shares):
+        if self.function(pointers, *arguments, threads, shares):
             raise MemoryError
 
 

@@ -74,9 +74,9 @@ class Fusing:
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
         """Apply the Function, by kernels if some fit, otherwise by plain code."""
-        found = self.fit(tensors, values)
-        if found is not None:
-            kernels, call = found
+        pair = self.fit(tensors, values)
+        if pair is not None:
+            kernels, call = pair
             return kernels.apply(*tensors, call)
         native = self.native
         rest = values
@@ -96,17 +96,17 @@ class Fusing:
         for each in tensors:
             key += each.dtype, each.device, each.shape
             is_plain = is_plain and is_memory(each) and each.is_contiguous()
-        known, own, text, kind, found = self.known
-        is_same = values is own or (FLOATS.issuperset(map(type, values)) and repr(values) == text)
-        if not (is_plain and is_same and key == known):
-            found = self.prepare(tensors, values, key)
+        last_key, last, text, kind, pair = self.known
+        is_same = values is last or (FLOATS.issuperset(map(type, values)) and repr(values) == text)
+        if not (is_plain and is_same and key == last_key):
+            pair = self.prepare(tensors, values, key)
         elif torch.is_autocast_enabled(kind):
             return None
         # Kernels for rows of a new length would be compiled, which breaks a CUDA graph in
         # recording.
-        if found is not None and found[0].is_by_rows and is_recorded(tensors[0]):
+        if pair is not None and pair[0].is_by_rows and is_recorded(tensors[0]):
             return None
-        return found
+        return pair
 
     def prepare(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
@@ -140,17 +140,17 @@ class Fusing:
         if reason:
             self.say(reason)
             return None
-        found, kernels = None, self.find(x, values, layouts)
+        pair, kernels = None, self.find(x, values, layouts)
         if kernels is not None:
             try:
-                found = kernels, kernels.prepare(values, whole, device)
+                pair = kernels, kernels.prepare(values, whole, device)
             except CannotFuseError as error:  # for these values
                 # Without a message there is one element, of which nothing is reduced.
                 if str(error):
                     self.say(str(error))
-        if found is not None or (self.waits and not is_recorded(x)):
-            self.known = key, values, repr(values), device.type, found
-        return found
+        if pair is not None or (self.waits and not is_recorded(x)):
+            self.known = key, values, repr(values), device.type, pair
+        return pair
 
     def find(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[KernelLayout, ...]
@@ -222,18 +222,18 @@ def is_recorded(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def layout_in(shape: torch.Size, own: torch.Size) -> KernelLayout | None:
+def layout_in(shape: torch.Size, part: torch.Size) -> KernelLayout | None:
     """Return how a tensor's shape relates to the elements' shape; None if kernels refuse it."""
-    if own == shape:
+    if part == shape:
         return WHOLE
-    if len(own) > len(shape):
+    if len(part) > len(shape):
         return None
-    if own.numel() == 1:
-        return KernelLayout(ONE, len(own))
-    if own == shape[-1:]:
+    if part.numel() == 1:
+        return KernelLayout(ONE, len(part))
+    if part == shape[-1:]:
         return KernelLayout(COLUMN, 1)
     rows = [KernelLayout(ROW, axes) for axes in range(1, len(shape))]
-    return next((layout for layout in rows if own == layout.shape(shape)), None)
+    return next((layout for layout in rows if part == layout.shape(shape)), None)
 
 
 def depth_of_call() -> int:

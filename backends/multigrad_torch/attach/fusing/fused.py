@@ -94,14 +94,14 @@ class CompiledKernels:
             n for n in self.emitted.residuals.names if n not in self.emitted.residuals.likes
         ]
         # By kernel, as `write` returns them: forward, forward that keeps, backward.
-        given = [inputs, inputs, (*self.saved, *self.emitted.names.cotangents)]
+        operands = [inputs, inputs, (*self.saved, *self.emitted.names.cotangents)]
         params, on_numbers = self.emitted.names.params, language.ON_NUMBERS
         self.rank, self.row_axes = axes_of(kernels)
         parts = [
             KernelPart(
                 each, names, next(launches) if each.parts.results else None, params, on_numbers
             )
-            for each, names in zip(kernels, given, strict=True)
+            for each, names in zip(kernels, operands, strict=True)
         ]
         self.forward, self.keep, self.backward = parts
         self.reduces = self.is_by_rows or any(kernel.parts.reduces for kernel in kernels)
@@ -131,11 +131,11 @@ class CompiledKernels:
         at_hand = {slot: i for i, slot in checked}
 
         def made(names: Sequence[str], beside: Mapping[KernelSlot, int]) -> list[Any]:
-            own = [slots[name] for name in names]
-            sizes = [torch.empty(slot.shape(shape), device="meta") for slot in own]
+            written = [slots[name] for name in names]
+            sizes = [torch.empty(slot.shape(shape), device="meta") for slot in written]
             return [
                 (beside.get(slot), slot.dtype, size.shape, size.stride())
-                for slot, size in zip(own, sizes, strict=True)
+                for slot, size in zip(written, sizes, strict=True)
             ]
 
         return KernelCall(
@@ -206,22 +206,22 @@ class KernelPart:
     def pack(self, values: Any, shape: torch.Size, columns: int) -> Any:
         """Pack the kernel's non-tensor arguments for given values of the params."""
         params = dict(zip(self.params, values, strict=True))
-        found = self.kernel.values(params, self.on_numbers, shape)
+        numbers = self.kernel.values(params, self.on_numbers, shape)
         # For a number beyond the dtype some ops of torch raise an error, which a kernel would not.
-        if any(self.largest < abs(each) < math.inf for each in found):
+        if any(self.largest < abs(each) < math.inf for each in numbers):
             raise CannotFuseError(f"a number beyond {self.kernel.parts.dtype}")
-        return None if self.launch is None else self.launch.pack(found, shape.numel(), columns)
+        return None if self.launch is None else self.launch.pack(numbers, shape.numel(), columns)
 
     def run(
-        self, given: Sequence[Tensor], made: Sequence[Any], device: torch.device, packed: Any
+        self, operands: Sequence[Tensor], likes: Sequence[Any], device: torch.device, packed: Any
     ) -> list[Tensor]:
         results = [
             empty_strided(shape, strides, dtype=dtype, device=device) if i is None
-            else empty_like(given[i])
-            for i, dtype, shape, strides in made
+            else empty_like(operands[i])
+            for i, dtype, shape, strides in likes
         ]  # fmt: skip
         if results:
-            self.launch([*[given[i] for i in self.places], *results], packed)
+            self.launch([*[operands[i] for i in self.places], *results], packed)
         return results
 
 
@@ -255,15 +255,15 @@ def check(emitted: Emitted) -> None:
 def passed_on(emitted: Emitted) -> dict[int, str]:
     """Return the outputs that are an unchanged input, which no kernel computes, with its name."""
     assert emitted.origin.graphs is not None
-    found = enumerate(zip(emitted.names.outputs, emitted.origin.graphs[0].outputs, strict=True))
-    kept = {
+    outputs = enumerate(zip(emitted.names.outputs, emitted.origin.graphs[0].outputs, strict=True))
+    excluded = {
         *emitted.residuals.names,
         *[emitted.names.outputs[i] for i in emitted.derivative.undifferentiable],
     }
     return {
         i: node.attr("name")
-        for i, (name, node) in found
-        if node.op is ops.INPUT and i in emitted.aliasing.passed and name not in kept
+        for i, (name, node) in outputs
+        if node.op is ops.INPUT and i in emitted.aliasing.passed and name not in excluded
     }
 
 
@@ -283,16 +283,16 @@ def write(
     forward, *packing = emitted.origin.graphs
     keep, backward = without_packing(*packing)
     outputs = dict(zip(emitted.names.outputs, forward.outputs, strict=True))
-    known: dict[Node, Node] = {}
+    substitutes: dict[Node, Node] = {}
     for node in keep.nodes:
         if node.op is ops.INPUT and node.attr("name") in outputs:
-            known[node] = outputs[node.attr("name")]
-    kept = substitute(keep, known).outputs if known else keep.outputs
+            substitutes[node] = outputs[node.attr("name")]
+    residuals = substitute(keep, substitutes).outputs if substitutes else keep.outputs
     passed = passed_on(emitted)
-    own = owned(emitted)
-    alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in own]))
-    both = Graph("keep", forward.inputs, (*alone.outputs, *kept))
-    names = [*own, *emitted.residuals.computed]
+    computed = owned(emitted)
+    alone = Graph("forward", forward.inputs, tuple([outputs[name] for name in computed]))
+    both = Graph("keep", forward.inputs, (*alone.outputs, *residuals))
+    names = [*computed, *emitted.residuals.computed]
     backward = Graph("backward", backward.inputs, backward.outputs)
     rounded, words = language.rounding_as_eager, language.language(dtype)
 
@@ -311,12 +311,12 @@ def write(
         kernels.append(written(backward, packed=[names[i] for i in packs]))
         # Masks over rows stay bytes, as a row need not end where a byte of bits does.
         is_by_rows = any(kernel.parts.is_by_rows for kernel in kernels)
-        masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(own)]
+        masks = [i for i, each in enumerate(places) if each.is_mask and i >= len(computed)]
         masks = [i for i in masks if places[i].layout == WHOLE and not is_by_rows]
         if packs == masks:
             break
         packs = masks
-    as_bits = {i for i, node in enumerate(packing[0].outputs, len(own)) if node.op is PACK}
+    as_bits = {i for i, node in enumerate(packing[0].outputs, len(computed)) if node.op is PACK}
     if not as_bits.issubset(packs):
         raise CannotFuseError("residuals='packed' of rows")
     places = kernels[2].parts.results
@@ -358,13 +358,13 @@ class KernelSlot(NamedTuple):
 
 
 def slots_of(kernels: CompiledKernels) -> dict[str, KernelSlot]:
-    found = {name: KernelSlot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
+    slots = {name: KernelSlot(kernels.dtype, layout) for name, layout in kernels.layouts.items()}
     for name, place in zip(kernels.names, kernels.keep.kernel.parts.results, strict=True):
         if place.is_packed:
-            found[name] = KernelSlot(torch.uint8, None)
+            slots[name] = KernelSlot(torch.uint8, None)
         elif place.is_mask:
-            found[name] = KernelSlot(torch.bool, place.layout)
-    return found
+            slots[name] = KernelSlot(torch.bool, place.layout)
+    return slots
 
 
 def _restorer(native: Any, kernels: CompiledKernels) -> Callable[[Any, list[Tensor]], Restored]:
@@ -425,38 +425,38 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
     class Run(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
-            *known, call = args
+            *tensors, call = args
             if True in ctx.needs_input_grad:
-                known += kernels.keep.run(known, call.written, call.device, call.keep)
-                ctx.save_for_backward(*[known[i] for i in of_saved])
+                tensors += kernels.keep.run(tensors, call.written, call.device, call.keep)
+                ctx.save_for_backward(*[tensors[i] for i in of_saved])
                 ctx.call = call
             else:
-                known += kernels.forward.run(known, call.outputs, call.device, call.forward)
+                tensors += kernels.forward.run(tensors, call.outputs, call.device, call.forward)
             if constant:
-                ctx.mark_non_differentiable(*[known[i] for i in constant])
-            return outputs(known)
+                ctx.mark_non_differentiable(*[tensors[i] for i in constant])
+            return outputs(tensors)
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> Any:
             call = ctx.call
             device, saved = call.device, ctx.saved_tensors
-            given = [*saved, *cotangents]
+            operands = [*saved, *cotangents]
             fits = not (is_grad_enabled() or transforms_active() or is_included(BATCHED))
             fits = fits and not count_modes()
             # `x.data = ...` may have put another in its place.
             for i, dtype, shape in call.read:
-                each = given[i]
+                each = operands[i]
                 alike = type(each) in KINDS and each.dtype is dtype and each.shape == shape
                 if not (alike and each.device == device and is_memory(each)):
                     fits = False
                     break
-                given[i] = each.contiguous()
+                operands[i] = each.contiguous()
             if fits:
-                results = kernels.backward.run(given, call.slopes, device, call.backward)
+                results = kernels.backward.run(operands, call.slopes, device, call.backward)
                 return returned([*results, None])
-            found = eager.backward(restore(ctx, [*saved]), *cotangents)
-            found = found if isinstance(found, tuple) else (found,)
-            return *found[:count], None
+            gradients = eager.backward(restore(ctx, [*saved]), *cotangents)
+            gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+            return *gradients[:count], None
 
     Run.__name__ = eager.__name__
     Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]

@@ -59,24 +59,24 @@ def are_exact(kernels: Any) -> list[bool]:
 
 def fitting(kernels: Any, shapes: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
     """Return the shapes with as many axes as kernels need, padded by axes of length 1."""
-    found = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
+    padded = [(*shape, *[1] * (kernels.row_axes - 1)) for shape in shapes]
     if kernels.rank is None:
-        return found
-    lengths = [(kernels.rank - len(shape), shape) for shape in found]
+        return padded
+    lengths = [(kernels.rank - len(shape), shape) for shape in padded]
     return [(*[1] * more, *shape) for more, shape in lengths if more >= 0]
 
 
 def run(
     apply: Any, rest: Any, inputs: Sequence[Tensor], cotangents: Sequence[Tensor]
 ) -> list[Tensor | None]:
-    given = [each.clone().requires_grad_() for each in inputs]
-    outputs = apply(*given, *rest)
+    leaves = [each.clone().requires_grad_() for each in inputs]
+    outputs = apply(*leaves, *rest)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    asked = [i for i, each in enumerate(outputs) if each.requires_grad]
+    active = [i for i, each in enumerate(outputs) if each.requires_grad]
     gradients = torch.autograd.grad(
-        [outputs[i] for i in asked],
-        given,
-        [cotangents[i].flatten()[: outputs[i].numel()].reshape(outputs[i].shape) for i in asked],
+        [outputs[i] for i in active],
+        leaves,
+        [cotangents[i].flatten()[: outputs[i].numel()].reshape(outputs[i].shape) for i in active],
         allow_unused=True,
     )
     return [None if each is None else each.detach() for each in (*outputs, *gradients)]
@@ -104,9 +104,9 @@ def same_bits(native: Any, kernels: Any, values: Any, one: float, is_exact: list
 
     def run_part(apply: Any, rest: Any, part: slice) -> list[Tensor]:
         pairs = zip(samples, layouts, strict=False)
-        given = [sample(x, layout, part) for x, layout in pairs]
-        found = run(apply, rest, given, [x[part] for x in samples[len(layouts) :]])
-        pairs = zip(found, is_exact, strict=True)
+        inputs = [sample(x, layout, part) for x, layout in pairs]
+        results = run(apply, rest, inputs, [x[part] for x in samples[len(layouts) :]])
+        pairs = zip(results, is_exact, strict=True)
         return [each for each, exact in pairs if exact and each is not None]
 
     eager, ours = eager_of(native), partial(apply_new, kernels, values)
@@ -180,9 +180,9 @@ def make_samples(emitted: Emitted, kernels: Any, values: Any) -> list[Tensor]:
     samples = []
     for i in range(len(emitted.names.inputs) + len(emitted.names.outputs)):
         # Odd tensors repeat the whole list, even ones each value: together they meet in all pairs.
-        own = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
+        sample = edges.repeat(len(edges)) if i % 2 else edges.repeat_interleave(len(edges))
         drawn = torch.randn(DRAWN, generator=draws, device="cpu").to(kernels.dtype)
-        samples.append(torch.cat([own.roll((i // 2) * 7), drawn]).to(kernels.device))
+        samples.append(torch.cat([sample.roll((i // 2) * 7), drawn]).to(kernels.device))
     return samples
 
 

@@ -68,9 +68,9 @@ ROUNDING = FastKernels(
 
 
 def language(dtype: str) -> Language:
-    found = triton_code.language(dtype)
+    plain = triton_code.language(dtype)
     inverse = triton_code.QUOTIENTS[COMPUTED[dtype]].format("1.0", "{1}")
-    return replace(found, rows={**found.rows, SCALED: f"{{0}} * ({inverse})"})
+    return replace(plain, rows={**plain.rows, SCALED: f"{{0}} * ({inverse})"})
 
 
 def rounding_as_eager(graph: Graph) -> Graph:
@@ -163,26 +163,26 @@ class CompiledTriton:
 
     def compile(self, tile: Sequence[int], kinds: Sequence[Any], sizes: Sequence[int]) -> None:
         """Compile the function for lengths of the same divisibility by 16."""
-        given = *kinds, *sizes, *tile
-        self.known[tile, divides(sizes)] = self.function.warmup(*given, grid=(1,), **OPTIONS)
+        arguments = *kinds, *sizes, *tile
+        self.known[tile, divides(sizes)] = self.function.warmup(*arguments, grid=(1,), **OPTIONS)
 
     def __call__(
         self,
         is_fast: bool,
         many: int,
         tile: Sequence[int],
-        given: Sequence[Any],
+        arguments: Sequence[Any],
         sizes: Sequence[int],
     ) -> None:
         grid, key = (many, 1, 1), (tile, divides(sizes))
         # Triton's interpreter compiles nothing, so `known` may hold None.
-        found = self.known.get(key) if is_fast else None
-        if found is not None:
-            found[grid](*given, *sizes, *tile)
+        compiled = self.known.get(key) if is_fast else None
+        if compiled is not None:
+            compiled[grid](*arguments, *sizes, *tile)
             return
-        found = self.function[grid](*given, *sizes, *tile, **OPTIONS)
+        compiled = self.function[grid](*arguments, *sizes, *tile, **OPTIONS)
         if is_fast and key not in self.known:
-            self.known[key] = found
+            self.known[key] = compiled
 
 
 def divides(sizes: Sequence[int]) -> bool:
@@ -207,8 +207,8 @@ def load(kernels: Sequence[Kernel], like: Tensor) -> list[TritonLaunch]:
         names = [f"{each.name}_{i}" for i, _ in enumerate(stages_of(each.parts))]
         # The number of programs changes with the length; Triton would compile for each.
         options = {} if is_plain(each.parts) else {"do_not_specialize": ["programs"]}
-        own = [triton.jit(functions[name], **options) for name in names]
-        launches.append(TritonLaunch(each.parts, own, like))
+        stages = [triton.jit(functions[name], **options) for name in names]
+        launches.append(TritonLaunch(each.parts, stages, like))
     return launches
 
 
