@@ -37,12 +37,7 @@ PROCESS = os.getpid()
 
 def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate."""
-    keys = told_keys(dispatch_keys(x))
-    return keys in _seen or keys in keys_of_memory(x.device.type)
-
-
-# Dispatch keys of plain tensors, of each kind of device asked for so far. Never emptied.
-_seen: set[Any] = set()
+    return told_keys(dispatch_keys(x)) in keys_of_memory(x.device.type)
 
 
 @cache
@@ -51,7 +46,6 @@ def keys_of_memory(device: str) -> frozenset[Any]:
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
             keys.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
-    _seen.update(keys)
     return frozenset(keys)
 
 

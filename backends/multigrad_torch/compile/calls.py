@@ -360,20 +360,15 @@ def emit_assembly(nesting: Any, fixed: Mapping[int, Any], is_bare: bool) -> Call
     names: dict[str, Any] = {}
     count = nesting.num_leaves
     rest = iter(["outputs"] if is_bare else [f"outputs[{i}]" for i in range(count)])
-    words = [_Word(repr(fixed[i]) if i in fixed else next(rest)) for i in range(count)]
+    words = [repr(fixed[i]) if i in fixed else next(rest) for i in range(count)]
     text = _write(optree.tree_unflatten(nesting, words), names)
     source = f"def assemble(outputs):\n    return {text}\n"
     return compile_source(source, "outputs", names)["assemble"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
-    text: str
-
-
 def _write(outputs: Any, names: dict[str, Any]) -> str:
-    if isinstance(outputs, _Word):
-        return outputs.text
+    if isinstance(outputs, str):  # each leaf is the source of a value
+        return outputs
     if isinstance(outputs, dict):
         inner = ", ".join(f"{name!r}: {_write(each, names)}" for name, each in outputs.items())
         return f"{{{inner}}}"

@@ -77,8 +77,6 @@ class CallNamespace:
 
 
 CALLS = CallNamespace()
-# Tensors of OWN calls, by the call's name: inputs of the graph, so that writes in place are seen.
-TENSORS = CallNamespace()
 
 
 def is_exporting() -> bool:
@@ -111,7 +109,7 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
     if hidden and x.ndim == 0:
         hidden = (hidden[0].to(x.dtype), *hidden[1:])
     if OWN in kind:
-        values = getattr(TENSORS, name)
+        values = getattr(CALLS, name + "_tensors")
     elif FRAMED in kind:
         values = MIRROR.tensors
     for value in values:
@@ -331,15 +329,15 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
 def keep(key: Any, call: CompiledCall) -> str:
     """Store a call under what it depends on, and return its name."""
     if len(NAMES) >= MOST_NAMES:
-        # All three together: a name without its call would be an AttributeError in traced code.
-        for memory in (NAMES, vars(CALLS), vars(TENSORS)):
-            memory.clear()
+        # Both together: a name without its call would be an AttributeError in traced code.
+        NAMES.clear()
+        vars(CALLS).clear()
     NAMES[key] = name = f"{call.kind}_{next(serial)}"
     setattr(CALLS, name, call.plain)
     setattr(CALLS, f"{name}_in_graph", dynamo.allow_in_graph(call.in_graph))
     setattr(CALLS, f"{name}_assemble", call.assemble)
-    if OWN in call.kind:
-        setattr(TENSORS, name, call.tensors)
+    if OWN in call.kind:  # inputs of the graph, so that writes in place are seen
+        setattr(CALLS, f"{name}_tensors", call.tensors)
     return name
 
 

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -151,18 +152,13 @@ def rules_for(forwards: Sequence[Forwards]) -> ActiveRules:
     return max((each.note_at(era) for each in forwards), key=itemgetter(0))[1]
 
 
-class EraMark:
-    """A hook on an output: backward has reached the forwards of an era."""
-
-    def __init__(self, era: int) -> None:
-        self.era = era
-
-    def __call__(self, grad: Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        # Moved to the end: the oldest backwards are forgotten first.
-        _REACHED[task] = max(self.era, _REACHED.pop(task, 0))
-        while len(_REACHED) > MOST_BACKWARDS:
-            _REACHED.popitem(last=False)
+def note_reached(era: int, grad: Tensor) -> None:
+    """Note, as a hook on an output, that backward has reached the forwards of an era."""
+    task = torch._C._current_graph_task_id()
+    # Moved to the end: the oldest backwards are forgotten first.
+    _REACHED[task] = max(era, _REACHED.pop(task, 0))
+    while len(_REACHED) > MOST_BACKWARDS:
+        _REACHED.popitem(last=False)
 
 
 @dynamo.disable
@@ -170,7 +166,7 @@ def mark_outputs(module: nn.Module, inputs: Any, outputs: Any) -> None:
     """Tie a module's outputs to the rules of its forward, which has just ended."""
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
         return
-    mark = EraMark(era_of(all_at_present(CURRENT.get())))
+    note = partial(note_reached, era_of(all_at_present(CURRENT.get())))
     for output in pytree.tree_leaves(outputs):
         if isinstance(output, torch.Tensor) and output.grad_fn is not None:
-            output.register_hook(mark)
+            output.register_hook(note)

@@ -29,7 +29,7 @@ from multigrad.rules.context import CURRENT, ActiveRules, RuleInForce
 from .. import dynamo, versions
 from ..dtensors import is_distributed, lay_out, layout_of
 from .module_forwards import Forwards, forget, forget_idle, forwards_of, rules_for
-from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_class
+from .special_gradients import Reduction, apply_to_gradient, apply_unscaled, ddp_modules
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -78,10 +78,7 @@ class ParamHooks:
             self._find_reductions(model)
 
     def _find_reductions(self, model: nn.Module) -> None:
-        # The DDP module that reduces may be in the model, or around it.
-        kind = ddp_class()
-        around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
-        for module in [*around, *(each for each in model.modules() if isinstance(each, kind))]:
+        for module in ddp_modules(model):
             reduction = self.reductions.get(module)
             if reduction is None:
                 reduction = self.reductions[module] = Reduction(module)

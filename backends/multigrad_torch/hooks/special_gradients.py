@@ -91,15 +91,14 @@ def find_scale(scaler: Any) -> Tensor | None:
 ReducedHook: TypeAlias = Any  # that of `param_hooks.py`
 
 
-def ddp_class() -> Any:
-    """Return DistributedDataParallel, or a class without instances."""
+def ddp_modules(model: Any) -> list[Any]:
+    """Return the DistributedDataParallel modules in a model, and first the one around it."""
     parallel = sys.modules.get("torch.nn.parallel.distributed")
-    return parallel.DistributedDataParallel if parallel is not None else _None
-
-
-class _None:
-    # Stands for DDP while torch.nn.parallel.distributed is not loaded: no module is an instance.
-    _active_ddp_module = None
+    if parallel is None:  # not loaded, so that no module is one
+        return []
+    kind = parallel.DistributedDataParallel
+    around = [] if kind._active_ddp_module is None else [kind._active_ddp_module]
+    return [*around, *(each for each in model.modules() if isinstance(each, kind))]
 
 
 class Reduction:

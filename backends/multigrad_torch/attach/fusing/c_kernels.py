@@ -10,7 +10,6 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -152,7 +151,6 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
-@cache
 def functions(dtype: str) -> dict[str, tuple[int, str]]:
     """Return torch's functions for a dtype, by op name: the address, and C code that calls it."""
     if library() is None:
