@@ -107,21 +107,21 @@ class Gathering(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Callable[[Sequence[Tensor]], Any], *tensors: Tensor) -> Any:
         with torch.enable_grad():
-            own = [x.detach().requires_grad_(x.is_floating_point()) for x in tensors]
-            outputs = run(own)
-        ctx.own, ctx.outputs = own, outputs if isinstance(outputs, tuple) else (outputs,)
+            leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in tensors]
+            outputs = run(leaves)
+        ctx.leaves, ctx.outputs = leaves, outputs if isinstance(outputs, tuple) else (outputs,)
         shown = tuple(y.detach() if isinstance(y, torch.Tensor) else y for y in ctx.outputs)
         return shown if isinstance(outputs, tuple) else shown[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> Any:
-        for x in ctx.own:
+        for x in ctx.leaves:
             x.grad = None
         pairs = zip(ctx.outputs, cotangents, strict=True)
         active = [(y, g) for y, g in pairs if isinstance(y, torch.Tensor) and y.requires_grad]
         torch.autograd.backward(*zip(*active, strict=True), retain_graph=True)
-        return None, *[x.grad for x in ctx.own]
+        return None, *[x.grad for x in ctx.leaves]
 
 
 def modules_of(value: Any) -> Iterator[torch.nn.Module]:
@@ -156,16 +156,16 @@ def recipe_of_class(function_class: type[torch.autograd.Function], copies: bool 
         if problem:
             raise trace.error(problem)
 
-        def run(function: Callable[..., Any], *given: Any) -> Any:
+        def run(function: Callable[..., Any], *values: Any) -> Any:
             with torch.no_grad():  # as torch runs forward and backward
-                return run_written_in("torch", function, trace, *given)
+                return run_written_in("torch", function, trace, *values)
 
         return code.record(run, trace, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run(function: Callable[..., Any], *given: Any) -> Any:
+        def run(function: Callable[..., Any], *values: Any) -> Any:
             with torch.no_grad():
-                return function(*given)
+                return function(*values)
 
         return code.record(run, None, args, kwargs)
 
@@ -195,8 +195,8 @@ def recipe_of_class(function_class: type[torch.autograd.Function], copies: bool 
     )
 
 
-def call_plainly(function: Callable[..., Any], *given: Any) -> Any:
-    return function(*given)
+def call_plainly(function: Callable[..., Any], *values: Any) -> Any:
+    return function(*values)
 
 
 def gather(run: Callable[[Sequence[Tensor]], Any], tensors: Sequence[Tensor]) -> Any:
@@ -215,15 +215,15 @@ def holds_parameters(value: Any) -> bool:
     )
 
 
-def has_setup(own: type[torch.autograd.Function]) -> bool:
+def has_setup(cls: type[torch.autograd.Function]) -> bool:
     """Return whether forward gets no ctx, because `setup_context` does."""
-    return own.setup_context is not torch.autograd.Function.setup_context
+    return cls.setup_context is not torch.autograd.Function.setup_context
 
 
-def _signature_of(own: type[torch.autograd.Function]) -> inspect.Signature | None:
+def _signature_of(cls: type[torch.autograd.Function]) -> inspect.Signature | None:
     # That of `apply`: of forward without ctx.
-    signature = signature_of(own.forward)
-    if signature is None or has_setup(own):
+    signature = signature_of(cls.forward)
+    if signature is None or has_setup(cls):
         return signature
     parameters = list(signature.parameters.values())
     if parameters and parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
@@ -231,17 +231,17 @@ def _signature_of(own: type[torch.autograd.Function]) -> inspect.Signature | Non
     return signature.replace(parameters=parameters)
 
 
-def _functions_of(own: type[torch.autograd.Function]) -> tuple[Any, ...]:
-    is_backward = own.backward is not torch.autograd.Function.backward
-    setup = (own.setup_context,) if has_setup(own) else ()
-    return (own.forward, *setup, unwrap_once(own.backward if is_backward else own.vjp)[0])
+def _functions_of(cls: type[torch.autograd.Function]) -> tuple[Any, ...]:
+    is_backward = cls.backward is not torch.autograd.Function.backward
+    setup = (cls.setup_context,) if has_setup(cls) else ()
+    return (cls.forward, *setup, unwrap_once(cls.backward if is_backward else cls.vjp)[0])
 
 
-def _find_problem(own: type[torch.autograd.Function]) -> str:
+def _find_problem(cls: type[torch.autograd.Function]) -> str:
     base = torch.autograd.Function
-    if own.forward is base.forward:
+    if cls.forward is base.forward:
         return "has no forward; define it as a static method"
-    has_backward, has_vjp = own.backward is not base.backward, own.vjp is not base.vjp
+    has_backward, has_vjp = cls.backward is not base.backward, cls.vjp is not base.vjp
     if not (has_backward or has_vjp):
         return "has no backward; define it as a static method"
     return "has both a backward and a vjp; keep one of them" if has_backward and has_vjp else ""
@@ -293,20 +293,20 @@ class ClassCode:
         self,
         run: Callable[..., Any],
         trace: Trace | None,
-        given: tuple[Any, ...],
+        positional: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Recorded:
-        args = self.bind(given, kwargs)
-        own, ctx = self.function_class, Context(trace, args)
-        is_backward = own.backward is not torch.autograd.Function.backward
-        backward = unwrap_amp(own.backward if is_backward else own.vjp, trace)
+        args = self.bind(positional, kwargs)
+        cls, ctx = self.function_class, Context(trace, args)
+        is_backward = distinct.backward is not torch.autograd.Function.backward
+        backward = unwrap_amp(cls.backward if is_backward else cls.vjp, trace)
         backward, once = unwrap_once(backward)
         backward = unwrap_amp(backward, trace)
         if self.has_setup:
-            outputs = run(unwrap_amp(own.forward, trace), *args)
-            run(own.setup_context, ctx, args, outputs)
+            outputs = run(unwrap_amp(cls.forward, trace), *args)
+            run(distinct.setup_context, ctx, args, outputs)
         else:
-            outputs = run(unwrap_amp(own.forward, trace), ctx, *args)
+            outputs = run(unwrap_amp(cls.forward, trace), ctx, *args)
         # Before other classes: a symbol that is asked for its class looks at who asks.
         is_one = isinstance(outputs, Value)
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
@@ -330,31 +330,31 @@ class ClassCode:
             gradients = self.count(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
             if not kwargs:
-                return gradients[: len(given)]  # defaults get none
+                return gradients[: len(positional)]  # defaults get none
             assert self.signature is not None  # `bind` has used it for the keywords
             named = dict(zip(self.signature.parameters, gradients, strict=False))
-            return (*gradients[: len(given)], {name: named[name] for name in kwargs})
+            return (*gradients[: len(positional)], {name: named[name] for name in kwargs})
 
         def push() -> Pushed | None:
             assert trace is not None
             tangents = [make_tangent(trace, i, x) for i, x in enumerate(args)]
             pairs = zip(args, tangents, strict=True)
             moved = [(x.node, tangent.node) for x, tangent in pairs if tangent is not None]
-            asked = questions.count()
+            before = questions.count()
             ctx.is_pushing = True
             try:
                 with setting(trace, draws=trace.draws):
-                    found = run(own.jvp, ctx, *tangents)
+                    tangents_out = run(cls.jvp, ctx, *tangents)
             except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
-                questions.forget(asked)
+                questions.forget(before)
                 if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
                     trace.omit(FORWARD_MODE)
                 return None
             finally:
                 ctx.is_pushing = False
-            changes = found if several else (found,)
+            changes = tangents_out if several else (tangents_out,)
             # torch accepts None for a tangent, but a jvp of nothing else is a stub.
-            is_stub = found is None or all(each is None for each in changes)
+            is_stub = tangents_out is None or all(each is None for each in changes)
             return None if is_stub else Pushed(moved, changes)
 
         return Recorded(
@@ -387,12 +387,12 @@ def fit(gradient: Any, argument: Any) -> Any:
     """Return a gradient as torch's engine would: cast to the dtype, summed over broadcast axes."""
     if not (isinstance(gradient, Value) and may_have_gradient(argument)):
         return gradient
-    given, expected = gradient.node.type, argument.node.type
-    if given.kind != "tensor":
+    actual, expected = gradient.node.type, argument.node.type
+    if actual.kind != "tensor":
         return gradient
-    if given.dtype != expected.dtype and is_float(given):
+    if actual.dtype != expected.dtype and is_float(actual):
         gradient = gradient.trace.value(cast_node(gradient.node, expected.dtype))
-    if UNKNOWN in (given.shape, expected.shape):
+    if UNKNOWN in (actual.shape, expected.shape):
         gradient = xp.sum_to(gradient, argument)
     return gradient
 
@@ -452,8 +452,8 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
     leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
     kernels = definition._backend_fns
-    own = {id(kernel) for kernel in kernels.values()}
-    place = place_of(trace) if len(own) > 1 or None not in kernels else None
+    distinct = {id(kernel) for kernel in kernels.values()}
+    place = place_of(trace) if len(distinct) > 1 or None not in kernels else None
     kernel = written(kernels.get(place, kernels.get(None)))
     if kernel is None:
         raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
@@ -485,12 +485,12 @@ def class_of(
     """Return an operator as a class its author might have written; keyword-only arguments last."""
     setup, pull = definition._setup_context_fn, definition._backward_fn
 
-    def split(given: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        count = len(given) - len(keywords)
-        return given[:count], dict(zip(keywords, given[count:], strict=True))
+    def split(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        count = len(values) - len(keywords)
+        return values[:count], dict(zip(keywords, values[count:], strict=True))
 
-    def forward(*given: Any) -> Any:
-        args, options = split(given)
+    def forward(*values: Any) -> Any:
+        args, options = split(values)
         return kernel(*args, **options)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -500,8 +500,8 @@ def class_of(
             setup(ctx=ctx, inputs=args, output=output, **named)
 
     def backward(ctx: Any, *grads: Any) -> Any:
-        found = pull(ctx, *grads)
-        return (*(found if isinstance(found, tuple) else (found,)), *(None for _ in keywords))
+        slopes = pull(ctx, *grads)
+        return (*(slopes if isinstance(slopes, tuple) else (slopes,)), *(None for _ in keywords))
 
     methods = {
         "forward": staticmethod(forward if keywords else kernel),
@@ -534,13 +534,13 @@ def find_operator(what: Any) -> Callable[..., Any] | None:
     """Return an operator, given by itself or by name, as a function; None for anything else."""
     if isinstance(what, CustomOpDef):
         return as_function(what._opoverload)
-    found: Any = what
+    operator: Any = what
     if isinstance(what, str) and "::" in what:
         space, _, name = what.partition("::")
-        found = getattr(getattr(torch.ops, space), name, None)
-    if found is not None and isinstance(found, torch._ops.OpOverloadPacket):
-        found = getattr(found, found.overloads()[0], None)
-    return as_function(found) if isinstance(found, torch._ops.OpOverload) else None
+        operator = getattr(getattr(torch.ops, space), name, None)
+    if operator is not None and isinstance(operator, torch._ops.OpOverloadPacket):
+        operator = getattr(operator, operator.overloads()[0], None)
+    return as_function(operator) if isinstance(operator, torch._ops.OpOverload) else None
 
 
 def as_function(overload: Any) -> Callable[..., Any]:
