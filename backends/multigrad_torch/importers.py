@@ -298,13 +298,13 @@ class ClassCode:
     ) -> Recorded:
         args = self.bind(positional, kwargs)
         cls, ctx = self.function_class, Context(trace, args)
-        is_backward = distinct.backward is not torch.autograd.Function.backward
+        is_backward = cls.backward is not torch.autograd.Function.backward
         backward = unwrap_amp(cls.backward if is_backward else cls.vjp, trace)
         backward, once = unwrap_once(backward)
         backward = unwrap_amp(backward, trace)
         if self.has_setup:
             outputs = run(unwrap_amp(cls.forward, trace), *args)
-            run(distinct.setup_context, ctx, args, outputs)
+            run(cls.setup_context, ctx, args, outputs)
         else:
             outputs = run(unwrap_amp(cls.forward, trace), ctx, *args)
         # Before other classes: a symbol that is asked for its class looks at who asks.
