@@ -84,7 +84,7 @@ class ParamHooks:
                 reduction = self.reductions[module] = Reduction(module)
                 for parameter in module._module_parameters:
                     hook = find_hook(parameter)
-                    if isinstance(hook, ReducedHook) and hook.asked is self:
+                    if isinstance(hook, ReducedHook) and hook.group is self:
                         hook.reduction = reduction
                         reduction.hooks.append(hook)
             reduction.note_forward()
@@ -189,12 +189,12 @@ class ParamHook:
 
     Attributes:
         forwards: those of the module that owns it, and of the modules around that.
-        asked: the ParamHooks that it belongs to; None if it attached automatically.
+        group: the ParamHooks that it belongs to; None if it attached automatically.
     """
 
-    def __init__(self, parameter: Tensor, name: str, asked: ParamHooks | None) -> None:
+    def __init__(self, parameter: Tensor, name: str, group: ParamHooks | None) -> None:
         self.name = name
-        self.asked = asked
+        self.group = group
         self.forwards: list[Forwards] = []
         self.parameter = weakref.ref(parameter, self._forget)
         self._identity = id(parameter)
@@ -220,10 +220,10 @@ class ParamHook:
 
     def rule_in(self, active: ActiveRules) -> RuleInForce | None:
         """Return the params rule among these, if it acts through hooks of this kind."""
-        return active.params if active.hooks_params or self.asked is not None else None
+        return active.params if active.hooks_params or self.group is not None else None
 
     def apply(self, in_force: RuleInForce, grad: Tensor) -> Tensor:
-        scaler = None if self.asked is None else self.asked.unscale
+        scaler = None if self.group is None else self.group.unscale
         if scaler is not None:
             return apply_unscaled(in_force, grad, self.name, scaler)
         if any(each.is_half for each in self.forwards):
@@ -322,24 +322,24 @@ def find_hook(parameter: Tensor) -> ParamHook | None:
 # --- the parameters of a module -------------------------------------------------------------------
 
 
-def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) -> None:
+def hook_tree(root: nn.Module, group: ParamHooks | None, new_hooks: list[ParamHook]) -> None:
     """Hook the trainable parameters of a module and of all below it, and list the new hooks.
 
     A hook that attached automatically gives way to an explicit one. Everything that is refused is
     refused before the first hook is attached.
     """
     # The whole plan first: the generator raises errors.
-    for kind, parameter, name, chain in [*_plan_below(root, (), asked, owners_of_shards())]:
+    for kind, parameter, name, chain in [*_plan_below(root, (), group, owners_of_shards())]:
         hook = find_hook(parameter)
-        if hook is None or (asked is not None and hook.asked is None):
+        if hook is None or (group is not None and hook.group is None):
             with _lock:
                 latest = find_hook(parameter)
                 if latest is not hook and latest is not None:  # by another thread
                     continue
                 if hook is not None:
                     hook.remove()
-                hook = kind(parameter, f"{type(chain[0]).__name__}.{name}", asked)
-                made.append(hook)
+                hook = kind(parameter, f"{type(chain[0]).__name__}.{name}", group)
+                new_hooks.append(hook)
         for each in chain:
             hook.go_by(forwards_of(each))
 
@@ -347,28 +347,28 @@ def hook_tree(root: nn.Module, asked: ParamHooks | None, made: list[ParamHook]) 
 def _plan_below(
     module: nn.Module,
     around: tuple[nn.Module, ...],
-    asked: ParamHooks | None,
+    group: ParamHooks | None,
     owners: dict[int, Tensor],
 ) -> Iterator[tuple[type[ParamHook], Tensor, str, tuple[nn.Module, ...]]]:
     refuse_flat(module)
     chain = (module, *around)
     for name, parameter in own_parameters(module):
         owner = owners.get(id(parameter))
-        kind = ReducedHook if asked is not None and asked.reduced else ParamHook
+        kind = ReducedHook if group is not None and group.reduced else ParamHook
         kind = kind if owner is None else ShardedHook
         parameter = parameter if owner is None else owner
         hook = find_hook(parameter)
-        if hook is not None and asked is not None and hook.asked is not None:
-            refuse_both(hook.asked, asked)
+        if hook is not None and group is not None and hook.group is not None:
+            refuse_both(hook.group, group)
         yield kind, parameter, name, chain
     for child in module._modules.values():
         if child is not None and not isinstance(child, HOLDERS) and child not in around:
-            yield from _plan_below(child, chain, asked, owners)
+            yield from _plan_below(child, chain, group, owners)
 
 
-def refuse_both(before: ParamHooks, asked: ParamHooks) -> None:
+def refuse_both(before: ParamHooks, group: ParamHooks) -> None:
     """Raise an error if a model's hooks act at another time than those that are asked for now."""
-    if before.reduced != asked.reduced:
+    if before.reduced != group.reduced:
         raise GradientError(
             f"the model has hooks of attach_param_hooks(model, reduced={before.reduced}): take "
             "them off first, multigrad.hook.remove_param_hooks(model)"
