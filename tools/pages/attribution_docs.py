@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from multigrad.models import attribution
-from multigrad.models.attribution import composites, rules
-from multigrad.models.attribution.layers import LAYERS
-from multigrad.models.attribution.relevance import Relevance
+from multigrad.models.attribution import composites
+from multigrad.models.attribution.relevance import RULES, Relevance
 
 EXAMPLE = """```python
 import torch
@@ -29,12 +28,11 @@ HEADS = ("rule", "what x gets", "layers", "source")
 
 def rule_rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield each rule of relevance: its call, its formula, the kinds it is for, its source."""
-    for make in public_functions(rules):
+    for make in RULES:
         rule: Any = make(*[0.0] * len(required(make)))
         if isinstance(rule, Relevance):
-            kinds = [k for k, row in LAYERS.items() if row.has_weight or rule.formula.is_plain]
             formula, source = said(make)
-            yield call(make), formula, ", ".join(kinds), source
+            yield call(make), formula, ", ".join(rule.formula.kinds()), source
 
 
 def composite_rows() -> Iterator[tuple[str, str, str, str]]:
@@ -52,13 +50,6 @@ def mean_rows() -> Iterator[tuple[str, str, str]]:
     for make in (attribution.smooth, attribution.integrated):
         described, source = said(make)
         yield call(make), described, source
-
-
-def public_functions(module: Any) -> Iterator[Callable[..., Any]]:
-    """Yield the functions that a module defines."""
-    for name, value in vars(module).items():
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
-            yield value
 
 
 def required(make: Callable[..., Any]) -> list[str]:

@@ -15,8 +15,13 @@ import torch
 
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.graph.support.threads import SERIALS
-from multigrad.models.attribution.kinds import LayerRule, has_meaning, is_layer_rule, weight_axis
-from multigrad.models.attribution.layers import merge_batch_norm
+from multigrad.models.attribution.kinds import (
+    LayerRule,
+    has_meaning,
+    is_layer_rule,
+    merge_batch_norm,
+    weight_axis,
+)
 from multigrad.models.handle import named
 from multigrad.models.interpose import RuleOver, check_fit
 from multigrad.rules.activation import Activation

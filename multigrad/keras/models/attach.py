@@ -14,8 +14,7 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
 from ...models.attribution.composites import Composite
-from ...models.attribution.kinds import is_layer_rule, weight_axis
-from ...models.attribution.layers import merge_batch_norm
+from ...models.attribution.kinds import is_layer_rule, merge_batch_norm, weight_axis
 from ...models.handle import Attachment, Row, named
 from ...models.interpose import (
     Choice,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from ...graph.support.lazy_modules import namespace
 from . import composites
 from .averaging import integrated, smooth
-from .layers import merge_batch_norm
-from .rules import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
+from .kinds import merge_batch_norm
+from .relevance import alpha_beta, epsilon, flat, gamma, norm, wsquare, zbox, zplus
 
 __all__ = [
     "alpha_beta", "composites", "epsilon", "flat", "gamma", "integrated", "merge_batch_norm",

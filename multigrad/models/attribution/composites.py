@@ -16,7 +16,7 @@ from ...graph.support.class_bases import InNotebooks, dataclass
 from ...graph.support.lazy_modules import namespace
 from ...rules.model.rule import Rule
 from ...rules.registry import get
-from . import rules
+from . import relevance as rules
 from .kinds import KINDS, LayerKind, LayerRule
 
 Tensor = Any

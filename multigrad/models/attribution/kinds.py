@@ -1,18 +1,165 @@
-"""The kinds of layers that have rules of their own, and the protocol of a rule over a layer."""
+"""The kinds of layers that have rules of their own, what each computes, and rules over a layer.
+
+A linear layer has inputs, perhaps a weight, and perhaps a bias; it is linear in the inputs, and
+`pull` is its transpose: the two halves of each formula of relevance, in `xp`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from ...errors import RuleTypeError
 from ...functions.function import Function
 from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
+from ...trace.xp import all as xp
+from ...trace.xp.transposes import conv_left, unwindows
+
+Tensor = Any
+Inputs: TypeAlias = tuple[Tensor, ...]
 
 
+# --- linear layers and their transposes -----------------------------------------------------------
+def linear(inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
+    z = xp.matmul(inputs[0], weight)
+    return z if bias is None else z + bias
+
+
+def pull_linear(cotangent: Tensor, inputs: Inputs, weight: Tensor) -> Inputs:
+    return (xp.matmul(cotangent, xp.matrix_transpose(weight)),)
+
+
+def add_channels(z: Tensor, bias: Tensor, axes: int) -> Tensor:
+    return z if bias is None else z + xp.reshape(bias, (-1, *(1,) * axes))
+
+
+def widen(x: Tensor, padding: Any) -> Tensor:
+    """Return x with a border of zeros around its last axes."""
+    if not any(map(any, padding)):
+        return x
+    return xp.pad(x, ((0, 0), (0, 0), *padding), 0.0)
+
+
+def narrow(x: Tensor, padding: Any) -> Tensor:
+    """Return x without the border that `widen` gave it."""
+    if not any(map(any, padding)):
+        return x
+    return x[(..., *(slice(before, -after or None) for before, after in padding))]
+
+
+def convolution(
+    inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
+) -> Tensor:
+    z = xp.conv(widen(inputs[0], padding), weight, **steps)
+    return add_channels(z, bias, len(padding))
+
+
+def pull_convolution(
+    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
+) -> Inputs:
+    return (narrow(conv_left(cotangent, weight, widen(inputs[0], padding), **steps), padding),)
+
+
+def transposed(
+    inputs: Inputs, weight: Tensor, bias: Tensor, out: Tensor, *, padding: Any, **steps: Any
+) -> Tensor:
+    # The transpose of a convolution of an input with the shape of `out`.
+    z = narrow(conv_left(inputs[0], weight, widen(out, padding), **steps), padding)
+    return add_channels(z, bias, len(padding))
+
+
+def pull_transposed(
+    cotangent: Tensor, inputs: Inputs, weight: Tensor, *, padding: Any, **steps: Any
+) -> Inputs:
+    return (xp.conv(widen(cotangent, padding), weight, **steps),)
+
+
+def average_pooling(
+    inputs: Inputs, weight: None, bias: None, out: Tensor, *, padding: Any, **windows: Any
+) -> Tensor:
+    (x,) = inputs
+    return _sums(widen(x, padding), **windows) / _counts(x, padding, **windows)
+
+
+def pull_average_pooling(
+    cotangent: Tensor, inputs: Inputs, weight: None, *, padding: Any, **windows: Any
+) -> Inputs:
+    (x,) = inputs
+    sizes, strides = windows["sizes"], windows["strides"]
+    part = cotangent / _counts(x, padding, **windows)
+    for _ in sizes:
+        part = part[..., None]
+    # Windows of the padded input, whose border is cut off again.
+    like = widen(x, padding)
+    steps = {"sizes": sizes, "strides": strides, "dilations": (1,) * len(sizes)}
+    seen = xp.windows(like, **steps)
+    return (narrow(unwindows(xp.broadcast_to(part, seen), like, **steps), padding),)
+
+
+def _sums(x: Tensor, *, sizes: Any, strides: Any, counts_padding: bool) -> Tensor:
+    return xp.sum(xp.windows(x, sizes, strides), axis=tuple(range(-len(sizes), 0)))
+
+
+def _counts(x: Tensor, padding: Any, **windows: Any) -> Tensor | float:
+    # The number of elements that each window averages.
+    if windows["counts_padding"] or not any(map(any, padding)):
+        return float(math.prod(windows["sizes"]))
+    return _sums(widen(xp.ones_like(x), padding), **windows)
+
+
+def adaptive_pooling(
+    inputs: Inputs, weight: None, bias: None, out: Tensor, *, counts: Any
+) -> Tensor:
+    (x,) = inputs
+    if set(counts) == {1}:  # of axes whose lengths need not be known
+        return xp.mean(x, axis=tuple(range(-len(counts), 0)), keepdims=True)
+    for axis, matrix in _means(x, counts):
+        x = xp.moveaxis(xp.matmul(xp.moveaxis(x, axis, -1), xp.matrix_transpose(matrix)), -1, axis)
+    return x
+
+
+def pull_adaptive_pooling(
+    cotangent: Tensor, inputs: Inputs, weight: None, *, counts: Any
+) -> Inputs:
+    (x,) = inputs
+    if set(counts) == {1}:
+        n = xp.sum(xp.ones_like(x), axis=tuple(range(-len(counts), 0)), keepdims=True)
+        return (xp.broadcast_to(cotangent / n, x),)
+    for axis, matrix in _means(x, counts):
+        cotangent = xp.moveaxis(xp.matmul(xp.moveaxis(cotangent, axis, -1), matrix), -1, axis)
+    return (cotangent,)
+
+
+def _means(x: Tensor, counts: Any) -> list[tuple[int, Tensor]]:
+    # For each axis the matrix (windows, elements) that averages it. Window i of n reaches from
+    # floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
+    found = []
+    for axis, n in enumerate(counts, -len(counts)):
+        length = int(x.shape[axis])
+        matrix = np.zeros((n, length))
+        for i in range(n):
+            first, last = i * length // n, -(-(i + 1) * length // n)
+            matrix[i, first:last] = 1 / (last - first)
+        found.append((axis, matrix))
+    return found
+
+
+def addition(inputs: Inputs, weight: None, bias: None, out: Tensor) -> Tensor:
+    return inputs[0] + inputs[1]
+
+
+def pull_addition(cotangent: Tensor, inputs: Inputs, weight: None) -> Inputs:
+    a, b = inputs
+    return xp.sum_to(cotangent, a), xp.sum_to(cotangent, b)
+
+
+# --- the table ------------------------------------------------------------------------------------
 # The tensors of each kind's Function, and its attributes, which are fixed, by keyword. `out` is
 # last and may be left out: the layer's output for the tensors before it, as a constant with regard
 # to x (of `x.detach()`). It is returned unchanged and with its own gradient, so that weights keep
@@ -36,26 +183,56 @@ class LayerKind:
 
     Attributes:
         part_of: the kind whose rule in a composite holds for this one, unless it has its own.
-        channels: the axis of output channels in a weight; None: it has no weight.
-        example: attributes as a layer of this kind may have them.
+        channels: the axis of output channels in a weight; None: it has no weight, nor a bias.
+        example: attributes as a layer of this kind may have them; their names are all that it has.
+        inputs: the names of what relevance is for.
+        forward: `(inputs, weight, bias, out, **attributes)`; `out` gives a shape, or is None. None:
+            only rules that read no weights are for layers of this kind.
+        pull: `(cotangent, inputs, weight, **attributes)`, the transpose of forward without the
+            bias: a cotangent for each input.
+        needs_out: whether only `out` tells the shape of the output.
     """
 
     part_of: str | None = None
     channels: int | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ("x",)
+    forward: Any = None
+    pull: Any = None
+    needs_out: bool = False
+
+    @property
+    def has_weight(self) -> bool:
+        return self.channels is not None
 
 
 _STEPS = {"strides": (1,), "padding": ((0, 0),), "dilations": (1,), "groups": 1}
 _WINDOWS = {"sizes": (1,), "strides": (1,), "padding": ((0, 0),), "counts_padding": True}
 KINDS: Mapping[str, LayerKind] = MappingProxyType(
     {
-        "linear": LayerKind(channels=-1),
-        "convolution": LayerKind(channels=0, example=_STEPS),
-        "convolution_transpose": LayerKind("convolution", channels=1, example=_STEPS),
-        "average_pooling": LayerKind(example=_WINDOWS),
-        "adaptive_average_pooling": LayerKind("average_pooling", example={"counts": (1,)}),
+        "linear": LayerKind(channels=-1, forward=linear, pull=pull_linear),
+        "convolution": LayerKind(
+            channels=0, example=_STEPS, forward=convolution, pull=pull_convolution
+        ),
+        "convolution_transpose": LayerKind(
+            "convolution",
+            channels=1,
+            example=_STEPS,
+            forward=transposed,
+            pull=pull_transposed,
+            needs_out=True,
+        ),
+        "average_pooling": LayerKind(
+            example=_WINDOWS, forward=average_pooling, pull=pull_average_pooling
+        ),
+        "adaptive_average_pooling": LayerKind(
+            "average_pooling",
+            example={"counts": (1,)},
+            forward=adaptive_pooling,
+            pull=pull_adaptive_pooling,
+        ),
         "max_pooling": LayerKind(),
-        "addition": LayerKind(),
+        "addition": LayerKind(inputs=("a", "b"), forward=addition, pull=pull_addition),
         "relu": LayerKind("activation"),
         "activation": LayerKind(),
         "batch_normalization": LayerKind(),
@@ -105,3 +282,47 @@ def has_meaning(rule: LayerRule, kind: str) -> bool:
     except RuleTypeError:
         return False
     return True
+
+
+# --- a batch normalization, merged so that a rule meets one linear layer --------------------------
+def merge_batch_norm(
+    weight: Tensor,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    epsilon: float = 1e-5,
+    *,
+    axis: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of the layer that computes both, for tensors of any framework.
+
+    weight * f and (bias - mean) * f + shift, with f = scale / sqrt(variance + epsilon).
+
+    Examples:
+        >>> weight, bias = np.array([[1.0, 2.0]]), np.array([0.5])  # (out, in)
+        >>> mean, variance = np.array([0.5]), np.array([4.0])
+        >>> xg.attribution.merge_batch_norm(weight, bias, mean, variance, epsilon=0.0)
+        (array([[0.5, 1. ]]), array([0.]))
+
+    Args:
+        weight: of the layer before; its channels lie on `axis`: 0 for a convolution's (out, in,
+            *sizes), -1 for a linear layer's (in, out).
+        bias: (out,), or None.
+        mean: the running mean, (out,).
+        variance: the running variance, (out,).
+        scale: (out,), None for ones.
+        shift: (out,), None for zeros.
+        epsilon: the number added to the variance.
+        axis: the channels' axis in weight.
+    """
+    factor = 1.0 / (variance + epsilon) ** 0.5
+    if scale is not None:
+        factor = scale * factor
+    merged = (0.0 - mean if bias is None else bias - mean) * factor
+    if shift is not None:
+        merged = merged + shift
+    # Axes of length 1 after that of the channels, for broadcasting.
+    after = len(weight.shape) - 1 - axis % len(weight.shape)
+    return weight * factor[(..., *(None,) * after)], merged
