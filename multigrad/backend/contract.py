@@ -450,7 +450,7 @@ class Models:
     """Whether an object is a model of the framework, for `attach`."""
 
     attach: Callable[[Any, Any], Any] | None = None
-    """(model, {selector: rule} or a composite) -> the handle (`multigrad.models.handle.Attachment`)
+    """(model, {selector: rule} or a composite) -> the handle, a `multigrad.models.interpose.Attachment`,
     of a model that is changed in place."""
 
     override: Callable[[Function, Any], Function] | None = None

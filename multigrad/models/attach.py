@@ -14,7 +14,7 @@ from ..graph.support.public_types import P, R
 from ..rules.estimators.starts import Description
 from ..rules.model.rule import Rule
 from .attribution.composites import Composite
-from .handle import Attachment
+from .interpose import Attachment
 from .override import Overridden, override
 
 __all__ = ["attach", "quantize"]

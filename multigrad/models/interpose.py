@@ -1,23 +1,24 @@
-"""Rules on what a framework finds: what a selector means, and a rule over any forward.
+"""Rules on what a framework finds: the plan, the handle, a rule over any forward, what was met.
 
-A framework finds calls and layers and replaces them. Which are meant, what acts for a rule's name
-now, and the messages about a selector that met nothing are here, once for all frameworks.
+A framework finds calls and layers, intercepts them, and takes that back; its table says of which
+kind a layer is. What a selector means, what acts for a rule's name now, the handle, and the
+messages about a selector that met nothing are here, once for all frameworks.
 """
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from ..errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
 from ..functions.custom_gradient import custom_gradient
 from ..functions.function import Function as AnyFunction
+from ..graph.support.class_bases import InNotebooks
 from ..lowering.input_checks import shapes_agree
 from ..rules.model.lookup import resolve
 from ..rules.model.rule import Rule
@@ -25,11 +26,142 @@ from ..rules.model.rule_names import epoch
 from ..trace.moving_numbers import is_of_then
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
-from .handle import Row, named
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+# --- the handle that `attach` returns: what was changed, and the way back -------------------------
+HEADER = ("name", "kind", "rule", "selector")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was changed.
+
+    Examples:
+        >>> import torch
+        >>> handle = xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"})
+        >>> handle.rows[0]
+        Row(name='relu', kind='operation', rule='guided', selector='relu')
+
+    Attributes:
+        name: a layer's name, or an operation's.
+        kind: the layer's class, or "operation".
+        rule: the rule that acts there now.
+        selector: what chose it.
+    """
+
+    name: str
+    kind: str
+    rule: str
+    selector: str
+
+
+class Attachment(InNotebooks):
+    """Rules on a model. As a context manager it removes them at the end; it prints as a table.
+
+    Examples:
+        >>> import torch
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU())
+        >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
+        >>> [(row.name, row.rule) for row in handle.rows]
+        [('1', 'guided')]
+        >>> handle.detach()
+        >>> handle.is_attached
+        False
+
+    Attributes:
+        rows: what was changed, in the model's order.
+        is_attached: whether the rules act.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], put: Callable[[], None], undo: Callable[[], None]
+    ) -> None:
+        self.rows = tuple(rows)
+        self._undo: Callable[[], None] | None = undo
+        self._is_entered = False
+        try:
+            put()
+        except BaseException:
+            # All or none: it takes off as many as are there.
+            undo()
+            raise
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether the rules act.
+
+        Examples:
+            >>> import torch
+            >>> with xg.attach(torch.nn.Sequential(torch.nn.ReLU()), {"relu": "guided"}) as handle:
+            ...     print(handle.is_attached)
+            True
+            >>> handle.is_attached
+            False
+        """
+        return self._undo is not None
+
+    def detach(self) -> None:
+        """Remove the rules, so that the model is as before. A second call changes nothing.
+
+        Examples:
+            >>> import torch
+            >>> model = torch.nn.Sequential(torch.nn.ReLU())
+            >>> handle = xg.attach(model, {torch.nn.ReLU: "guided"})
+            >>> handle.detach()
+            >>> [row.name for row in handle.rows]  # what it had changed
+            ['0']
+        """
+        if self._undo is not None:
+            self._undo()
+            self._undo = None  # last: after a failure another call takes off the rest
+
+    def __enter__(self) -> Self:
+        if self._is_entered or self._undo is None:
+            was = "is entered already" if self._undo else "was detached: its rules act no more"
+            raise RuleValueError(
+                f"this handle {was}. Call attach again, `with xg.attach(model, rules):`, for each "
+                "block"
+            )
+        self._is_entered = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.detach()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return table([HEADER, *map(astuple, self.rows)]) + ("" if self._undo else "\n(detached)")
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows as text in columns, the first as their heads."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]])
+
+
+def named(rule: Any) -> str:
+    """Return a rule's name for a table, with its bound numbers."""
+    if isinstance(rule, str):
+        return rule
+    if isinstance(rule, Rule):
+        return rule._words
+    name = getattr(rule, "name", None)
+    said = repr(rule)  # the repr of a layer's rule has its numbers
+    return said if name is None or said.startswith(f"{name}(") else name
+
 
 # --- which layers and operations are meant --------------------------------------------------------
 WILDCARDS = frozenset("*?[")
-MOST_NAMES = 12
+MOST_NAMES, MOST_CALLED = 12, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +196,36 @@ class HeldFunction:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A layer with its rule, and the selector that chose it."""
+    """A layer with its rule, and what chose it.
+
+    Attributes:
+        layer: the layer.
+        rule: the rule; None: a composite lets it keep its own gradient.
+        selector: as it was given; of a composite, the layer's kind.
+        kind: the layer's kind, in a composite; None if that has no name.
+        is_named: whether a composite has an entry for the layer's name.
+    """
 
     layer: Layer
     rule: Any
     selector: Any
+    kind: str | None = None
+    is_named: bool = False
+
+    @property
+    def key(self) -> Any:
+        return id(self.layer.layer)
+
+    @property
+    def said(self) -> str:
+        return f"layer {self.layer.names[0]!r}"
+
+    def row(self, words: str = "") -> Row:
+        """Return its row of the table; `words` say more of the rule than its name."""
+        layer = self.layer.layer
+        kind = "function" if isinstance(layer, HeldFunction) else type(layer).__name__
+        name = self.layer.names[0] or "(model)"
+        return Row(name, kind, words or named(self.rule), shown(self.selector))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +236,19 @@ class OperationChoice:
     rule: Any
     selector: Any
 
+    @property
+    def key(self) -> Any:
+        return self.operation
 
+    @property
+    def said(self) -> str:
+        return f"operation {self.operation!r}"
+
+    def row(self) -> Row:
+        return Row(self.operation, "operation", named(self.rule), shown(self.selector))
+
+
+AnyChoice = TypeVar("AnyChoice", Choice, OperationChoice)
 # Returns the framework's operation that a selector means, or None.
 FindOperation = Callable[[Any], Any]
 
@@ -126,7 +295,22 @@ def choose(
             if not found:
                 raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
             choices += [Choice(layer, rule, part) for layer in found]
-    return _once(choices), _once_each(operations)
+    return _outermost(_once(choices)), _once(operations)
+
+
+def choose_by_kind(
+    composite: Composite, layers: Sequence[Layer], kind_of: Callable[[Any], str | None]
+) -> list[Choice]:
+    """Return each layer with its rule in a composite, None where it keeps its own gradient."""
+    kinds = [kind_of(each.layer) for each in layers]
+    names = [each.names[0] for each in layers]
+    chosen = composite.choose(zip(names, kinds, strict=True))
+    return [
+        Choice(
+            layer, rule, kind or "by name", kind, any(fnmatchcase(name, p) for p in composite.names)
+        )
+        for layer, kind, rule, name in zip(layers, kinds, chosen, names, strict=True)
+    ]
 
 
 def check_row(selector: Any, rule: Any) -> None:
@@ -209,48 +393,58 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
     return len(needed) == 2
 
 
-def _once(choices: Sequence[Choice]) -> list[Choice]:
-    by_layer: dict[int, Choice] = {}
+def _once(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
+    found: dict[Any, AnyChoice] = {}
+    for choice in choices:
+        known = found.setdefault(choice.key, choice)
+        if known.rule is not choice.rule and known.rule != choice.rule:
+            raise RuleValueError(
+                f"{choice.said} is selected twice: {shown(known.selector)!r} gives it "
+                f"{named(known.rule)!r}, {shown(choice.selector)!r} gives it {named(choice.rule)!r}"
+            )
+    return list(found.values())
+
+
+def _outermost(choices: list[Choice]) -> list[Choice]:
+    # A rule on a layer replaces all gradients inside it.
+    outer = {name: choice for choice in choices for name in choice.layer.names if name}
     for choice in choices:
         if isinstance(choice.layer.layer, HeldFunction) and is_layer_rule(choice.rule):
             raise RuleTypeError(
                 f"rule {named(choice.rule)!r} reads what layers hold, and "
                 f"{choice.layer.names[0]!r} is a function: select the layer that holds it"
             )
-        known = by_layer.setdefault(id(choice.layer.layer), choice)
-        if known.rule is not choice.rule and known.rule != choice.rule:
-            raise RuleValueError(
-                f"layer {choice.layer.names[0]!r} is selected twice: {known.selector!r} gives it "
-                f"{known.rule!r}, {choice.selector!r} gives it {choice.rule!r}"
-            )
-    found = list(by_layer.values())
-    # A rule on a layer replaces all gradients inside it.
-    outer = {name: choice for choice in found for name in choice.layer.names if name}
-    for choice in found:
         for name in choice.layer.names:
             parts = name.split(".")
             for n in range(1, len(parts)):
                 holder = outer.get(".".join(parts[:n]))
                 if holder is not None:
                     raise RuleValueError(
-                        f"layer {name!r} ({choice.selector!r}) lies inside layer "
-                        f"{'.'.join(parts[:n])!r} ({holder.selector!r}), whose rule takes the "
-                        "place of all gradients within; select one of them"
+                        f"layer {name!r} ({shown(choice.selector)!r}) lies inside layer "
+                        f"{'.'.join(parts[:n])!r} ({shown(holder.selector)!r}), whose rule takes "
+                        "the place of all gradients within; select one of them"
                     )
-    return found
+    return choices
 
 
-def _once_each(choices: Sequence[OperationChoice]) -> list[OperationChoice]:
-    found: dict[Any, OperationChoice] = {}
-    for choice in choices:
-        known = found.setdefault(choice.operation, choice)
-        if known.rule is not choice.rule and known.rule != choice.rule:
-            raise RuleValueError(
-                f"operation {choice.operation!r} is selected twice: {shown(known.selector)!r} "
-                f"gives it {named(known.rule)!r}, {shown(choice.selector)!r} gives it "
-                f"{named(choice.rule)!r}"
-            )
-    return list(found.values())
+def refuse_second(subject: str, rule: str | None = None, where: str = "") -> NoReturn:
+    """Raise for what has a rule already, by another handle."""
+    said = "a rule" if rule is None else f"rule {rule!r}"
+    raise RuleValueError(f"{subject} has {said} already{where}: detach that first")
+
+
+def refuse_empty(composite: Composite) -> NoReturn:
+    raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+
+
+def unmet(subject: str, said: str, called: Iterable[str], advice: str = "") -> str:
+    """Return the error message for a selector that means nothing that a function or model calls."""
+    names = sorted(set(called))
+    listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
+    return (
+        f"{subject} calls no operation {said!r}{suggest(said, names)} "
+        f"(it calls: {listed or 'none'}){advice}"
+    )
 
 
 def shown(selector: Any) -> str:
@@ -385,128 +579,7 @@ class RuleOver:
         return over(self.rule) if is_of_then() else self.now()
 
 
-A = TypeVar("A")
-MOST_CALLED = 24
-
-
-# --- operations that a function calls -------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Meant:
-    """The meaning of a selector of operations.
-
-    Attributes:
-        selector: as it was given.
-        name: an operation's, as its framework knows it.
-    """
-
-    selector: Any
-    name: str
-
-    @property
-    def said(self) -> str:
-        return self.selector if isinstance(self.selector, str) else self.name
-
-
-def parts_of(rules: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
-    """Return each selector with its rule, the parts of a tuple one by one."""
-    return [
-        (part, rule)
-        for selector, rule in rules.items()
-        for part in (selector if isinstance(selector, tuple) else (selector,))
-    ]
-
-
-class Following(Generic[A]):
-    """An object made for some rules, and made again when a name means another rule than before.
-
-    Args:
-        rules: names, Rules, functions, or those that read layers.
-        make: makes it from `over` of each rule, or the rule itself if it reads layers.
-    """
-
-    def __init__(self, rules: Iterable[Any], make: Callable[[Sequence[Any]], A]) -> None:
-        self._rules = tuple(rules)
-        self._make = make
-        self._known: tuple[tuple[Any, ...], A] | None = None
-
-    def now(self) -> A:
-        """Return the object for the present meanings of the rules' names."""
-        meant = tuple(rule if is_layer_rule(rule) else over(rule) for rule in self._rules)
-        known = self._known
-        # `over` returns the same object for the same rule.
-        if known is None or known[0] != meant:
-            known = self._known = meant, self._make(meant)
-        return known[1]
-
-
-def no_operation(selector: Any) -> RuleTypeError:
-    return RuleTypeError(f"{selector!r:.60} selects nothing: expected a name or a function")
-
-
-def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
-    """Return the position of the operand that a rule acts on: the one of the result's shape."""
-    if len(fitting) > 1:
-        raise RuleValueError(
-            f"operation {name!r} has {len(fitting)} inputs of shape {shape}; a rule acts on one: "
-            f"select {wish}"
-        )
-    return fitting[0]
-
-
-def unmet(function: str, said: str, near: str, called: Iterable[str]) -> str:
-    """Return the error message for a selector that means nothing that a function calls."""
-    names = sorted(set(called))
-    listed = ", ".join(names[:MOST_CALLED]) + (", ..." if len(names) > MOST_CALLED else "")
-    return f"{function} calls no operation {said}{near} (it calls: {listed or 'none'})"
-
-
-def close(name: str, names: Iterable[str]) -> str:
-    """Return the end of a message with names that are like one, "" if there are none."""
-    found = difflib.get_close_matches(name, sorted(set(names)), 3)
-    return f"; did you mean {' or '.join(map(repr, found))}?" if found else ""
-
-
-# --- layers of a model ----------------------------------------------------------------------------
-def list_rows(choices: Sequence[Choice], operations: Sequence[OperationChoice]) -> list[Row]:
-    rows: list[tuple[str, str, Choice | OperationChoice]] = []
-    for each in choices:
-        held = each.layer.layer
-        kind = "function" if isinstance(held, HeldFunction) else type(held).__name__
-        rows.append((each.layer.names[0] or "(model)", kind, each))
-    rows += [(each.operation, "operation", each) for each in operations]
-    return [Row(name, kind, named(each.rule), shown(each.selector)) for name, kind, each in rows]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A layer and its rule in a composite.
-
-    Attributes:
-        layer: the layer.
-        kind: its kind, or None if that has no name.
-        rule: the rule; None: it keeps its own gradient.
-        is_named: whether the composite has an entry for the layer's name.
-    """
-
-    layer: Layer
-    kind: str | None
-    rule: Any
-    is_named: bool
-
-    def row(self, words: str = "") -> Row:
-        """Return its row of the table; `words` say more of the rule than its name."""
-        layer = self.layer
-        said = words or named(self.rule)
-        return Row(layer.names[0], type(layer.layer).__name__, said, self.kind or "by name")
-
-
-def give(
-    composite: Composite, layers: Sequence[Layer], kind_of: Callable[[Any], str | None]
-) -> list[Given]:
-    kinds = [kind_of(each.layer) for each in layers]
-    names = [each.names[0] for each in layers]
-    chosen = composite.choose(zip(names, kinds, strict=True))
-    return [
-        Given(layer, kind, rule, any(fnmatchcase(name, pattern) for pattern in composite.names))
-        for layer, kind, rule, name in zip(layers, kinds, chosen, names, strict=True)
-    ]
+def put_over(rule: Over, name: str, where: str, tin: Tensor, out: Tensor) -> Tensor:
+    """Return the output of a forward on a constant, with a rule's gradient for its input."""
+    check_fit(name, where, tin.shape, out.shape)
+    return rule(tin, out)

@@ -1,13 +1,18 @@
-"""`xg.override`: rules on the operations that a function calls."""
+"""`xg.override`: rules on the operations that a function calls.
+
+A framework finds what a selector means and intercepts those calls. What is the same in every
+framework is here: the rules in force, the selectors that were met, the messages. So is the
+interception of what a capture records, which is all there is of NumPy.
+"""
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 import optree
@@ -37,18 +42,7 @@ from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp
 from .attribution.composites import Composite
 from .attribution.kinds import is_layer_rule
-from .handle import named
-from .interpose import (
-    Following,
-    Meant,
-    check_row,
-    misfit,
-    no_operation,
-    over,
-    parts_of,
-    shown,
-    unmet,
-)
+from .interpose import Over, check_row, misfit, named, over, shown, unmet
 
 __all__ = ["Overridden", "override"]
 
@@ -137,14 +131,9 @@ class Overridden(Generic[P, R]):
     @property
     def captured_form(self) -> Function:
         """The function as a graph with the rules in it: what NumPy takes, and other captures."""
-        if not isinstance(self.rules, Mapping):
-            raise RuleTypeError("rules that read weights act on functions of jax")
         if self._captured is None:
-            parts = parts_of(self.rules)
-            for _, rule in parts:
-                over(rule)  # one that reads layers is refused: a graph has none
-            make = functools.partial(captured, self.function, [part for part, _ in parts])
-            self._captured = Following([rule for _, rule in parts], make)
+            make = functools.partial(captured, self.function)
+            self._captured = Following(self.rules, find, make)
         return self._captured.now()
 
     def _on(self, backend: Backend) -> Callable[..., Any]:
@@ -242,30 +231,157 @@ def is_capturing(tree: Any) -> bool:
     return any(isinstance(leaf, Value) for leaf in optree.tree_leaves(tree, none_is_leaf=True))
 
 
+# --- operations that a function calls -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Meant:
+    """The meaning of a selector of operations.
+
+    Attributes:
+        selector: as it was given.
+        name: an operation's, as its framework knows it.
+    """
+
+    selector: Any
+    name: str
+
+    @property
+    def said(self) -> str:
+        return self.selector if isinstance(self.selector, str) else self.name
+
+
+M = TypeVar("M", bound=Meant)
+A = TypeVar("A")
+
+
+class SelectedCalls(Generic[M]):
+    """The rules on the operations that a function calls, and which of them a call has met.
+
+    Attributes:
+        name: the function's.
+        rows: what each selector means, with `over` of its rule.
+        met: those that were met.
+        names: the operations that were called, as the framework names them.
+    """
+
+    def __init__(self, name: str, rows: Iterable[tuple[M, Any]]) -> None:
+        self.name = name
+        self.rows = tuple(rows)
+        self.met: set[M] = set()
+        self.names: set[str] = set()
+
+    def check(self) -> None:
+        """Raise, after a call, for a selector that means nothing that the function calls."""
+        for meant, _ in self.rows:
+            if meant not in self.met:
+                self.refuse_unmet(meant, self.names)
+
+    def refuse_unmet(self, meant: M, called: Iterable[str]) -> NoReturn:
+        raise RuleValueError(unmet(f"function {self.name!r}", meant.said, called))
+
+
+class Following(Generic[A]):
+    """An object made for the operations that selectors mean, each with `over` of its rule.
+
+    It is made again when a rule's name means another rule than before.
+
+    Args:
+        rules: a rule by selector, or by several in a tuple.
+        find: the meaning of a selector.
+        make: makes the object.
+        look_up: what `make` gets for a rule, the same object for the same rule.
+
+    Raises:
+        RuleTypeError: the rules are those of a composite, or read layers.
+    """
+
+    def __init__(
+        self,
+        rules: Any,
+        find: Callable[[Any], M],
+        make: Callable[[list[tuple[M, Any]]], A],
+        look_up: Callable[[Any], Any] = over,
+    ) -> None:
+        parts = parts_of(rules)
+        self._look_up = look_up
+        self._meant = [find(part) for part, _ in parts]
+        self._rules = [rule for _, rule in parts]
+        self._make: Callable[[Any], A] = make
+        self._known: tuple[list[Any], A] | None = None
+
+    def now(self) -> A:
+        """Return the object for the present meanings of the rules' names."""
+        acting = [self._look_up(rule) for rule in self._rules]
+        known = self._known
+        if known is None or known[0] != acting:
+            made = self._make(list(zip(self._meant, acting, strict=True)))
+            known = self._known = acting, made
+        return known[1]
+
+
+def parts_of(rules: Any) -> list[tuple[Any, Any]]:
+    """Return each selector with its rule, the parts of a tuple one by one.
+
+    Raises:
+        RuleTypeError: the rules are those of a composite.
+    """
+    if isinstance(rules, Composite):
+        raise RuleTypeError(
+            f"composite {rules.name!r} reads the layers of a model: xg.attach(model, composite), "
+            "or xg.override of a function of jax"
+        )
+    return [
+        (part, rule)
+        for selector, rule in rules.items()
+        for part in (selector if isinstance(selector, tuple) else (selector,))
+    ]
+
+
+def refuse_operation(selector: Any, library: str, names: Iterable[str]) -> NoReturn:
+    """Raise for a selector that means no operation of a library, which has these."""
+    if isinstance(selector, str):
+        near = suggest(selector, names)
+        raise RuleValueError(f"{library} has no operation {selector!r}{near}")
+    raise RuleTypeError(
+        f"{selector!r:.60} selects nothing: expected a name or a function of {library}"
+    )
+
+
+def one_input(name: str, fitting: Sequence[int], shape: Any, wish: str) -> int:
+    """Return the position of the operand that a rule acts on: the one of the result's shape."""
+    if len(fitting) > 1:
+        raise RuleValueError(
+            f"operation {name!r} has {len(fitting)} inputs of shape {shape}; a rule acts on one: "
+            f"select {wish}"
+        )
+    return fitting[0]
+
+
 # --- a function whose operations get rules while it is captured -----------------------------------
 @dataclass(frozen=True, slots=True)
-class RecordedSelector(Meant):
+class RecordedCall(Meant):
     """The meaning of a selector when a function is captured.
 
     Attributes:
         op: the op that the function records, if it is one: operators and methods record it too.
         function: the function itself, where it records several.
-        rule: the Function whose gradient replaces its own.
     """
 
     op: Op | None
     function: Any
-    rule: Function
 
 
-def recipe_of_override(function: Callable[..., Any], rows: tuple[RecordedSelector, ...]) -> Recipe:
+def recipe_of_override(
+    function: Callable[..., Any], rows: Sequence[tuple[RecordedCall, Over]]
+) -> Recipe:
     """Return the recipe of a function without a backward, and of the rules on what it calls."""
     plain = recipe_of_pair(function, native=False)
     record_plain = plain.record
     assert record_plain is not None
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        acting = RecordedRules(plain.name, rows)
+        acting = RecordedCalls(plain.name, rows)
         with setting(trace, overriding=acting):
             recorded = record_plain(trace, args, kwargs)
         acting.check()
@@ -277,20 +393,14 @@ def recipe_of_override(function: Callable[..., Any], rows: tuple[RecordedSelecto
     return replace(plain, record=record, copied=copied)
 
 
-class RecordedRules:
+class RecordedCalls(SelectedCalls[RecordedCall]):
     """Rules on what a capture records; lives while one function is recorded."""
-
-    def __init__(self, name: str, rows: tuple[RecordedSelector, ...]) -> None:
-        self.name = name
-        self.rows = rows
-        self.met: set[RecordedSelector] = set()
-        self.names: set[str] = set()
 
     def record(self, trace: Trace, op: Op, operands: tuple[Any, ...], again: Any) -> Any:
         """Return an op's result, whose gradient is the rule's; None: no rule is on it."""
         self.names.add(op.name)
-        row = next((row for row in self.rows if row.op is op), None)
-        return None if row is None else self._replaced(trace, row, operands, again)
+        row = next((row for row in self.rows if row[0].op is op), None)
+        return None if row is None else self._replaced(trace, *row, operands, again)
 
     def call(
         self, trace: Trace, library: str, function: Any, args: tuple[Any, ...], kwargs: Any
@@ -300,13 +410,14 @@ class RecordedRules:
         def again(*given: Any) -> Any:
             return record_call(library, function, given, kwargs, trace=trace)
 
-        row = next((row for row in self.rows if row.function is function), None)
-        return None if row is None else self._replaced(trace, row, args, again)
+        row = next((row for row in self.rows if row[0].function is function), None)
+        return None if row is None else self._replaced(trace, *row, args, again)
 
     def _replaced(
         self,
         trace: Trace,
-        row: RecordedSelector,
+        meant: RecordedCall,
+        rule: Over,
         operands: tuple[Any, ...],
         again: Callable[..., Any],
     ) -> Any:
@@ -315,8 +426,8 @@ class RecordedRules:
             return None
         if len(tensors) > 1:
             raise RuleValueError(
-                f"operation {row.said} of {self.name!r} has {len(tensors)} inputs; a "
-                "rule acts on one"
+                f"operation {meant.said!r} of {self.name!r} has {len(tensors)} inputs; a rule acts "
+                "on one"
             )
         at = tensors[0]
         tin = operands[at]
@@ -325,19 +436,13 @@ class RecordedRules:
             out = again(*operands[:at], xp.stop_gradient(tin), *operands[at + 1 :])
             if not is_tensor(out):
                 return out
-            self.met.add(row)
+            self.met.add(meant)
             made, given = out.node.type.shape, tin.node.type.shape
             if isinstance(made, tuple) and made != given:  # a reduction
-                where = f"operation {row.said!r} of {self.name!r}"
+                where = f"operation {meant.said!r} of {self.name!r}"
                 shapes = format_shape(given), format_shape(made)
-                raise GradientError(misfit(row.rule.name, where, *shapes))
-            return row.rule(tin, out)
-
-    def check(self) -> None:
-        for row in self.rows:
-            if row not in self.met:
-                near = suggest(row.said, self.names)
-                raise RuleValueError(unmet(f"function {self.name!r}", row.said, near, self.names))
+                raise GradientError(misfit(rule.name, where, *shapes))
+            return rule(tin, out)
 
 
 def is_tensor(value: Any) -> bool:
@@ -347,17 +452,14 @@ def is_tensor(value: Any) -> bool:
     )
 
 
-def find(selector: Any, rule: Function) -> RecordedSelector:
+def find(selector: Any) -> RecordedCall:
     function = selector
     if isinstance(selector, str):
         # NumPy's own name for it counts first.
         function = getattr(np, selector, None) or getattr(xp, selector, None)
-        if function is None:
-            near = suggest(selector, [*dir(np), *xp.__all__])
-            raise RuleValueError(f"NumPy has no operation {selector!r}{near}")
     if not callable(function):
-        raise no_operation(selector)
-    return RecordedSelector(selector, shown(selector), op_of(function), function, rule)
+        refuse_operation(selector, "NumPy", [*dir(np), *xp.__all__])
+    return RecordedCall(selector, shown(selector), op_of(function), function)
 
 
 def op_of(function: Callable[..., Any]) -> Op | None:
@@ -385,9 +487,6 @@ def is_direct(result: Value, x: Value) -> bool:
     return x.node in operands and all(each is x.node or not each.operands for each in operands)
 
 
-def captured(
-    function: Callable[..., Any], selectors: Sequence[Any], acting: Sequence[Any]
-) -> Function:
+def captured(function: Callable[..., Any], rows: list[tuple[RecordedCall, Over]]) -> Function:
     """Return the captured form of a function with rules on its operations, for every backend."""
-    rows = tuple(map(find, selectors, acting))
     return Function(recipe_of_override(function, rows), function, True)

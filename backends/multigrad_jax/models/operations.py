@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend import core
 
 from multigrad.errors import RuleValueError
-from multigrad.models.interpose import Meant, close, no_operation, unmet
+from multigrad.models.override import Meant, refuse_operation
 
 from ..versions import PRIMALS
 from ..walk import called, jaxprs_of
@@ -254,7 +254,7 @@ def find(selector: Any) -> CalledOperation:
     if isinstance(selector, core.Primitive):
         return CalledOperation(selector, selector.name, is_primitive=True)
     if not callable(selector):
-        raise no_operation(selector)
+        refuse_operation(selector, "jax", ())
     name = getattr(selector, "__name__", None) or type(selector).__name__
     traced = trace(selector)
     if traced is None:
@@ -315,14 +315,11 @@ def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> 
     return None
 
 
-def refuse_unmet(name: str, jaxpr: Any, missing: Sequence[CalledOperation]) -> None:
-    meant = missing[0]
-    said = meant.said
+def refuse_hidden(name: str, jaxpr: Any, meant: CalledOperation) -> None:
+    """Raise for an operation that is only called where rules do not reach."""
     holder = hidden_in(jaxpr, meant)
     if holder is not None:
         raise RuleValueError(
-            f"{name} calls {said!r} only inside {holder!r}, which has a derivative of its own: "
-            f"select {holder!r}"
+            f"function {name!r} calls {meant.said!r} only inside {holder!r}, which has a derivative "
+            f"of its own: select {holder!r}"
         )
-    names = set(names_in(jaxpr))
-    raise RuleValueError(unmet(name, repr(said), close(said, names), names))

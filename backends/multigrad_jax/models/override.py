@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import MethodType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -21,11 +21,20 @@ from jax.extend import core, source_info_util
 from multigrad.errors import RuleValueError
 from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
-from multigrad.models.interpose import Following, check_fit, one_input, parts_of
+from multigrad.models.interpose import put_over
+from multigrad.models.override import Following, SelectedCalls, one_input
 
 from .. import versions
 from ..walk import bind, called, jaxprs_of, walk
-from .operations import OWN_DERIVATIVE, CalledOperation, find, is_float, outline, refuse_unmet
+from .operations import (
+    OWN_DERIVATIVE,
+    CalledOperation,
+    find,
+    is_float,
+    names_in,
+    outline,
+    refuse_hidden,
+)
 from .relevance import composite_of, reads_layers, run
 
 Tensor = Any
@@ -41,27 +50,19 @@ def override_calls(function: Callable[..., Any], rules: Any) -> Callable[..., An
         @functools.wraps(function)
         def attributed(*args: Any, **kwargs: Any) -> Any:
             compute = functools.partial(run, composite, name_of(function))
-            return call(f"function {name_of(function)!r}", compute, function, args, kwargs)
+            return call(compute, function, args, kwargs)
 
         return attributed
-    parts = parts_of(rules)
-    meant = [find(part) for part, _ in parts]
-    name = f"function {name_of(function)!r}"
-
-    def make(found: Sequence[Any]) -> Rewriting:
-        return Rewriting(list(zip(meant, found, strict=True)))
-
-    acting = Following([rule for _, rule in parts], make)
+    acting = Following(rules, find, functools.partial(Rewriting, name_of(function)))
 
     @functools.wraps(function)
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        checked = functools.partial(acting.now().checked, name)
-        return call(name, checked, function, args, kwargs)
+        return call(acting.now().checked, function, args, kwargs)
 
     return overridden
 
 
-def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def call(compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Trace a call, and compute it with the rules.
 
     Args:
@@ -96,7 +97,7 @@ def call(name: str, compute: Compute, function: Callable[..., Any], args: Any, k
     try:
         closed = jax.make_jaxpr(traced)(arrays, state)
     except Exception as error:
-        refuse_changed(name, error)
+        refuse_changed(function, error)
         raise
     computed = compute(closed, arrays, state)
     tree_out, found, outputs = result
@@ -155,29 +156,29 @@ def is_object(leaf: Any) -> bool:
     return nnx is not None and isinstance(leaf, nnx.Module)
 
 
-def refuse_changed(name: str, error: Exception) -> None:
+def refuse_changed(function: Callable[..., Any], error: Exception) -> None:
     """Raise, with advice, if an error says that a closed-over nnx module was changed."""
     if type(error).__name__ == "TraceContextError":
         raise RuleValueError(
-            f"{name} changes a module of flax nnx that it closes over ({error.args[0]:.60}...): "
-            "give the module itself, xg.override(model, ...), or give it to the function as an "
-            "argument"
+            f"function {name_of(function)!r} changes a module of flax nnx that it closes over "
+            f"({error.args[0]:.60}...): give the module itself, xg.override(model, ...), or give "
+            "it to the function as an argument"
         ) from error
 
 
 # --- a jaxpr computed again, with rules for some of its equations --------------------------------
 # An equation that holds no such equation is bound unchanged, with its params. A function with a
 # custom derivative is never opened.
-class Rewriting:
+class Rewriting(SelectedCalls[CalledOperation]):
     """The rules of one `override`, as they act on jaxprs.
 
     What is derived from a jaxpr under `jit` lives as long as jax keeps that jaxpr: it compiles
     once.
     """
 
-    def __init__(self, rows: Sequence[tuple[CalledOperation, Any]]) -> None:
-        self.rows = tuple(rows)
-        found = [meant.inlined for meant, _ in rows if meant.inlined is not None]
+    def __init__(self, name: str, rows: Iterable[tuple[CalledOperation, Function]]) -> None:
+        super().__init__(name, rows)
+        found = [meant.inlined for meant, _ in self.rows if meant.inlined is not None]
         self.inlined = tuple(found)
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._holding: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
@@ -217,11 +218,14 @@ class Rewriting:
         return frozenset().union(*(self.held(inner) for inner in jaxprs_of(equation)))
 
     def checked(
-        self, name: str, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
+        self, closed: Any, arguments: Sequence[Tensor], state: Sequence[Tensor]
     ) -> list[Tensor]:
-        unmet = [meant for meant, _ in self.rows if meant not in self.held(closed.jaxpr)]
-        if unmet:
-            refuse_unmet(name, closed.jaxpr, unmet)
+        """Compute the jaxpr of a whole call, once all that is selected was found in it."""
+        held = self.held(closed.jaxpr)
+        missing = next((meant for meant, _ in self.rows if meant not in held), None)
+        if missing is not None:
+            refuse_hidden(self.name, closed.jaxpr, missing)
+            self.refuse_unmet(missing, names_in(closed.jaxpr))
         return self.run(closed.jaxpr, closed.consts, [*arguments, *state])
 
     def run(self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Tensor]) -> list[Tensor]:
@@ -281,8 +285,7 @@ class Rewriting:
         # the other operands keep their own gradients
         held = [*operands[:at], jax.lax.stop_gradient(tin), *operands[at + 1 :]]
         (out,) = bind(equation, held)
-        check_fit(rule.name, f"operation {meant.name!r}", tin.shape, out.shape)
-        return [rule(tin, out)]
+        return [put_over(rule, rule.name, f"operation {meant.name!r}", tin, out)]
 
     def under_jit(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         params = equation.params

@@ -13,8 +13,8 @@ from jax.extend import core
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import KINDS, is_layer_rule
-from multigrad.models.handle import named
-from multigrad.models.interpose import check_fit, over, parts_of
+from multigrad.models.interpose import named, over, put_over
+from multigrad.models.override import parts_of
 
 from ..walk import bind, walk
 from .layers import Layers, Plan, flatten
@@ -132,7 +132,7 @@ class RelevanceRun:
         held = [jax.lax.stop_gradient(x) if n == plan.at else y for n, y in enumerate(operands)]
         (out,) = bind(plan.equation, held)
         refuse_weights(rule, plan.kind)
-        return put_over(rule, plan.kind, x, out)
+        return put_plain(rule, plan.kind, x, out)
 
     def addition(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         if rule is None:
@@ -164,7 +164,7 @@ class RelevanceRun:
             out = self.step(equation, held, out, axis)
         if merges:
             return self.over_product(rule, plan, operands, out)
-        return out if normalizing is None else put_over(normalizing, plan.kind, x, out)
+        return out if normalizing is None else put_plain(normalizing, plan.kind, x, out)
 
     def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
         """Apply a per-channel step to an array with channels on another axis."""
@@ -256,12 +256,11 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
         function = rule.over(kind, **attributes)
         # a model's weights may be NumPy arrays
         return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
-    return lambda *given: put_over(rule, kind, given[0], given[-1])
+    return lambda *given: put_plain(rule, kind, given[0], given[-1])
 
 
-def put_over(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
-    check_fit(named(rule), f"a layer of kind {kind!r}", x.shape, out.shape)
-    return over(rule)(x, out)
+def put_plain(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
+    return put_over(over(rule), named(rule), f"a layer of kind {kind!r}", x, out)
 
 
 def refuse_weights(rule: Any, kind: str) -> None:

@@ -30,16 +30,8 @@ from multigrad.errors import RuleValueError
 from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
 from multigrad.graph.support.threads import make_lock
-from multigrad.models.interpose import (
-    Following,
-    Meant,
-    check_fit,
-    close,
-    no_operation,
-    one_input,
-    parts_of,
-    unmet,
-)
+from multigrad.models.interpose import check_fit, put_over
+from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 
 from ..compile.checkpoint_regions import FIRST, may_be_recomputed, on_call
 
@@ -66,18 +58,17 @@ THREAD = _Thread()
 _changed: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
-class OverrideRules:
+class OverrideRules(SelectedCalls["CalledOp"]):
     """The rules of one `override`, and the copies of functions that were traced for them."""
 
-    def __init__(self, name: str, rows: Sequence[tuple[CalledOp, Any]]) -> None:
-        self.name = name
-        self.rows = tuple(rows)
-        self.by_type = {meant.name: (meant, rule) for meant, rule in rows if meant.cell is None}
-        self.by_cell = {
-            id(meant.cell): (meant, rule) for meant, rule in rows if meant.cell is not None
+    def __init__(self, name: str, rows: Iterable[tuple[CalledOp, Function]]) -> None:
+        super().__init__(name, rows)
+        self.by_type = {
+            meant.name: (meant, rule) for meant, rule in self.rows if meant.cell is None
         }
-        self.met: set[CalledOp] = set()
-        self.names: set[str] = set()
+        self.by_cell = {
+            id(meant.cell): (meant, rule) for meant, rule in self.rows if meant.cell is not None
+        }
         self.copies: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @contextmanager
@@ -96,11 +87,6 @@ class OverrideRules:
             yield
             THREAD.latest = None
 
-    def check(self) -> None:
-        for meant, _ in self.rows:
-            if meant not in self.met:
-                refuse_unmet(self.name, meant, self.names)
-
     def copy_of(self, function: Any) -> Any:
         known = self.copies.get(function)
         if known is None:
@@ -117,7 +103,8 @@ def on_op(
         return None
     type_ = op_type.decode() if isinstance(op_type, bytes) else op_type
     for acting in reversed(THREAD.acting):
-        acting.names.add(type_)
+        if type_ not in SILENT:
+            acting.names.add(type_)
         row = acting.by_type.get(type_)
         if row is None or len(outputs) != 1 or not has_input(inputs, outputs[0]):
             continue
@@ -266,8 +253,7 @@ def _call(
         given[at] = tf.stop_gradient(tin)
         held = dict(zip(kwargs, given[len(args) :], strict=True))
         output = function(*given[: len(args)], **held)
-        check_fit(rule.name, f"operation {meant.name!r}", tin.shape, output.shape)
-        return rule(tin, output)
+        return put_over(rule, rule.name, f"operation {meant.name!r}", tin, output)
 
 
 # --- functions that are graphs --------------------------------------------------------------------
@@ -307,7 +293,8 @@ def unchanged(graph: Any, acting: OverrideRules) -> str | None:
     """Return a selected op without a rule on it, in a graph or a nested one."""
     changed = _changed.get(graph, ())
     for op in graph.get_operations():
-        acting.names.add(op.type)
+        if op.type not in SILENT:
+            acting.names.add(op.type)
         is_meant = op.type in acting.by_type and op.name not in changed
         if is_meant and has_input(op.inputs, op.outputs[0]):
             return op.type
@@ -323,13 +310,7 @@ def unchanged(graph: Any, acting: OverrideRules) -> str | None:
 # --- the function itself --------------------------------------------------------------------------
 def override_calls(function: Callable[..., Any], rules: Mapping[Any, Any]) -> Callable[..., Any]:
     """Return a function with rules on the operations that it calls."""
-    parts = parts_of(rules)
-    meant = [find(part) for part, _ in parts]
-
-    def make(found: Sequence[Any]) -> OverrideRules:
-        return OverrideRules(name_of(function), list(zip(meant, found, strict=True)))
-
-    acting = Following([rule for _, rule in parts], make)
+    acting = Following(rules, find, partial(OverrideRules, name_of(function)))
 
     def overridden(*args: Any, **kwargs: Any) -> Any:
         with on_call():
@@ -381,6 +362,7 @@ def find(selector: Any) -> CalledOp:
         RuleTypeError: it is not an operation.
         RuleValueError: TensorFlow has none of that name, or none that can be found in a call.
     """
+    function = selector
     if isinstance(selector, str):
         type_ = "".join(part[:1].upper() + part[1:] for part in selector.split("_"))
         if hasattr(tf.raw_ops, type_):
@@ -388,13 +370,10 @@ def find(selector: Any) -> CalledOp:
         function = next(
             (getattr(room, selector) for room in ROOMS if hasattr(room, selector)), None
         )
-        if function is None:
-            near = close(selector, [*dir(tf.nn), *dir(tf.math), *dir(tf.raw_ops)])
-            raise RuleValueError(f"TensorFlow has no operation {selector!r}{near}")
-        return _of_function(selector, function)
-    if not callable(selector):
-        raise no_operation(selector)
-    return _of_function(selector, selector)
+    if not callable(function):
+        names = [*dir(tf.nn), *dir(tf.math), *dir(tf.raw_ops)]
+        refuse_operation(selector, "TensorFlow", names)
+    return _of_function(selector, function)
 
 
 def _of_function(selector: Any, function: Callable[..., Any]) -> CalledOp:
@@ -434,8 +413,3 @@ def target_of(function: Any) -> CellType | None:
             return found
         found = function.__closure__[names.index(held)]
         function = found.cell_contents
-
-
-def refuse_unmet(name: str, meant: Meant, names: Iterable[str]) -> None:
-    near, called = close(meant.name, names), set(names) - SILENT
-    raise RuleValueError(unmet(f"function {name!r}", repr(meant.said), near, called))

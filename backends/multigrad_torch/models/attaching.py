@@ -14,17 +14,19 @@ from torch import nn
 from multigrad.errors import RuleTypeError, RuleValueError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
-from multigrad.models.handle import Attachment, Row, named
 from multigrad.models.interpose import (
     MOST_NAMES,
+    Attachment,
     Choice,
     Given,
     HeldFunction,
     Layer,
     OperationChoice,
+    Row,
     choose,
     give,
     list_rows,
+    named,
 )
 
 from ..compile.checkpoint_regions import is_second_run

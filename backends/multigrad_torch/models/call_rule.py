@@ -22,8 +22,7 @@ from multigrad.models.attribution.kinds import (
     merge_batch_norm,
     weight_axis,
 )
-from multigrad.models.handle import named
-from multigrad.models.interpose import RuleOver, check_fit
+from multigrad.models.interpose import RuleOver, check_fit, named
 from multigrad.rules.activation import Activation
 from multigrad.rules.model.lookup import resolve
 

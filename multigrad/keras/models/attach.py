@@ -15,16 +15,18 @@ from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
 from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import is_layer_rule, merge_batch_norm, weight_axis
-from ...models.handle import Attachment, Row, named
 from ...models.interpose import (
+    Attachment,
     Choice,
     HeldFunction,
     Layer,
     OperationChoice,
+    Row,
     choose,
     give,
     list_rows,
     match,
+    named,
     over,
 )
 from ..base import list_leaves

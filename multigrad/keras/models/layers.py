@@ -18,8 +18,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
-from ...models.handle import named
-from ...models.interpose import RuleOver, check_fit
+from ...models.interpose import RuleOver, check_fit, named
 from ..base import list_leaves
 from ..compiled_steps import HOST, in_symbolic_scope, keeping_weights
 from .layer_kinds import children_of

@@ -23,8 +23,7 @@ from keras.src.activations import activations as keras_activations
 
 from ...errors import RuleValueError
 from ...graph.support.threads import make_lock
-from ...models.handle import named
-from ...models.interpose import Over, RuleOver, check_fit, over
+from ...models.interpose import Over, RuleOver, check_fit, named, over
 from ..compiled_steps import HOST, in_symbolic_scope
 
 Tensor = Any
