@@ -450,8 +450,8 @@ class Models:
     """Whether an object is a model of the framework, for `attach`."""
 
     attach: Callable[[Any, Any], Any] | None = None
-    """(model, {selector: rule} or a composite) -> the handle, a `multigrad.models.interpose.Attachment`,
-    of a model that is changed in place."""
+    """(model, {selector: rule} or a composite) -> the handle of a model that is changed in place, a
+    `multigrad.models.interpose.Attachment`."""
 
     override: Callable[[Function, Any], Function] | None = None
     """(function, {operation: rule} or a composite) -> the function with those rules."""

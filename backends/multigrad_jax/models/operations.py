@@ -320,6 +320,6 @@ def refuse_hidden(name: str, jaxpr: Any, meant: CalledOperation) -> None:
     holder = hidden_in(jaxpr, meant)
     if holder is not None:
         raise RuleValueError(
-            f"function {name!r} calls {meant.said!r} only inside {holder!r}, which has a derivative "
-            f"of its own: select {holder!r}"
+            f"function {name!r} calls {meant.said!r} only inside {holder!r}, which has a "
+            f"derivative of its own: select {holder!r}"
         )

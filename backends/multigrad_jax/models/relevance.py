@@ -17,7 +17,7 @@ from multigrad.models.interpose import named, over, put_over
 from multigrad.models.override import parts_of
 
 from ..walk import bind, walk
-from .layers import Layers, Plan, flatten
+from .layer_kinds import Layers, Plan, flatten
 
 Tensor = Any
 OPERATORS = {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}

@@ -21,7 +21,7 @@ def is_model(value: Any) -> bool:
 
 def attach(model: nn.Module, rules: Any) -> Attachment:
     """Attach rules to layers and operations of a module; see `multigrad.attach.attach`."""
-    from .attaching import attach_rules
+    from .attach import attach_rules
 
     return attach_rules(model, rules)
 
@@ -62,6 +62,6 @@ def is_operation(selector: Any) -> bool:
 
 def override_function(function: Any, rules: Any) -> Any:
     """Return a function with rules on the operations that it calls; see `multigrad.override`."""
-    from .operation_mode import override_calls
+    from .override import override_calls
 
     return override_calls(function, rules)

@@ -30,7 +30,7 @@ from .call_rule import (
     stack_length,
 )
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
-from .operation_mode import OperationMode, count_hits
+from .override import OperationMode, count_hits
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor

@@ -23,11 +23,12 @@ from ...models.interpose import (
     OperationChoice,
     Row,
     choose,
-    give,
-    list_rows,
+    choose_by_kind,
     match,
     named,
     over,
+    refuse_empty,
+    refuse_second,
 )
 from ..base import list_leaves
 from ..compiled_steps import HOST, find_compiled, renew_steps
@@ -100,7 +101,8 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
             if not isinstance(each.layer.layer, HeldFunction)
         }
         refuse_cells(layers, runs.keys())
-        acting, rows = rules_of(operations), list_rows(choices, operations)
+        acting = rules_of(operations)
+        rows = [each.row() for each in (*choices, *operations)]
         selectors = list({id(each.selector): each.selector for each in choices}.values())
     is_built = all(getattr(each.layer, "built", True) for each in layers)
 
@@ -203,13 +205,11 @@ def refuse_twice(handle: LayerRules, runs: Mapping[int, Any], parts: Sequence[Ch
     for part in parts:
         shown = f"layer {part.layer.name!r}"
         if part.owner is not None and id(part.layer) in runs:
-            raise RuleValueError(f"{shown} has a rule already: detach that one first")
+            refuse_second(shown)
         own = handle.rules_in(part.layer)
         for other in part.handles:
             for name in other.rules_in(part.layer).keys() & own.keys():
-                raise RuleValueError(
-                    f"operation {name!r} has a rule already in {shown}: detach that one first"
-                )
+                refuse_second(f"operation {name!r}", where=f" in {shown}")
 
 
 # --- layers of Keras under rules that read their weights ------------------------------------------
@@ -332,7 +332,7 @@ def plan_composite(
     parts = [each for each in layers if each.is_leaf or kind_of(each.layer) is not None]
     runs: dict[int, Call | None] = {}
     rows: list[Row] = []
-    for each in give(composite, parts, partial(kind_in, composite)):
+    for each in choose_by_kind(composite, parts, partial(kind_in, composite)):
         layer, rule = each.layer.layer, each.rule
         if each.kind == "batch_normalization" and composite.canonize:
             runs[id(layer)] = make_merging(layer, rule)
@@ -347,7 +347,7 @@ def plan_composite(
     operations = {name: composite.rule(kind) for name, kind in kinds_of.items()}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
-        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+        refuse_empty(composite)
     return runs, operations, rows
 
 

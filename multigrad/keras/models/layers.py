@@ -18,7 +18,7 @@ from keras.src.backend import get_keras_mask, set_keras_mask
 
 from ...errors import GradientError, RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
-from ...models.interpose import RuleOver, check_fit, named
+from ...models.interpose import RuleOver, named, put_over, unmet
 from ..base import list_leaves
 from ..compiled_steps import HOST, in_symbolic_scope, keeping_weights
 from .layer_kinds import children_of
@@ -188,12 +188,13 @@ def check_seen(handle: LayerRules) -> None:
     """Raise if a model's call reached not all operations, or made selected layers."""
     missing = [name for name in handle.operations if name not in vars(handle.called)]
     if missing:
-        called = ", ".join(sorted(vars(handle.called).keys() & {*NAMES.values()})) or "none"
-        raise RuleValueError(
-            f"a call of model {handle.model.name!r} never came to operation {missing[0]!r} "
-            f"(operations called: {called}). What a layer computes by functions of "
-            f"{keras.config.backend()} itself is not seen: select that layer"
+        called = vars(handle.called).keys() & {*NAMES.values()}
+        advice = (
+            f". What a layer computes by functions of {keras.config.backend()} itself is not seen: "
+            "select that layer"
         )
+        subject = f"a call of model {handle.model.name!r}"
+        raise RuleValueError(unmet(subject, missing[0], called, advice))
     late = [] if handle.misses is None else handle.misses()
     if late:
         raise RuleValueError(
@@ -227,8 +228,7 @@ def make_run(layer: Any, rule: Any) -> Call:
                 f"{shown} gives {type(out).__name__}, and a rule has the gradient of one tensor: "
                 "select the layers within it, or an operation"
             )
-        check_fit(named(rule), shown, x.shape, out.shape)
-        y = look_up(acting)(x, out)
+        y = put_over(look_up(acting), named(rule), shown, x, out)
         keep_mask(out, y)
         return y
 

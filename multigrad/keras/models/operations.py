@@ -23,7 +23,7 @@ from keras.src.activations import activations as keras_activations
 
 from ...errors import RuleValueError
 from ...graph.support.threads import make_lock
-from ...models.interpose import Over, RuleOver, check_fit, named, over
+from ...models.interpose import Over, RuleOver, named, over, put_over
 from ..compiled_steps import HOST, in_symbolic_scope
 
 Tensor = Any
@@ -167,8 +167,7 @@ def run_under(rule: Any, original: Call, args: tuple[Any, ...], kwargs: dict[str
     if not is_float(x):
         return original(*args, **kwargs)
     out = original(keras.ops.stop_gradient(x), *args[1:], **kwargs)
-    check_fit(named(rule.rule), f"operation {original.__name__!r}", x.shape, out.shape)
-    return look_up(rule)(x, out)
+    return put_over(look_up(rule), named(rule.rule), f"operation {original.__name__!r}", x, out)
 
 
 def look_up(rule: RuleOver) -> Over:

@@ -196,7 +196,7 @@ def test_the_graph_is_shown_compared_and_saved(tmp_path: Path) -> None:
 
 REFUSED = {
     "sing": (np.sin, "NumPy has no operation 'sing'; did you mean 'sin'"),
-    np.sign: (lambda x: np.sin(x), "calls no operation sign"),
+    np.sign: (lambda x: np.sin(x), "calls no operation 'sign'"),
     np.maximum: (lambda x: np.maximum(x, 2 * x), "2 inputs"),
 }
 

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import torch
 from torch.overrides import TorchFunctionMode
 
-from multigrad.errors import RuleTypeError, RuleValueError, suggest
 from multigrad.functions.custom_gradient import name_of
 from multigrad.graph.support.threads import SERIALS
-from multigrad.models.attribution.composites import Composite
-from multigrad.models.interpose import Following, parts_of, unmet
+from multigrad.models.attribution.kinds import is_layer_rule
+from multigrad.models.interpose import over, unmet
+from multigrad.models.override import Following, Meant, refuse_operation
 
 from .. import dynamo
 from ..compile.checkpoint_regions import (
@@ -89,17 +89,17 @@ class OperationMode(TorchFunctionMode):
         recorded: those whose rules acted while gradients were recorded, as long as there is `seen`.
         hits: how often each rule acted; in compiled code, how often it was traced.
         around: the modes of models around this one that have rules on some of its operations.
-        overriding: returns the function's `Overriding` that the mode is for, None of a model's.
+        subject: the model or function that the mode is for, in messages.
+        advise: returns what a message about an operation that was not called ends with.
         roots: returns the models that the mode is for: one, and its copies.
-        say_layers: returns which layers that are an operation have rules of their own.
     """
 
-    def __init__(self, rules: Mapping[str, CallRule]) -> None:
+    def __init__(self, rules: Mapping[str, CallRule], subject: str = "the model") -> None:
         self.rules = dict(rules)
+        self.subject = subject
         self.around: tuple[OperationMode, ...] = ()
-        self.overriding: Callable[[], Any] = type(None)
         self.roots: Callable[[], Sequence[Any]] = tuple
-        self.say_layers: Callable[[str], str] = lambda operation: ""
+        self.advise: Callable[[str], str] = say_nothing
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
@@ -187,21 +187,12 @@ class OperationMode(TorchFunctionMode):
                 region.function = Within(region.function, self)
 
     def say_missing(self) -> str:
-        """Return an error message after a call of the whole model; "" if every rule acted."""
-        if all(self.hits.values()):
-            return self.say_unrecorded()
-        called = sorted((self.seen or set()) - {"", "get", "set"})
-        missing = next(name for name, count in self.hits.items() if not count)
-        near = suggest(missing, called)
-        return (
-            f"the model called no operation {missing!r}, so its rule acted nowhere{near} "
-            f"{self.say_layers(missing)} (operations called: {', '.join(called) or 'none'}). For a "
-            f"layer of that name, give a predicate: lambda name, layer: name == {missing!r}"
-        )
-
-    def say_unrecorded(self, subject: str = "the model") -> str:
-        """Return an error if a called operation's rule acted only without gradients, else ""."""
-        if not torch.is_grad_enabled():
+        """Return an error message after a call of the whole; "" if every rule acted."""
+        missing = next((name for name, count in self.hits.items() if not count), None)
+        if missing is not None:
+            called = (self.seen or set()) - {"", "get", "set"}
+            return unmet(self.subject, missing, called, self.advise(missing))
+        if self.seen is None or not torch.is_grad_enabled():
             return ""
         missing = next((name for name in self.hits if name not in self.recorded), None)
         if missing is None:
@@ -209,8 +200,8 @@ class OperationMode(TorchFunctionMode):
             self.seen = None
             return ""
         return (
-            f"{subject} calls operation {missing!r} only where torch takes no gradient, so its "
-            "rule acts nowhere: inside an autograd.Function, whose backward is its own, or "
+            f"{self.subject} calls operation {missing!r} only where torch takes no gradient, so "
+            "its rule acts nowhere: inside an autograd.Function, whose backward is its own, or "
             "under torch.no_grad. Select the layer that does so"
         )
 
@@ -219,6 +210,22 @@ def limits_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, An
     low = args[1] if len(args) > 1 else kwargs.get("min_val", -1.0)
     high = args[2] if len(args) > 2 else kwargs.get("max_val", 1.0)
     return low, high
+
+
+def say_nothing(operation: str) -> str:
+    return ""
+
+
+def check_met(mode: OperationMode) -> None:
+    """Raise, after a call of the whole, if a rule of the mode acted nowhere."""
+    if is_compiling():
+        message = say_missing(mode.key)
+        if message:
+            torch._dynamo.graph_break(msg=message)
+    else:
+        message = "" if mode.seen is None else mode.say_missing()
+    if message:
+        refuse(message)
 
 
 # --- what Dynamo runs while it traces -------------------------------------------------------------
@@ -297,68 +304,37 @@ def find_inner(mode: OperationMode) -> OperationMode | None:
 # --- xg.override for functions of torch -----------------------------------------------------------
 def override_calls(function: Call, rules: Any) -> Call:
     """Return a function with rules on the operations that it calls."""
-    if isinstance(rules, Composite):
-        raise RuleTypeError(
-            f"composite {rules.name!r} reads the layers of a model: xg.attach(model, composite)"
-        )
-    acting = Overriding(function, {find(part): rule for part, rule in parts_of(rules)})
+
+    def make(rows: list[tuple[Meant, Any]]) -> OperationMode:
+        acting = {meant.name: rule_of_operation(meant.name, rule) for meant, (rule, _) in rows}
+        return OperationMode(acting, f"function {name_of(function)!r}")
+
+    following = Following(rules, find, make, look_up)
+    # Dynamo can follow no look-up of a name: what it traces has the mode of the last eager look.
+    mode = following.now()
 
     @functools.wraps(function)
     def overridden(*args: Any, **kwargs: Any) -> Any:
-        mode = acting.mode if is_compiling() else acting.following.now()
+        nonlocal mode
+        if not is_compiling():
+            mode = following.now()
         if is_entered(mode):
             return function(*args, **kwargs)
         with mode:
             outputs = function(*args, **kwargs)
-        message = say_unmet(mode.key) if is_compiling() else acting.say_unmet()
-        if message:
-            if is_compiling():
-                torch._dynamo.graph_break(msg=message)
-            refuse(message)
+        check_met(mode)
         return outputs
 
     return dynamo.apart(overridden)
 
 
-class Overriding:
-    """The mode in which a function is called; a new one when a rule's name gets another meaning."""
-
-    def __init__(self, function: Call, rows: Mapping[str, Any]) -> None:
-        self.name = name_of(function)
-        self.rows = rows
-        self.following = Following(rows.values(), self.make_mode)
-        self.mode = self.following.now()
-
-    def make_mode(self, found: Any) -> OperationMode:
-        self.mode = OperationMode({n: rule_of_operation(n, r) for n, r in self.rows.items()})
-        self.mode.overriding = weakref.ref(self)
-        return self.mode
-
-    def say_unmet(self) -> str:
-        """Return an error message after a call; "" if every rule acted."""
-        missing = next((name for name, count in self.mode.hits.items() if not count), None)
-        if missing is None:
-            if self.mode.seen is None:
-                return ""
-            return self.mode.say_unrecorded(f"function {self.name!r}")
-        called = (self.mode.seen or set()) - {"", "get", "set"}
-        near = suggest(missing, called)
-        return unmet(f"function {self.name!r}", repr(missing), near, called)
-
-
-@dynamo.assume_constant_result
-def say_unmet(key: str) -> str:
-    overriding: Overriding = MODES[key].overriding()
-    return overriding.say_unmet()
-
-
-def find(selector: Any) -> str:
+def find(selector: Any) -> Meant:
     operation = find_operation(selector)
-    if operation is not None:
-        return operation
-    if isinstance(selector, str):
-        near = suggest(selector, operation_names())
-        raise RuleValueError(f"torch has no operation {selector!r}{near}")
-    raise RuleTypeError(
-        f"{selector!r:.60} is no operation of torch: expected a name or a function of torch"
-    )
+    if operation is None:
+        refuse_operation(selector, "torch", operation_names())
+    return Meant(selector, operation)
+
+
+def look_up(rule: Any) -> tuple[Any, Any]:
+    """Return a rule with what it means now; one that reads weights is what it is."""
+    return rule, rule if is_layer_rule(rule) else over(rule)

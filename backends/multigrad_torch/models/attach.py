@@ -11,22 +11,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from multigrad.errors import RuleTypeError, RuleValueError
+from multigrad.errors import RuleTypeError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.interpose import (
     MOST_NAMES,
     Attachment,
     Choice,
-    Given,
     HeldFunction,
     Layer,
     OperationChoice,
     Row,
     choose,
-    give,
-    list_rows,
+    choose_by_kind,
     named,
+    refuse_empty,
+    refuse_second,
 )
 
 from ..compile.checkpoint_regions import is_second_run
@@ -34,15 +34,14 @@ from .call_rule import (
     CallRule,
     PlainRule,
     is_compiling,
-    refuse,
     rule_of_calls,
     rule_of_operation,
     stack_length,
 )
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
-from .operation_mode import HARDTANH, OperationMode, find_inner, is_entered, say_missing, stack_at
 from .operations import find_operation, functions_calling, operation_names
+from .override import HARDTANH, OperationMode, check_met, find_inner, is_entered, stack_at
 from .swapped_classes import (
     Acting,
     Method,
@@ -72,7 +71,7 @@ def attach_rules(model: nn.Module, rules: Any) -> Attachment:
             rules, layers, find_operation, operation_names(), functions_of(layers)
         )
         plan = [*plan_layers(choices), *plan_operations(model, layers, operations)]
-        rows = list_rows(choices, operations)
+        rows = [each.row() for each in (*choices, *operations)]
     return Attachment(rows, partial(put, plan), partial(undo, [acting for acting, *_ in plan]))
 
 
@@ -115,7 +114,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
             plan.append((over_function(name, layer, rule), layer.layer, name))
             continue
         refuse_scripted(name, layer)
-        refuse_second(name, layer)
+        refuse_ruled(name, layer)
         # One object per rule: layers that share it also share its classes and compiled code.
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
@@ -152,18 +151,15 @@ def over_function(name: str, function: HeldFunction, rule: Any) -> FunctionActin
     refuse_scripted(name, function.layer)
     for other in acting_on(function.layer):
         if isinstance(other, FunctionActing) and other.attribute == function.attribute:
-            raise RuleValueError(
-                f"function {name!r} has rule {other.rule.name!r} already: detach that first"
-            )
+            refuse_second(f"function {name!r}", other.rule.name)
     return FunctionActing(PlainRule(rule), function.attribute)
 
 
-def refuse_second(name: str, layer: nn.Module) -> None:
+def refuse_ruled(name: str, layer: nn.Module) -> None:
+    """Raise for a layer that has a rule already."""
     for other in acting_on(layer):
         if isinstance(other, OnLayer):
-            raise RuleValueError(
-                f"layer {name!r} has rule {other.rule_name!r} already: detach that first"
-            )
+            refuse_second(f"layer {name!r}", other.rule_name)
 
 
 def plan_operations(
@@ -207,7 +203,7 @@ def plan_composite(
 ) -> tuple[list[Planned], list[Row]]:
     """Return which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
-    given = give(composite, leaves, kind_of)
+    given = choose_by_kind(composite, leaves, kind_of)
     merged = merges(given) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     within = OperationsActing(calls)
@@ -221,8 +217,7 @@ def plan_composite(
             if may_call(module, set(calls.rules)):
                 plan.append((within, module, name))
             continue
-        if any(isinstance(acting, OnLayer) for acting in acting_on(module)):
-            raise RuleValueError(f"layer {name!r} has a rule already: detach that first")
+        refuse_ruled(name, module)
         before = given[merged[i]].rule if i in merged else None
         key = id(rule), i in merged.values(), id(before)
         if key not in made:
@@ -239,7 +234,7 @@ def plan_composite(
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
-        raise RuleValueError(f"composite {composite.name!r} has no rule for any layer of the model")
+        refuse_empty(composite)
     return [*plan, (OnModel(calls), model, "")], rows
 
 
@@ -249,7 +244,7 @@ def make(rule: Any, merges: bool) -> OnLayer:
     return LayerActing(PlainRule(rule))
 
 
-def merges(given: Sequence[Given]) -> dict[int, int]:
+def merges(given: Sequence[Choice]) -> dict[int, int]:
     """Return the positions of batch normalizations, with those of the layers to merge with."""
     return {
         i: i - 1
@@ -344,10 +339,12 @@ class RootActing(OnModel):
 
     def __init__(self, mode: OperationMode) -> None:
         super().__init__(mode)
-        mode.say_layers = self.say_layers
+        mode.advise = self.advise
 
-    def say_layers(self, operation: str) -> str:
-        """Return which layers that are an operation have rules of their own; "" if none."""
+    def advise(self, operation: str) -> str:
+        """Return advice about an operation that the model does not call: which layers that are it
+        have rules of their own.
+        """
         names = [
             f"layer {name!r} ({type(module).__name__})"
             for model in self.all_modules()[:1]
@@ -355,13 +352,16 @@ class RootActing(OnModel):
             if any(isinstance(each, OnLayer) for each in acting_on(module))
             and may_call(module, {operation})
         ]
-        one = len(names) == 1
         more = "" if len(names) <= MOST_NAMES else ", ..."
-        words = " has a rule of its own" if one else " have rules of their own"
-        return f" ({', '.join(names[:MOST_NAMES])}{more}{words})" if names else ""
+        have = "has a rule of its own" if len(names) == 1 else "have rules of their own"
+        layers = f" ({', '.join(names[:MOST_NAMES])}{more} {have})" if names else ""
+        return (
+            f", so its rule acts nowhere{layers}. For a layer of that name, give a predicate: "
+            f"lambda name, layer: name == {operation!r}"
+        )
 
     def around_forward(self, original: type, method: Method) -> Method:
-        mode, key = self.mode, self.mode.key
+        mode = self.mode
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
@@ -371,15 +371,7 @@ class RootActing(OnModel):
                 with mode:
                     output = method(*args, **kwargs)
             if not is_inner:
-                message = ""
-                if is_compiling():
-                    message = say_missing(key)
-                    if message:
-                        torch._dynamo.graph_break(msg=message)
-                elif mode.seen is not None:
-                    message = mode.say_missing()
-                if message:
-                    refuse(message)
+                check_met(mode)
             return output
 
         return forward
@@ -401,7 +393,7 @@ def make_mode(
             # The same model is refused; if one contains the other, the inner model's rules win in
             # it.
             if any(root is model for root in roots):
-                where = f"in this {original_class(model).__name__}"
+                where = f" in this {original_class(model).__name__}"
             elif any(id(root) in parts for root in roots):
                 put_around(other.mode, mode)
                 continue
@@ -409,10 +401,10 @@ def make_mode(
                 put_around(mode, other.mode)
                 continue
             else:
-                where = f"in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
-            raise RuleValueError(
-                f"operation {min(names)!r} has a rule {where} already: detach that first"
-            )
+                where = (
+                    f" in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
+                )
+            refuse_second(f"operation {min(names)!r}", where=where)
     return mode
 
 
