@@ -230,7 +230,9 @@ def test_torch_fx_and_scripts_do_not_leave_the_rules_out_in_silence() -> None:
 def test_an_operation_has_one_rule_in_a_model_until_that_is_detached() -> None:
     net = make_net()
     with xg.attach(net, {"relu": GUIDES}) as first:
-        with pytest.raises(xg.RuleError, match=r"'relu' has a rule already in this .* detach that first"):
+        with pytest.raises(
+            xg.RuleError, match=r"'relu' has a rule already in this .* detach that first"
+        ):
             xg.attach(net, {F.relu: DOUBLES, "tanh": DOUBLES})
         first.detach()
         with xg.attach(net, {F.relu: DOUBLES}):

@@ -82,5 +82,7 @@ def test_what_is_not_called_is_refused_with_what_is(selector: str) -> None:
 def test_a_module_is_refused_and_attach_named() -> None:
     with pytest.raises(RuleTypeError, match=r"xg\.attach"):
         xg.override(torch.nn.ReLU(), {"relu": "tenfold"})
-    with pytest.raises(RuleTypeError, match=r"selects nothing: expected a name or a function of torch"):
+    with pytest.raises(
+        RuleTypeError, match=r"selects nothing: expected a name or a function of torch"
+    ):
         xg.override(CALLS["function"], {len: "tenfold"})(X)
