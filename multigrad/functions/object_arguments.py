@@ -1,7 +1,7 @@
 """Functions of objects that hold tensors: a module, a layer, anything with `__call__`, a method.
 
 Plain functions that call such an object are among them, and custom gradients that get one as an
-argument. The state of an object is read at each call (`code/object_state.py`): its tensors are
+argument. The state of an object is read at each call (`user_code/object_state.py`): its tensors are
 hidden arguments, so that weights are never stale. They carry gradients where they are tensors of
 the call's own framework, those that a backward adds to their `.grad` too. On that framework the
 object itself is called, unless that was ruled out; elsewhere its tensors are constants.

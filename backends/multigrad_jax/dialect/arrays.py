@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from multigrad.capture.meanings import convolutions, matrices
+from multigrad.capture.meanings import layers, matrices
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, INT32
 from multigrad.trace.derived.derivatives import accumulate_all
@@ -474,7 +474,7 @@ ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
 
 
 # --- convolutions and windows ---------------------------------------------------------------------
-def border_of(step: EquationStep) -> convolutions.Pairs:
+def border_of(step: EquationStep) -> layers.Pairs:
     pairs = map(integers, step.params["padding"])
     return tuple((before, after) for before, after in pairs)
 
@@ -491,8 +491,8 @@ def conv_general_dilated(step: EquationStep) -> Operand:
         channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
         parts = xp.reshape(x, integers((groups, -1, channels, *lengths)))
         x = xp.reshape(xp.moveaxis(parts, 0, 1), integers((-1, groups * channels, *lengths)))
-    result = convolutions.convolution(
-        convolutions.spread(x, integers(params["lhs_dilation"])),
+    result = layers.convolution(
+        layers.spread(x, integers(params["lhs_dilation"])),
         xp.permute_dims(kernels, numbers.rhs_spec),
         strides=integers(params["window_strides"]),
         border=border_of(step),
@@ -518,7 +518,7 @@ def reduce_window(step: EquationStep, reduce: Callable[..., Tensor]) -> Operand:
 
 def select_and_scatter_add(step: EquationStep) -> Operand:
     """Record the gradient of a pooling, from its cotangent and the pooled tensor."""
-    pool = convolutions.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
+    pool = layers.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
     x = step.whole_tensor(1)
     pooled = pool(x, *windows_of(step))
     seeds = [(pooled.node, step.whole_tensor())]
@@ -526,11 +526,11 @@ def select_and_scatter_add(step: EquationStep) -> Operand:
 
 
 def smallest(x: Tensor, *windows: Any) -> Tensor:
-    return xp.negative(convolutions.max_pool(xp.negative(x), *windows))
+    return xp.negative(layers.max_pool(xp.negative(x), *windows))
 
 
 def summed(x: Tensor, sizes: Any, strides: Any, border: Any, spacing: Any) -> Tensor:
-    seen = xp.windows(convolutions.bordered(x, border), sizes, strides, spacing)
+    seen = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
     return xp.sum(seen, tuple(range(-len(sizes), 0)))
 
 
@@ -557,7 +557,7 @@ ARRAYS: dict[str, Handler] = {
     "svd": svd,
     "triangular_solve": triangular_solve,
     "conv_general_dilated": conv_general_dilated,
-    "reduce_window_max": partial(reduce_window, reduce=convolutions.max_pool),
+    "reduce_window_max": partial(reduce_window, reduce=layers.max_pool),
     "reduce_window_min": partial(reduce_window, reduce=smallest),
     "reduce_window_sum": partial(reduce_window, reduce=summed),
     "select_and_scatter_add": select_and_scatter_add,

@@ -24,7 +24,6 @@ from multigrad.capture.meanings import (
     arrays,
     complexes,
     composites,
-    index_tensors,
     matrices,
     parts,
     places,
@@ -267,7 +266,7 @@ def take(
         return places.take_in_mode(a, indices, axis, mode)
     at = places.as_places(a, indices)
     at, axis = from_front(at, a, axis), axis % a.ndim
-    mask = index_tensors.beside_axes(is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis)
+    mask = parts.beside_axes(is_inside(at, xp.dim(a, axis)), a.ndim - 1 - axis)
     return xp.where(mask, transposes.take_inside(a, at, axis=axis), filling(a, fill_value))
 
 

@@ -34,20 +34,13 @@ from multigrad.capture.dialect import (
 )
 from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
-from multigrad.capture.meanings.index_tensors import holds_places
+from multigrad.capture.meanings.parts import holds_places
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols.symbols import SymbolicDType
 from multigrad.capture.types.oracle import StandInCall, TypeOracle
 from multigrad.capture.values import indexing
-from multigrad.capture.values.attributes import (
-    INDICES,
-    MEMORY,
-    PARTS,
-    PRIVATE,
-    VALUES,
-    refusals,
-)
 from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside
+from multigrad.capture.values.methods import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import FLOATS, SCALAR_SHAPE, T
 from multigrad.trace.trace import NeedsConcrete, Value

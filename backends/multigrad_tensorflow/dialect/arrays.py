@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from multigrad.capture.meanings import arrays, creation, index_tensors, layers, places
+from multigrad.capture.meanings import arrays, creation, layers, parts, places
 from multigrad.capture.name_tables import Library
 from multigrad.capture.symbols.dtypes import is_of_16_bits, own_dtype
 from multigrad.capture.symbols.symbols import SymbolicDType, SymbolicShape
@@ -347,7 +347,7 @@ def gather_nd(params: Tensor, indices: Any, batch_dims: Any, bad_indices_policy:
         raise TypeError("gather_nd with batch_dims")
     params = places.as_tensor(params, indices)
     outside = "inside" if bad_indices_policy == "IGNORE" else "refused"
-    return index_tensors.taken(params, places.columns(params, indices), outside, from_end=False)
+    return parts.taken(params, places.columns(params, indices), outside, from_end=False)
 
 
 def one_hot(
@@ -367,11 +367,11 @@ def scatter_nd(indices: Any, updates: Tensor, shape: Any) -> Tensor:
 
 
 def scatter_nd_add(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
-    return written(index_tensors.added, tensor, indices, updates)
+    return written(parts.added, tensor, indices, updates)
 
 
 def scatter_nd_update(tensor: Tensor, indices: Any, updates: Any) -> Tensor:
-    return written(index_tensors.put, tensor, indices, updates)
+    return written(parts.put, tensor, indices, updates)
 
 
 def written(write: Handler, tensor: Tensor, indices: Any, updates: Any) -> Tensor:

@@ -15,8 +15,8 @@ from typing import Any
 import tensorflow as tf
 
 from multigrad.capture.dialect import find_dialect
-from multigrad.capture.meanings import complexes, convolutions, matrices, parts, products
-from multigrad.capture.meanings.convolutions import channels_first, channels_last
+from multigrad.capture.meanings import complexes, layers, matrices, parts
+from multigrad.capture.meanings.layers import channels_first, channels_last
 from multigrad.capture.meanings.parts import length, rank
 from multigrad.capture.name_tables import parse
 from multigrad.trace.trace import cast
@@ -63,48 +63,48 @@ def of_pictures(compute: Handler, at: int = 0) -> Handler:
 
 
 def convolution(x: Tensor, filters: Tensor, **options: Any) -> Tensor:
-    return by_kernels(x, convolutions.out_channels_first(filters), **options)
+    return by_kernels(x, layers.out_channels_first(filters), **options)
 
 
 def depthwise(x: Tensor, filters: Tensor, **options: Any) -> Tensor:
-    return by_kernels(x, convolutions.by_channel(filters), **options)
+    return by_kernels(x, layers.by_channel(filters), **options)
 
 
 def by_kernels(x: Tensor, kernels: Tensor, **options: Any) -> Tensor:
     groups = length(x, 1) // length(kernels, 1)
-    return convolutions.convolution(x, kernels, groups=groups, **options)
+    return layers.convolution(x, kernels, groups=groups, **options)
 
 
 def transposed(
     wanted: Any, filters: Tensor, x: Tensor, *, border: Any, strides: Any, dilations: Any
 ) -> Tensor:
     """Return the gradient of a convolution by its input, whose lengths are given."""
-    kernels = convolutions.out_channels_first(filters)  # (channels of x, out channels, *sizes)
-    spans = convolutions.reach(convolutions.lengths(kernels, len(strides)), dilations)
+    kernels = layers.out_channels_first(filters)  # (channels of x, out channels, *sizes)
+    spans = layers.reach(layers.lengths(kernels, len(strides)), dilations)
     pairs = []
-    for i, n in enumerate(convolutions.lengths(x, len(strides))):
+    for i, n in enumerate(layers.lengths(x, len(strides))):
         beyond = (n - 1) * strides[i] + spans[i] - wanted[i]
         before = max(beyond, 0) // 2 if border == "same" else 0
         before = before if isinstance(border, str) else border[i][0]
         pairs.append((before, beyond - before))
     steps = {"strides": strides, "dilations": dilations}
-    return convolutions.transposed(x, kernels, border=tuple(pairs), **steps)
+    return layers.transposed(x, kernels, border=tuple(pairs), **steps)
 
 
 def largest(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any) -> Tensor:
     pairs = border_of(x, ksize, strides, border)
-    return convolutions.max_pool(x, ksize, strides, pairs, dilations)
+    return layers.max_pool(x, ksize, strides, pairs, dilations)
 
 
 def mean(x: Tensor, *, ksize: Any, strides: Any, border: Any, dilations: Any) -> Tensor:
     pairs = border_of(x, ksize, strides, border)
     # TensorFlow divides by the number of elements that are not border
-    return convolutions.mean_pool(x, ksize, strides, pairs, counted=False)
+    return layers.mean_pool(x, ksize, strides, pairs, counted=False)
 
 
 def border_of(x: Tensor, sizes: Any, strides: Any, border: Any) -> Any:
     if border == "same":
-        return convolutions.same_border(x, sizes, strides, (1,) * len(sizes))
+        return layers.same_border(x, sizes, strides, (1,) * len(sizes))
     return () if border == "valid" else border
 
 
@@ -121,7 +121,7 @@ def resize(
         raise TypeError(f"image.resize by {method!r}; 'nearest', 'bilinear', 'bicubic' are known")
     # TensorFlow returns float32 for all but the nearest
     result = images if method == "nearest" else cast(images, "float32")
-    for axis, new in zip((-3, -2), convolutions.per_axis(static(size), 2), strict=True):
+    for axis, new in zip((-3, -2), layers.per_axis(static(size), 2), strict=True):
         old = length(images, axis)
 
         # the weights along an axis are TensorFlow's own results for unit vectors
@@ -131,7 +131,7 @@ def resize(
                 return found[:, 0, :, 0]
 
         if old != new:
-            result = convolutions.resized(result, axis, old, along_last)
+            result = layers.resized(result, axis, old, along_last)
     return result
 
 
@@ -174,7 +174,7 @@ def only(k: Any) -> int:
 
 
 def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
-    return products.matrix_diagonal(input, only(k))
+    return matrices.matrix_diagonal(input, only(k))
 
 
 def diag(
@@ -182,23 +182,23 @@ def diag(
 ) -> Tensor:
     if (rows, columns, padding) != (-1, -1, 0):
         raise TypeError("diag of another size than its diagonal's, or with a padding")
-    return products.embedded(diagonal, only(k))
+    return matrices.embedded(diagonal, only(k))
 
 
 def set_diag(input: Tensor, diagonal: Tensor, k: Any, align: str = "") -> Tensor:
     if only(k):
         raise TypeError(f"set_diag of the diagonal {k}; the main one is known")
-    return products.with_diagonal(input, diagonal)
+    return matrices.with_diagonal(input, diagonal)
 
 
 def tensor_diag(diagonal: Tensor) -> Tensor:
-    return xp.reshape(products.embedded(xp.reshape(diagonal, -1)), (*diagonal.shape,) * 2)
+    return xp.reshape(matrices.embedded(xp.reshape(diagonal, -1)), (*diagonal.shape,) * 2)
 
 
 def tensor_diag_part(input: Tensor) -> Tensor:
     lengths = (*input.shape,)[: rank(input) // 2]
     n = math.prod(lengths)
-    return xp.reshape(products.diagonal(xp.reshape(input, (n, n))), lengths)
+    return xp.reshape(matrices.diagonal(xp.reshape(input, (n, n))), lengths)
 
 
 def normalize_locally(
@@ -344,8 +344,10 @@ BY_OPERATION: dict[str, tuple[Any, Sequence[str]]] = {
 }
 NAMED = TENSORFLOW.called(
     {
-        matrices: "solve_triangular: linalg.triangular_solve(adjoint=transposed)",
-        products: "tensordot; cross: linalg.cross",
+        matrices: """
+            solve_triangular: linalg.triangular_solve(adjoint=transposed); tensordot;
+            cross: linalg.cross
+        """,
         xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
     }
 )
@@ -370,10 +372,10 @@ OWN: dict[str, Handler] = {
     "LRN": normalize_locally,
     "LogMatrixDeterminant": xp.slogdet,
     "Lu": lu,
-    "MatrixDiag": products.embedded,
+    "MatrixDiag": matrices.embedded,
     "MatrixDiagV3": diag,
     "MatrixInverse": inv,
-    "MatrixSetDiag": products.with_diagonal,
+    "MatrixSetDiag": matrices.with_diagonal,
     "MatrixSetDiagV3": set_diag,
     "MatrixSolve": solve,
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), pad),

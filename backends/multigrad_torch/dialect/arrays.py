@@ -15,15 +15,7 @@ import torch
 
 from multigrad.capture.dialect import leave_order_open
 from multigrad.capture.dialects import numpy as np_dialect
-from multigrad.capture.meanings import (
-    arrays,
-    complexes,
-    composites,
-    matrices,
-    parts,
-    places,
-    products,
-)
+from multigrad.capture.meanings import arrays, complexes, composites, matrices, parts, places
 from multigrad.capture.meanings.creation import with_numbers
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.capture.meanings.places import Extremes
@@ -87,13 +79,13 @@ def _given(tensors: tuple[Any, ...]) -> Sequence[Tensor]:
 
 # --- products -------------------------------------------------------------------------------------
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    return products.added(input, xp.matmul(mat1, mat2), beta, alpha)
+    return matrices.added(input, xp.matmul(mat1, mat2), beta, alpha)
 
 
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    return products.added(input, xp.sum(xp.matmul(batch1, batch2), 0), beta, alpha)
+    return matrices.added(input, xp.sum(xp.matmul(batch1, batch2), 0), beta, alpha)
 
 
 def cov(
@@ -101,7 +93,7 @@ def cov(
 ) -> Tensor:
     if fweights is not None or aweights is not None:
         raise TypeError("cov with weights")
-    return products.covariance(input, correction)
+    return matrices.covariance(input, correction)
 
 
 # --- views ----------------------------------------------------------------------------------------
@@ -122,7 +114,7 @@ def viewing(record: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 view, view_as = viewing(arrays.view), viewing(arrays.view_as)
 expand = viewing(introspection.expand)
-diagonal = viewing(TENSOR.called({products: "diagonal"})[torch.Tensor.diagonal])
+diagonal = viewing(TENSOR.called({matrices: "diagonal"})[torch.Tensor.diagonal])
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
@@ -314,7 +306,7 @@ def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -
     check_pivot(pivot)
     packed, pivots = matrices.lu_factor(A, 1)
     # A zero pivot makes the reciprocal infinite.
-    diagonal = products.matrix_diagonal(packed)
+    diagonal = matrices.matrix_diagonal(packed)
     return torch.return_types.linalg_lu_factor_ex(
         (packed, pivots, succeeded(A, xp.reciprocal(diagonal)))
     )
@@ -401,11 +393,12 @@ def linalg_slogdet(A: Tensor) -> Any:
 # Functions with one name in torch and as methods: first those of one meaning, then the others.
 NAMED: dict[Any, str] = {
     __name__: "transpose: swapaxes(axis0=dim0, axis1=dim1); pinv: pinverse",
-    matrices: "cholesky; cholesky_inverse; cholesky_solve",
+    matrices: """
+        cholesky; cholesky_inverse; cholesky_solve; diag(diagonal=k); correlation: corrcoef
+    """,
     composites: "allclose; isclose; logaddexp2",
     np_dialect: "round_: round",
     parts: "unstack: unbind; pieces: split_with_sizes; flatten",
-    products: "diag(diagonal=k); correlation: corrcoef",
     xp: "matmul: dot vdot; outer: outer ger; det; expm: matrix_exp; inv: inverse",
 }
 SHARED: dict[Any, str] = {
@@ -454,7 +447,7 @@ ALIASES: dict[Any, Callable[..., Any]] = {
             arrays: "reshape; expand: broadcast_to",
             parts: "hstack; vstack",
             places: "sort",
-            products: "tensordot; cross: linalg.cross",
+            matrices: "tensordot; cross: linalg.cross",
             xp: """
                 glu: F.glu; stack; permute_dims: permute; flip; tile; logcumsumexp;
                 vecdot: linalg.vecdot

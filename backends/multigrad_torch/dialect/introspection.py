@@ -21,7 +21,7 @@ from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols.dtypes import cast
 from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.user_code.global_references import CHANGES, SWITCHES, refusing
-from multigrad.capture.values import attributes, methods
+from multigrad.capture.values import methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
@@ -419,23 +419,23 @@ INTEGERS = "which casts to or computes in integers in a way not captured"
 
 # By reason, the attributes that are refused for it; `*` stands for any name.
 REASONS = {
-    attributes.PRIVATE: """
+    methods.PRIVATE: """
         _* __div__ __idiv__ __rdiv__ __long__ __nonzero__ __torch_dispatch__ reinforce volatile
         module_load const_data_ptr
     """,
-    attributes.INDICES: """
+    methods.INDICES: """
         bincount histc histogram index_reduce index_reduce_ mode slice_inverse
     """,
-    attributes.VALUES: """
+    methods.VALUES: """
         argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
         unique_consecutive hash_tensor
     """,
-    attributes.PARTS: "as_strided* resize resize_ resize_as resize_as_",
-    attributes.COMPLEX: """
+    methods.PARTS: "as_strided* resize resize_ resize_as resize_as_",
+    methods.COMPLEX: """
         cdouble cfloat chalf imag istft stft
     """,
     INTEGERS: "gcd gcd_ int_repr lcm lcm_ random_",
-    attributes.MEMORY: """
+    methods.MEMORY: """
         as_subclass cpu cuda data_ptr dim_order element_size get_device ipu is_contiguous is_cpu
         is_cuda is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_pinned
         is_same_size is_set_to is_shared is_vulkan is_xla is_xpu itemsize layout mtia name names
@@ -454,6 +454,6 @@ REASONS = {
         to_sparse to_sparse_* values
     """,
     DRAWS: "cauchy_ exponential_ geometric_ log_normal_ multinomial",
-    attributes.NUMBERS: "apply_ map_ map2_",
+    methods.NUMBERS: "apply_ map_ map2_",
 }
-REFUSALS = attributes.refusals(REASONS)
+REFUSALS = methods.refusals(REASONS)

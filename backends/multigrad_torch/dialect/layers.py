@@ -17,9 +17,8 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.capture.dialects import xp as xp_dialect
-from multigrad.capture.meanings import arrays, convolutions, layers, places
-from multigrad.capture.meanings.convolutions import lengths, per_axis
-from multigrad.capture.meanings.layers import reduced
+from multigrad.capture.meanings import arrays, layers, places
+from multigrad.capture.meanings.layers import lengths, per_axis, reduced
 from multigrad.capture.meanings.parts import length, rank, shape_of
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
@@ -155,7 +154,7 @@ def interpolate(
             )
             return resized[(0, slice(None), *(0,) * i, slice(None), *(0,) * len(after))].numpy()
 
-        result = convolutions.resized(result, i - axes, count, resize)
+        result = layers.resized(result, i - axes, count, resize)
     return result
 
 
@@ -178,7 +177,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    return convolutions.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
+    return layers.grid_sample(input, grid, mode, padding_mode, bool(align_corners))
 
 
 LOSSES = TORCH.called(
@@ -238,8 +237,8 @@ def convolution(
     }
     if transposed:
         more = per_axis(output_padding, axes)
-        return convolutions.transposed(input, weight, bias, **how, more=more)
-    return convolutions.convolution(input, weight, bias, **how)
+        return layers.transposed(input, weight, bias, **how, more=more)
+    return layers.convolution(input, weight, bias, **how)
 
 
 def conv2d(
@@ -267,7 +266,7 @@ def backward(
     axes = rank(g) - 2
     border = per_axis(padding, axes)
     # With the border as part of the input, its gradient is the inner part of the whole one.
-    whole = convolutions.bordered(x, tuple((n, n) for n in border))
+    whole = layers.bordered(x, tuple((n, n) for n in border))
     strides, dilations = per_axis(stride, axes), per_axis(dilation, axes)
     how = {"strides": strides, "dilations": dilations, "groups": groups}
     inner = tuple(slice(n, -n or None) for n in border)
@@ -286,7 +285,7 @@ def pooling_of(
     axes = len(sizes)
     strides, dilations = per_axis(stride or sizes, axes), per_axis(dilation, axes)
     border = tuple((n, n) for n in per_axis(padding, axes))
-    beyond = convolutions.ceiling(x, sizes, strides, border, dilations) if ceil_mode else ()
+    beyond = layers.ceiling(x, sizes, strides, border, dilations) if ceil_mode else ()
     return sizes, strides, border, dilations, beyond
 
 
@@ -306,7 +305,7 @@ def max_pool(
         border = tuple((a, b + c) for (a, b), (_, c) in zip(border, beyond, strict=True))
     axes, shape = len(sizes), shape_of(input)
     lengths = shape[-axes:]
-    values = convolutions.max_pool(input, sizes, strides, border, dilations)
+    values = layers.max_pool(input, sizes, strides, border, dilations)
     if math.prod(lengths) > 2**24:  # float32 has no larger exact integers
         return values, None
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
@@ -317,7 +316,7 @@ def max_pool(
         parts = xp.windows(x, sizes, strides, dilations)
         return xp.reshape(parts, (*shape_of(parts)[:-axes], -1))
 
-    seen = windows(convolutions.bordered(input, border, -math.inf))
+    seen = windows(layers.bordered(input, border, -math.inf))
     within = windows(xp.cast(places.as_tensor(numbers, input), "float32"))
     within = xp.cast(xp.broadcast_to(within, shape_of(seen)), "int64")
     largest, first = xp.argmax(seen, -1), xp.argmax(xp.cast(within >= 0, "int64"), -1)
@@ -343,16 +342,14 @@ def avg_pool(
         input, kernel_size, stride=stride, padding=padding, ceil_mode=ceil_mode
     )
     if divisor_override is not None:
-        seen = convolutions.bordered(convolutions.bordered(input, border), beyond)
+        seen = layers.bordered(layers.bordered(input, border), beyond)
         windows = xp.windows(seen, sizes, strides, ones)
         return xp.sum(windows, tuple(range(-len(sizes), 0))) / divisor_override
-    return convolutions.mean_pool(
-        input, sizes, strides, border, beyond=beyond, counted=count_include_pad
-    )
+    return layers.mean_pool(input, sizes, strides, border, beyond=beyond, counted=count_include_pad)
 
 
 def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-    return convolutions.adaptive((input,), output_size, lambda x: (xp.mean(x, -1),))[0]
+    return layers.adaptive((input,), output_size, lambda x: (xp.mean(x, -1),))[0]
 
 
 def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
@@ -360,7 +357,7 @@ def adaptive_max_pool(input: Tensor, output_size: Any) -> tuple[Tensor, Tensor]:
     lengths = shape_of(input)[-len(output_size) :]
     numbers = torch.arange(math.prod(lengths)).reshape(lengths)
     numbers = xp.broadcast_to(places.as_tensor(numbers, input), shape_of(input))
-    return convolutions.adaptive((input, numbers), output_size, convolutions.first_largest)
+    return layers.adaptive((input, numbers), output_size, layers.first_largest)
 
 
 ATEN: dict[str, Callable[..., Any]] = {

@@ -29,8 +29,7 @@ from multigrad.capture.dialect import (
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.meanings.places import first_of
 from multigrad.capture.name_tables import named, reflected
-from multigrad.capture.symbols.classes import is_instance
-from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.symbols.symbols import SymbolicShape, is_instance
 from multigrad.capture.user_code.global_references import CHANGES, SWITCHES
 from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes

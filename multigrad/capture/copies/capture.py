@@ -1,16 +1,22 @@
-"""The capture of a rule's Python function as a graph, and the checks of its result."""
+"""The capture of a rule's Python function as a graph, the checks of its result, and of the state
+that a capture must leave unchanged (generators, the user's objects)."""
 
 from __future__ import annotations
 
+import collections
 import dis
+import gc
 import itertools
 import math
+import time
 import traceback
+import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...backend.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
@@ -21,6 +27,7 @@ from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHA
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.calls import drop_calls
+from ...trace.identity import attributes_of
 from ...trace.source import CODE, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..dialect import (
@@ -34,10 +41,22 @@ from ..dialect import (
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting, symbols_in
-from ..user_code.inspection import is_library_file, plain_function, readings_of, whose_types
+from ..user_code.global_references import tensors_of
+from ..user_code.inspection import (
+    contents,
+    is_library_file,
+    nested_codes,
+    plain_function,
+    readings_of,
+    whose_types,
+)
+from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
 from ..values.tracer import V
 from .substitute import substitute
-from .witness import Witness
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 _DIALECTS = _numpy_dialect  # imported to register its table
 
@@ -384,3 +403,179 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
 
 _numpy = registered_dialects()["numpy"]
 register_dialect("numpy", replace(_numpy, calls=replace(_numpy.calls, finds=find_numpys_code)))
+
+
+# --- what a capture must leave unchanged ----------------------------------------------------------
+# A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
+# happen once, on a symbol. The graph shows neither, so both are looked for around the capture, in
+# the objects that the rule's functions refer to; no symbol may stay outside the graph either.
+OWN = __name__.partition(".")[0]
+# The classes in which a torch module holds its tensors: ordered before torch 2.5.
+DICTS = (dict, collections.OrderedDict)
+
+
+class Witness:
+    """The state before a capture, and how to restore it."""
+
+    def __init__(
+        self, trace: Trace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
+    ) -> None:
+        self.trace = trace
+        self.outside = Snapshot()
+        self.may_keep = False  # the functions may store a value in an object that outlives them
+        self.made: list[weakref.ref[Value]] = []  # all symbols
+        self._variable = ""
+        self._cells: dict[int, tuple[types.CellType, Any]] = {}
+        self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.outside.see_all(functions, values)
+        self._first = len(self.outside.owners)
+
+    def __enter__(self) -> Self:
+        if self.outside.used_up:
+            self.outside.restore()
+            self._refuse_used_up()
+        return self
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it drew a number or set a new attribute, so that another run may differ."""
+        return self.outside.moved or bool(self.outside.added)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        # The user's own error ends the call, and its effects remain, as without a capture. A class
+        # runs once more unconverted, so its effects are undone.
+        is_call = kind is not None and kind.__module__.partition(".")[0] != OWN
+        is_call = is_call and self.trace.kind != "imported function"
+        change, read = ("", "") if is_call else (self.changed(), self._state())
+        self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
+        self._cells.clear()
+        self.outside.clear()
+        if kind is not None:
+            self.outside.drop_added()
+            return
+        if change:
+            self.outside.drop_added()
+            advice = self.trace.words.advise("return what is to be kept")
+            raise self.trace.error(f"{change}, which a graph does not do{advice}")
+        if read:
+            raise self.trace.error(
+                f"reads {read}, which may change between calls. Make it {self.trace.words.param}, "
+                "or a NumPy array, whose values are taken once"
+            )
+
+    # --- before -----------------------------------------------------------------------------------
+    def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
+        """Remember the state that a function of the user's refers to."""
+        self.trace.memory.outside.update((id(value), fact) for value, fact in tensors_of(function))
+        self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
+        for cell in function.__closure__ or ():
+            self._cells.setdefault(id(cell), (cell, contents(cell)))
+        for value in referred(function, names) if self.trace.kind == "rule" else ():
+            if hasattr(type(value), "assign") and is_state(value):
+                self._variable = "a variable from outside"
+        self.outside.see_function(function, names)
+        if self.outside.used_up:
+            self._refuse_used_up()
+
+    def see_value(self, value: Any) -> None:
+        """Remember a value that can change."""
+        self.outside.see(value)
+        if self.outside.used_up:
+            self._refuse_used_up()
+
+    def see_namespace(self, namespace: dict[str, Any]) -> None:
+        """Remember the globals of a copied function, which are a copy as well."""
+        self._namespaces.append((namespace, dict(namespace)))
+
+    def _refuse_used_up(self) -> NoReturn:
+        # An iterator that a run has advanced cannot be put back.
+        problem = f"refers to {self.outside.used_up}, and a graph would not"
+        raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
+
+    def _state(self) -> str:
+        # The tensor of an object that the rule's functions mention, in words; "" for none.
+        # Tensors that are among the arguments are in copies, which are seen later.
+        first = 0 if self.trace.source.looks_into else self._first
+        for owner, _ in self.outside.owners[first:]:
+            if isinstance(owner, FIXED) or not has_state(owner):
+                continue
+            own = dict(attributes_of(owner))
+            held = [own, *(each for each in own.values() if type(each) in DICTS)]
+            for name in sorted(self.outside.names):
+                if any(is_state(each.get(name)) for each in held):
+                    return f"{name!r} of {shown(owner)}, a tensor"
+        return self._variable
+
+    # --- after ------------------------------------------------------------------------------------
+    def changed(self) -> str:
+        """Return in words what has changed outside the graph, "" for nothing; restore it."""
+        found = [self._restore_names(), self._restore_cells()]
+        self.outside.restore()
+        return next((each for each in (*found, self.outside.change) if each), "")
+
+    def _restore_names(self) -> str:
+        for now, before in self._namespaces:
+            for name, value in now.items():
+                if name == "__warningregistry__":  # Python notes there which warnings it has shown
+                    continue
+                if name not in before or before[name] is not value:
+                    return f"assigns to the global {name!r}"
+        return ""
+
+    def _restore_cells(self) -> str:
+        found = ""
+        for cell, before in self._cells.values():
+            now = contents(cell)
+            if before is not None and now is not before:
+                cell.cell_contents = before
+                found = "assigns to a name of the function around it (nonlocal)"
+        return found
+
+    def check_left(self) -> None:
+        """Look for symbols that are kept outside the graph, when the capture itself holds none.
+
+        Raises:
+            TraceError: there is one.
+        """
+        # Cheap collections first; the pauses are for a collector at work in another thread.
+        for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
+            if not self._is_left():
+                return
+            time.sleep(seconds)  # a collection at work in another thread makes ours find nothing
+            gc.collect(generation)  # a symbol in a reference cycle
+        if self._is_left():
+            raise self.trace.error(
+                "keeps a symbolic tensor outside it, where the real one is expected"
+                f"{self.trace.words.advise('return what is to be kept')}"
+            )
+
+    def _is_left(self) -> bool:
+        return self.may_keep and any(ref() is not None for ref in self.made)
+
+
+# Methods by which an object stores a value.
+KEEPING = {
+    "add",
+    "append",
+    "appendleft",
+    "extend",
+    "insert",
+    "put",
+    "put_nowait",
+    "send",
+    "set",
+    "setattr",
+    "setdefault",
+    "update",
+}
+STORING = frozenset(
+    dis.opmap[name] for name in ("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
+)
+
+
+def may_keep(code: types.CodeType) -> bool:
+    """Return whether code may hand a value to an object; most rules do not, and to look is slow."""
+    # Without it no proof finds test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one.
+    if KEEPING.intersection(code.co_names):
+        return True
+    return not STORING.isdisjoint(code.co_code[::2])  # decoding the instructions is slow

@@ -25,8 +25,17 @@ from ..dialects import scipy
 from ..foreign_calls import record_call
 from ..meanings.creation import creators
 from ..name_tables import named
-from ..symbols.classes import get_attribute, has_attribute, identity_of, is_instance, type_of
-from ..symbols.symbols import SymbolicDType, SymbolicShape, among_numbers, rounded
+from ..symbols.symbols import (
+    SymbolicDType,
+    SymbolicShape,
+    among_numbers,
+    get_attribute,
+    has_attribute,
+    identity_of,
+    is_instance,
+    rounded,
+    type_of,
+)
 from ..user_code.global_references import GENERATORS, ROOTS, refused_functions
 from ..values.indexing import Picked
 

@@ -21,7 +21,7 @@ from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
-from ..symbols.classes import Dispatch, compares_identity, is_dispatching
+from ..symbols.symbols import Dispatch, compares_identity, is_dispatching
 from ..user_code.global_references import Log, note_constants, refused_builtins, refusing
 from ..user_code.inspection import (
     defaults,

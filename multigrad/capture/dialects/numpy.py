@@ -16,11 +16,11 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
-from ..meanings import arrays, complexes, composites, matrices, parts, places, products, reductions
+from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
 from ..symbols.dtypes import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
-from ..values import attributes
+from ..values import methods
 from . import scipy
 
 Tensor = Any
@@ -82,7 +82,7 @@ def cross(
 ) -> Tensor:
     if (axisa, axisb, axisc) != (-1, -1, -1):
         raise TypeError("cross along other axes in each; give axis=")
-    return products.cross(a, b, -1 if axis is None else axis)
+    return matrices.cross(a, b, -1 if axis is None else axis)
 
 
 def cov(
@@ -90,7 +90,7 @@ def cov(
 ) -> Tensor:
     if y is not None or not rowvar:
         raise TypeError("cov with y or of columns; concatenate or transpose")
-    return products.covariance(m, (0 if bias else 1) if ddof is None else ddof)
+    return matrices.covariance(m, (0 if bias else 1) if ddof is None else ddof)
 
 
 # --- reductions -----------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ FUNCTIONS: dict[Any, Handler] = {
                 broadcast_arrays(subok=); expand_dims; hstack; rot90; unstack; vstack
             """,
             places: "argsort(kind=, order=, stable=); count_nonzero; take_along_axis",
-            products: """
+            matrices: """
                 diag; diagflat; diagonal; matrix_diagonal: linalg.diagonal; trace; multi_dot:
                 linalg.multi_dot; tensordot: tensordot linalg.tensordot
             """,
@@ -303,7 +303,7 @@ FUNCTIONS: dict[Any, Handler] = {
             composites: "packbits; unpackbits; isneginf; isposinf; logaddexp2",
             parts: "ediff1d; fliplr; flipud",
             places: "np_take: take",
-            products: "kron; cross: linalg.cross; inner; matvec; vecmat",
+            matrices: "kron; cross: linalg.cross; inner; matvec; vecmat",
             __name__: """
                 array_split; average; clip; cov; cross; cumulative_sum; divmod_: divmod;
                 heaviside; isclose; meshgrid; modf; nan_to_num; ndim; pad; ptp;
@@ -343,7 +343,7 @@ register_dialect(
         ),
         classes=Classes(
             one_class=True,
-            refusals=attributes.refusals(attributes.NUMPY),
+            refusals=methods.refusals(methods.NUMPY),
         ),
         habits=Habits(
             small_integers_wrap=True,

@@ -16,8 +16,8 @@ from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_
 from ..symbols.dtypes import in_dtype
 from ..symbols.symbols import SymbolicShape
 from ..user_code.inspection import library_for
-from . import index_tensors, places
-from .index_tensors import cut
+from . import parts, places
+from .parts import cut
 from .places import Extremes
 
 Tensor = Any
@@ -171,7 +171,7 @@ METHODS: dict[str, Handler] = {
     **handlers_by_signature(
         {
             places: "count_nonzero(x, dim=None): count_nonzero",
-            index_tensors: "select(x, dim, index): at",
+            parts: "select(x, dim, index): at",
             xp: """
                 logsumexp(x, dim, keepdim=False): logsumexp; roll(x, shifts, dims=None): roll;
                 repeat_interleave(x, repeats, dim=None): repeat; t(x): permute_dims; tril(x,

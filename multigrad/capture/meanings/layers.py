@@ -1,4 +1,10 @@
-"""Layers as functions of their inputs (linear maps, normalizations, distances), and losses.
+"""Layers as functions of their inputs, under the names that libraries give them: convolutions,
+pooling, resizing, grid sampling, linear maps, normalizations, distances, and losses.
+
+Here x is (batch, channels, *lengths) and kernels are (out channels, channels of a group, *sizes),
+as in PyTorch; dialects with channels last move them. Lengths are fixed in the capture. Resizing and
+sampling are composed from the elements that are read and their weights, so derivatives need no rule
+of their own, and a NaN reaches only the results that read it.
 
 A loss has the gradient that the libraries give, also at the edges: where a formula is longer than
 the textbook's, the short one would give an infinity or a NaN.
@@ -6,16 +12,381 @@ the textbook's, the short one would give an infinity or a NaN.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
+from ...graph.ir.types import INT64
+from ...trace.trace import cast
 from ...trace.xp import all as xp
-from .parts import length, rank
+from .parts import cut, length, rank, shape_of
 
 Tensor = Any
+Ints = tuple[int, ...]
+Pairs = tuple[tuple[int, int], ...]
 
 
+def per_axis(given: Any, axes: int) -> Ints:
+    """Return one number per axis, from one number or a sequence of them."""
+    if isinstance(given, list | tuple | np.ndarray):
+        numbers = tuple(operator.index(n) for n in given)
+        return numbers * axes if len(numbers) == 1 else numbers
+    return (operator.index(given),) * axes
+
+
+def lengths(x: Tensor, axes: int) -> Ints:
+    return tuple(length(x, axis) for axis in range(-axes, 0))
+
+
+def reach(sizes: Ints, dilations: Ints) -> Ints:
+    """Return how many elements a window spans along each axis."""
+    return tuple(d * (k - 1) + 1 for k, d in zip(sizes, dilations, strict=True))
+
+
+def same_border(x: Tensor, sizes: Ints, strides: Ints, dilations: Ints) -> Pairs:
+    """Return the border with which each axis of length n has ceil(n / stride) windows."""
+    pairs = []
+    spans = reach(sizes, dilations)
+    for n, span, step in zip(lengths(x, len(sizes)), spans, strides, strict=True):
+        total = max((math.ceil(n / step) - 1) * step + span - n, 0)
+        pairs.append((total // 2, total - total // 2))
+    return tuple(pairs)
+
+
+def bordered(x: Tensor, pairs: Pairs, fill: float = 0.0) -> Tensor:
+    """Return x with a border; a negative width cuts elements off."""
+    if any(width < 0 for pair in pairs for width in pair):
+        cuts = tuple(slice(max(-a, 0), -max(-b, 0) or None) for a, b in pairs)
+        x = xp.getitem(x, (..., *cuts))
+        pairs = tuple((max(a, 0), max(b, 0)) for a, b in pairs)
+    return xp.pad(x, pairs, fill) if any(map(any, pairs)) else x
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+def convolution(
+    x: Tensor,
+    kernels: Tensor,
+    bias: Any = None,
+    *,
+    strides: Ints,
+    border: Pairs | str,
+    dilations: Ints,
+    groups: int = 1,
+) -> Tensor:
+    """Return sums of products of kernels with windows, plus a bias per channel.
+
+    Args:
+        border: pairs, "same" (see `same_border`) or "valid" (none).
+    """
+    if border == "valid":
+        border = ()
+    elif border == "same":
+        border = same_border(x, lengths(kernels, len(strides)), strides, dilations)
+    elif isinstance(border, str):
+        raise TypeError(f"a convolution with padding {border!r}; 'same' and 'valid' are known")
+    seen = bordered(x, border)
+    return biased(xp.conv(seen, kernels, strides, dilations, groups), bias)
+
+
+def biased(x: Tensor, bias: Any) -> Tensor:
+    if bias is None:
+        return x
+    return xp.add(x, xp.reshape(bias, (-1, *(1,) * (rank(x) - 2))))
+
+
+def transposed(
+    x: Tensor,
+    kernels: Tensor,
+    bias: Any = None,
+    *,
+    strides: Ints,
+    border: Pairs,
+    dilations: Ints,
+    groups: int = 1,
+    more: Ints | None = None,
+) -> Tensor:
+    """Return a transposed convolution: each element of x spreads the kernels.
+
+    Args:
+        kernels: (channels of x, out channels of a group, *sizes).
+        border: what is cut off, as pairs; a negative width adds.
+        more: the number of elements at the end that no kernel reaches.
+    """
+    axes = len(strides)
+    more = more or (0,) * axes
+    spans = reach(lengths(kernels, axes), dilations)
+    whole = tuple(
+        (n - 1) * step + span + extra
+        for n, step, span, extra in zip(lengths(x, axes), strides, spans, more, strict=True)
+    )
+    channels = length(kernels, 1) * groups
+    # `conv_left`, the VJP of a convolution, takes the shape of its result from a tensor.
+    corner = xp.getitem(x, (slice(None), *(slice(1),) * (1 + axes)))
+    like = xp.tile(xp.zeros_like(corner), (1, channels, *whole))
+    steps = {"strides": strides, "dilations": dilations}
+    result = xp.conv_left(x, kernels, like, **steps, groups=groups)
+    return biased(bordered(result, tuple((-a, -b) for a, b in border)), bias)
+
+
+def spread(x: Tensor, steps: Ints) -> Tensor:
+    """Return x with step - 1 zeros between its elements along each of the last axes."""
+    for i, step in enumerate(steps):
+        if step > 1:
+            axis, shape = rank(x) - len(steps) + i, shape_of(x)
+            borders = ((0, step - 1), *((0, 0),) * (rank(x) - 1 - axis))
+            apart = xp.pad(xp.expand_dims(x, axis + 1), borders)
+            whole = (*shape[:axis], shape[axis] * step, *shape[axis + 1 :])
+            x = cut(xp.reshape(apart, whole), axis, 0, (shape[axis] - 1) * step + 1)
+    return x
+
+
+# --- pooling --------------------------------------------------------------------------------------
+def max_pool(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Tensor:
+    # The gradient of each window goes to the first of equal elements, in row order, as in torch.
+    seen = xp.windows(bordered(x, border, -math.inf), sizes, strides, dilations)
+    for _ in sizes:
+        (seen,) = first_largest(seen)
+    return seen
+
+
+def first_largest(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """Return the largest along the last axis, and the elements of `others` at its place."""
+    at = xp.argmax(x, -1, keepdims=True)
+    return tuple(xp.squeeze(xp.take_along_axis(each, at, -1), -1) for each in (x, *others))
+
+
+def mean_pool(
+    x: Tensor, sizes: Ints, strides: Ints, border: Pairs, beyond: Pairs = (), counted: bool = True
+) -> Tensor:
+    """Return the mean of each window.
+
+    Args:
+        border: zeros around x.
+        beyond: elements around these that never count.
+        counted: whether the border counts.
+    """
+    over, ones = tuple(range(-len(sizes), 0)), (1,) * len(sizes)
+    seen = xp.windows(bordered(bordered(x, border), beyond), sizes, strides, ones)
+    if not any(map(any, beyond)) and (counted or not any(map(any, border))):
+        return xp.mean(seen, over)
+    whole = xp.ones_like(cut(cut(x, 0, 0, 1), 1, 0, 1))
+    # Windows over ones count the elements that take part in each mean.
+    marks = bordered(bordered(whole, border, float(counted)), beyond)
+    return xp.sum(seen, over) / xp.sum(xp.windows(marks, sizes, strides, ones), over)
+
+
+def ceiling(x: Tensor, sizes: Ints, strides: Ints, border: Pairs, dilations: Ints) -> Pairs:
+    """Return the border at the end that a last window needs which begins within x or before it."""
+    pairs = []
+    spans = reach(sizes, dilations)
+    for n, span, step, (before, after) in zip(
+        lengths(x, len(sizes)), spans, strides, border, strict=True
+    ):
+        count = -((n + before + after - span) // -step) + 1
+        # torch's ceil_mode: a window that would begin in the border at the end is left out.
+        count -= (count - 1) * step >= n + before
+        pairs.append((0, max((count - 1) * step + span - n - before - after, 0)))
+    return tuple(pairs)
+
+
+def adaptive(xs: tuple[Tensor, ...], counts: Sequence[Any], reduce: Any) -> tuple[Tensor, ...]:
+    """Reduce each of the last axes to a number of parts, one element each.
+
+    Args:
+        counts: the number of parts by axis; None: the axis stays.
+        reduce: `reduce(*xs)` removes the last axis.
+    """
+    for i in range(len(counts)):
+        axis, count = rank(xs[0]) - 1 - i, counts[-1 - i]
+        n = length(xs[0], axis)
+        if count is None or count == n:
+            continue
+        # Neighboring parts overlap by one element where the length is no multiple of the count.
+        ends = [(j * n // count, -((j + 1) * n // -count)) for j in range(count)]
+        parts = [reduce(*(xp.moveaxis(cut(x, axis, *at), axis, -1) for x in xs)) for at in ends]
+        xs = tuple(xp.stack(each, axis) for each in zip(*parts, strict=True))
+    return xs
+
+
+# --- layouts --------------------------------------------------------------------------------------
+def channels_first(x: Tensor) -> Tensor:
+    return xp.moveaxis(x, -1, 1)
+
+
+def channels_last(x: Tensor) -> Tensor:
+    return xp.moveaxis(x, 1, -1)
+
+
+def out_channels_first(kernels: Tensor) -> Tensor:
+    """Move axes from (*sizes, channels, out channels) to (out channels, channels, *sizes)."""
+    last = rank(kernels) - 1
+    return xp.permute_dims(kernels, (last, last - 1, *range(last - 1)))
+
+
+def by_channel(kernels: Tensor) -> Tensor:
+    """Turn depthwise kernels (*sizes, channels, multiplier) into those of a grouped convolution."""
+    *sizes, channels, times = shape_of(kernels)
+    return out_channels_first(xp.reshape(kernels, (*sizes, 1, channels * times)))
+
+
+Numbers = np.ndarray[Any, Any]
+Taps = list[tuple[Tensor, Any]]  # places along an axis, as floats, and their weights
+MOST_TAKEN = 8  # an element made of more goes through a matrix product
+
+
+# --- resizing -------------------------------------------------------------------------------------
+def resized(x: Tensor, axis: int, length: int, resize: Callable[[Numbers], Any]) -> Tensor:
+    """Return x with another length along an axis.
+
+    Args:
+        axis: counted from the end.
+        resize: the library's own resizing, along the last axis of float64. Its result on an
+            identity gives the weights; the elements that read one are those that a NaN in its place
+            makes NaN.
+    """
+    unit = np.eye(length)
+    weights = np.asarray(resize(unit), np.float64)
+    with np.errstate(invalid="ignore"):
+        reads = np.isnan(np.asarray(resize(np.where(unit, np.nan, 0.0)), np.float64))
+    most = int(reads.sum(0).max(initial=0))
+    if most > MOST_TAKEN:
+        moved = xp.matmul(xp.moveaxis(x, axis, -1), xp.cast_like(weights, x))
+        return xp.moveaxis(moved, -1, axis)
+    total: Any = None
+    for places, shares in taps_of(weights, reads, most):
+        part = xp.take(x, places, axis)
+        if not np.all(shares == 1):
+            part = part * xp.cast_like(shares.reshape(-1, *(1,) * (-axis - 1)), x)
+        total = part if total is None else total + part
+    return x if total is None else total
+
+
+def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, Numbers]]:
+    """Return pairs of a place that each element reads and its weight there, tap by tap."""
+    places = np.zeros((most, reads.shape[1]), int)
+    shares = np.zeros((most, reads.shape[1]))
+    for i, column in enumerate(reads.T):
+        found = np.flatnonzero(column)
+        places[:, i] = [*found, *[found[-1]] * (most - len(found))]
+        shares[: len(found), i] = weights[found, i]
+        # An element that reads fewer places reads its last one in parts: a weight of 0 would turn
+        # an infinity into NaN, as torch's own resizing does in places.
+        for k in range(len(found), most):
+            shares[k - 1, i] /= 2
+            shares[k, i] = shares[k - 1, i]
+    return list(zip(places, shares, strict=True))
+
+
+# --- sampling at a grid ---------------------------------------------------------------------------
+def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """Return x at the places of a grid from -1 to 1, whose first coordinate is the last axis."""
+    axes = rank(x) - 2
+    if mode not in TAPS or padding not in ("zeros", "border", "reflection"):
+        raise TypeError(f"grid_sample with mode={mode!r} and padding_mode={padding!r}")
+    if rank(grid) != rank(x) or (mode == "bicubic" and axes != 2):
+        raise TypeError(f"grid_sample by {mode!r} of {rank(x)} axes at {rank(grid)}")
+    sizes = lengths(x, axes)
+    along: list[Taps] = []
+    for i, size in enumerate(sizes):
+        place = xp.getitem(grid, (..., axes - 1 - i))
+        along.append(
+            TAPS[mode](unnormalized(place, size, align_corners), size, padding, align_corners)
+        )
+    lead, outer = shape_of(x)[:2], shape_of(grid)[1:-1]
+    flat = xp.reshape(x, (*lead, math.prod(sizes)))
+    total: Any = None
+    for corner in itertools.product(*along):
+        part = at_corner(flat, corner, sizes, (*lead, *outer))
+        total = part if total is None else total + part
+    return total
+
+
+def at_corner(flat: Tensor, corner: Any, sizes: Sequence[int], shape: tuple[int, ...]) -> Tensor:
+    """Return the elements at one place along each axis, zero outside, times their weights."""
+    inside: Any = None
+    weight: Any = None
+    where: Any = 0.0
+    for (place, share), size in zip(corner, sizes, strict=True):
+        is_in = xp.logical_and(xp.greater_equal(place, 0), xp.less_equal(place, size - 1))
+        inside = is_in if inside is None else xp.logical_and(inside, is_in)
+        # The place is only an index; the gradient of the grid comes from the weights.
+        where = where * size + xp.where(is_in, xp.stop_gradient(place), 0.0)
+        weight = share if weight is None or share is None else weight * share
+    batch, channels, *outer = shape
+    # One gather over flattened places, the same for every channel.
+    index = xp.reshape(cast(where, INT64), (batch, 1, math.prod(outer)))
+    index = xp.broadcast_to(index, (batch, channels, math.prod(outer)))
+    seen = xp.reshape(xp.take_along(flat, index, axis=-1), shape)
+    seen = xp.where(xp.expand_dims(inside, 1), seen, 0.0)
+    return seen if weight is None else seen * xp.expand_dims(weight, 1)
+
+
+def unnormalized(place: Tensor, size: int, align_corners: bool) -> Tensor:
+    if align_corners:
+        return (place + 1) / 2 * (size - 1)
+    return ((place + 1) * size - 1) / 2
+
+
+def bounded(place: Tensor, size: int, padding: str, align_corners: bool) -> Tensor:
+    """Return a place moved inside as the padding says; "zeros" leaves it outside."""
+    if padding == "zeros":
+        return place
+    if padding == "reflection":
+        low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+        place = reflected(place, low, high - low)
+    # At an end, beyond it, and at NaN the slope is zero, as in torch.
+    inside = xp.logical_and(xp.greater(place, 0), xp.less(place, size - 1))
+    end = xp.where(xp.greater(place, 0), size - 1.0, 0.0)
+    return xp.where(inside, place, end)
+
+
+def reflected(place: Tensor, low: float, span: float) -> Tensor:
+    if span == 0:
+        return xp.zeros_like(place)
+    far = xp.abs(place - low)
+    turns = xp.floor(far / span)
+    rest = xp.fmod(far, span)
+    return low + xp.where(xp.equal(xp.fmod(turns, 2.0), 0), rest, span - rest)
+
+
+def nearest_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+    return [(xp.round(bounded(place, size, padding, align_corners)), None)]
+
+
+def linear_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+    place = bounded(place, size, padding, align_corners)
+    first = xp.floor(place)
+    rest = place - first
+    return [(first, 1 - rest), (first + 1, rest)]
+
+
+def cubic_taps(place: Tensor, size: int, padding: str, align_corners: bool) -> Taps:
+    """Return the four taps of cubic convolution (Keys, 1981) with a = -0.75."""
+    first, a = xp.floor(place), -0.75
+    t = place - first
+    ahead, beyond, before = 1 - t, 2 - t, t + 1
+    shares = (
+        ((a * before - 5 * a) * before + 8 * a) * before - 4 * a,
+        ((a + 2) * t - (a + 3)) * t * t + 1,
+        ((a + 2) * ahead - (a + 3)) * ahead * ahead + 1,
+        ((a * beyond - 5 * a) * beyond + 8 * a) * beyond - 4 * a,
+    )
+    places = (bounded(first + i, size, padding, align_corners) for i in (-1, 0, 1, 2))
+    return list(zip(places, shares, strict=True))
+
+
+TAPS: dict[str, Callable[..., Taps]] = {
+    "nearest": nearest_taps,
+    "bilinear": linear_taps,
+    "bicubic": cubic_taps,
+}
+
+
+# --- layers and losses ----------------------------------------------------------------------------
 def linear(x: Tensor, weight: Tensor, bias: Any = None) -> Tensor:
     """Return x times the transposed weight, plus the bias."""
     columns = xp.matrix_transpose(weight) if rank(weight) > 1 else weight

@@ -25,7 +25,7 @@ from ...trace.xp import transposes
 from ...trace.xp.shapes import from_front
 from ..dialect import habits_of, leave_order_open
 from ..name_tables import Handler, handlers_by_name
-from .index_tensors import cut, is_places, limited, put_slices
+from .parts import cut, is_places, limited, put_slices
 
 Tensor = Any
 Reduction = Callable[..., Tensor]

@@ -21,8 +21,8 @@ from ...trace.axes import known_shape
 from ...trace.trace import NeedsConcrete, Value, cast, lift
 from ...trace.xp import all as xp
 from ..dialect import habits_of
-from ..meanings import arrays, index_tensors
-from ..meanings.index_tensors import holds_places
+from ..meanings import arrays, parts
+from ..meanings.parts import holds_places
 
 Tensor = Any
 Array = np.ndarray[Any, Any]
@@ -43,7 +43,7 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
     """Return the elements at an index that holds arrays: a copy, as in every library.
 
     Args:
-        outside, fill: see `index_tensors.taken`.
+        outside, fill: see `parts.taken`.
 
     Raises:
         TypeError: the index is not captured, or out of range.
@@ -51,7 +51,7 @@ def take_at(x: Any, index: Any, outside: str | None = None, fill: Any = None) ->
     items = _read_items(x, index)
     if holds_places(index):
         _check_apart(x, items)
-        picked = index_tensors.taken(_part(x, items), _without_basic(items), outside, fill)
+        picked = parts.taken(_part(x, items), _without_basic(items), outside, fill)
         return x.trace.value(picked.node)
     row = _find_row(x, items)
     if row is not None:
@@ -78,7 +78,7 @@ def put_at(
     is_repeated = habits_of(x.trace).overwritten_too and repeats(x, index)
     if holds_places(index) or is_repeated:
         _check_apart(x, items)
-        part = index_tensors.put(_part(x, items), _without_basic(items), value, outside)
+        part = parts.put(_part(x, items), _without_basic(items), value, outside)
         return _basic(items), part
     row = _find_row(x, items)
     if row is None:
@@ -106,7 +106,7 @@ def add_at(
     """
     items = _read_items(x, index)
     _check_apart(x, items)
-    part = index_tensors.added(_part(x, items), _without_basic(items), value, outside)
+    part = parts.added(_part(x, items), _without_basic(items), value, outside)
     return _basic(items), part
 
 
@@ -124,7 +124,7 @@ def told_outside(x: Any, index: Any) -> Any:
         np.broadcast_to(0, shape)[known]
     except IndexError:
         return tuple(
-            index_tensors.as_value(x, item) if isinstance(item, np.ndarray | int) else item
+            parts.as_value(x, item) if isinstance(item, np.ndarray | int) else item
             for item in known
         )
     return index
@@ -282,7 +282,7 @@ def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -
     """Return the elements of x at an index.
 
     Args:
-        outside, fill: see `index_tensors.taken`.
+        outside, fill: see `parts.taken`.
     """
     index = told_outside(x, index)
     if is_mask(index):
@@ -301,7 +301,7 @@ def picked(x: Value, index: Any, outside: str | None = None, fill: Any = None) -
 
 
 def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Value:
-    """Return x with a value at an index; see `index_tensors.put`."""
+    """Return x with a value at an index; see `parts.put`."""
     index = told_outside(x, index)
     if isinstance(value, Picked):
         if is_mask(index) and value.mask.node is index.node:

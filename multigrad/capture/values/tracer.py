@@ -26,13 +26,21 @@ from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
-from ..symbols import dtypes, memory
-from ..symbols.classes import asks_for_class, class_of, uses_attribute
+from ..symbols import dtypes
 from ..symbols.gradients import carries_gradient
-from ..symbols.symbols import KnownShape, Number, SymbolicDevice, SymbolicDType, SymbolicShape
+from ..symbols.symbols import (
+    KnownShape,
+    Number,
+    SymbolicDevice,
+    SymbolicDType,
+    SymbolicShape,
+    asks_for_class,
+    class_of,
+    uses_attribute,
+)
 from ..user_code.inspection import library_for
 from . import indexing, methods
-from .attributes import ABSENT, check_callers, find_method, find_row
+from .methods import ABSENT, check_callers, find_method, find_row
 
 # The reflected operator by ufunc: a NumPy number on the left calls the ufunc instead.
 REFLECTED = {
@@ -281,7 +289,7 @@ class V(Value):
         old, new = self.node, value.node
         self._check_own_memory()
         # Order: whose memory it is, the dtype, the shape, gradients, then the base of a view.
-        if not (memory.settle(self) and all(map(memory.is_view, self._all_views()))):
+        if not (dtypes.settle(self) and all(map(dtypes.is_view, self._all_views()))):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
                 "before the update"
@@ -448,7 +456,7 @@ def _written(view: Value, value: Value) -> Any:
     # The base after a value is written into the view; None if that is not known.
     base: Any = view.base
     node = view.node
-    if not memory.is_view(view):
+    if not dtypes.is_view(view):
         return None
     if node is base.node:
         return value

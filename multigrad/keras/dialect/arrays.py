@@ -10,18 +10,9 @@ from typing import Any
 import keras
 
 from multigrad.capture.dialects import numpy
-from multigrad.capture.meanings import (
-    arrays,
-    convolutions,
-    layers,
-    matrices,
-    parts,
-    places,
-    products,
-    reductions,
-)
+from multigrad.capture.meanings import arrays, layers, matrices, parts, places, reductions
 from multigrad.capture.meanings.composites import is_whole
-from multigrad.capture.meanings.convolutions import channels_first, channels_last, per_axis
+from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
 from multigrad.capture.name_tables import Handler, handlers_by_name, ops_by_name
 from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
 from multigrad.trace.trace import cast
@@ -119,7 +110,7 @@ def pool(reduce: Handler, name: str) -> Handler:
         x, axes = channels_first(inputs) if last else inputs, parts.rank(inputs) - 2
         sizes, ones = per_axis(pool_size, axes), (1,) * axes
         steps = sizes if strides is None else per_axis(strides, axes)
-        border = convolutions.same_border(x, sizes, steps, ones) if padding == "same" else ()
+        border = layers.same_border(x, sizes, steps, ones) if padding == "same" else ()
         result = reduce(x, sizes, steps, border)
         return channels_last(result) if last else result
 
@@ -128,14 +119,14 @@ def pool(reduce: Handler, name: str) -> Handler:
 
 
 def largest(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
-    return convolutions.max_pool(x, sizes, steps, border, (1,) * len(sizes))
+    return layers.max_pool(x, sizes, steps, border, (1,) * len(sizes))
 
 
 def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
     # torch repeats the last elements there, others count no border
     if any(before != after for before, after in border):
         raise TypeError("average_pool with a border that is wider at one end")
-    return convolutions.mean_pool(x, sizes, steps, border, counted=False)
+    return layers.mean_pool(x, sizes, steps, border, counted=False)
 
 
 max_pool, average_pool = pool(largest, "max_pool"), pool(mean, "average_pool")
@@ -154,18 +145,17 @@ OPS: dict[str, Handler] = {
     ),
 }
 dot, matmul = of_floats(arrays.np_dot), of_floats(xp.matmul)
-inner, tensordot = of_floats(products.inner), of_floats(products.tensordot)
+inner, tensordot = of_floats(matrices.inner), of_floats(matrices.tensordot)
 NAMED = KERAS.called(
     {
         arrays: """
             cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
             np_quantile: quantile; np_reshape: reshape
         """,
-        products: "diag; diagonal; kron; trace",
+        matrices: "diag; diagonal; kron; trace; cholesky; cholesky_inverse; norm",
         places: "topk: top_k; argsort; take_along_axis",
         layers: "batch_norm: batch_normalization(offset=shift)",
         numpy: "split",
-        matrices: "cholesky; cholesky_inverse; norm",
         parts: "expand_dims",
         reductions: """
             all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
