@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..capture.dialects import xp as _xp
+from ..look.subject import brackets
 from .trial import (
     Arrays,
     ForwardRun,
@@ -20,6 +22,7 @@ from .trial import (
     outputs_differ,
     scaled,
     start,
+    with_element,
     worst,
 )
 
@@ -37,7 +40,7 @@ def judge_linear(trial: Trial) -> str:
     # Both factors are exact in every float dtype.
     pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
     mixed = [a + b for a, b in pairs]
-    one, other, both = (trial.run(trial.cast(trial.wide)).gradients(c) for c in (u, v, mixed))
+    one, other, both = (trial.run().gradients(c) for c in (u, v, mixed))
     wanted = [
         None if a is None or b is None else 1.75 * a - 0.625 * b
         for a, b in zip(one, other, strict=True)
@@ -58,7 +61,7 @@ def judge_ones(trial: Trial) -> str:
 
 
 def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
-    other = trial.run(trial.cast(trial.wide)).gradients(scaled(cotangents, factor))
+    other = trial.run().gradients(scaled(cotangents, factor))
     return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
 
 
@@ -66,7 +69,7 @@ def judge_zero(trial: Trial) -> str:
     """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
     run, u = start(trial)
     usual = run.gradients(u)
-    found = trial.run(trial.cast(trial.wide)).gradients([np.zeros_like(a) for a in u])
+    found = trial.run().gradients([np.zeros_like(a) for a in u])
     wanted = [
         None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
         for g, each in zip(found, usual, strict=True)
@@ -82,7 +85,7 @@ def judge_each_output(trial: Trial) -> str:
     parts = []
     for n in range(len(u)):
         own = [a if i == n else np.zeros_like(a) for i, a in enumerate(u)]
-        parts.append(trial.run(trial.cast(trial.wide)).gradients(own))
+        parts.append(trial.run().gradients(own))
     sums = [
         None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
     ]
@@ -109,7 +112,7 @@ def _strided(trial: Trial, x: Any) -> Any:
 def judge_strided_cotangent(trial: Trial) -> str:
     run, u = start(trial)
     wanted = run.gradients(u)
-    other = trial.run(trial.cast(trial.wide))
+    other = trial.run()
     made = [_strided(trial, x) for x in trial.tensors(u)]
     return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
 
@@ -121,7 +124,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
         raise NotApplicable(f"{trial.backend.name}'s tensors have no strides")
     number = [np.full_like(a, 0.75) for a in u]
     wanted = run.gradients(number)
-    other = trial.run(trial.cast(trial.wide))
+    other = trial.run()
     one = trial.tensors([np.full((1,) * a.ndim, 0.75, a.dtype) for a in u])
     made = [xp.broadcast_to(x, a.shape) for x, a in zip(one, u, strict=True)]
     return worst([run.read(g) for g in other.pull(made)], wanted, trial.loose, trial.noise)
@@ -129,8 +132,7 @@ def judge_broadcast_cotangent(trial: Trial) -> str:
 
 def judge_strided_input(trial: Trial) -> str:
     run, u = start(trial)
-    tensors = enumerate(trial.tensors(trial.cast(trial.wide)))
-    made = [_strided(trial, x) if n in trial.floats else x for n, x in tensors]
+    made = trial.changed(trial.tensors(trial.cast(trial.wide)), partial(_strided, trial))
     return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
 
 
@@ -160,7 +162,7 @@ def judge_written(trial: Trial) -> str:
 
 def judge_repeatable(trial: Trial) -> str:
     run, u = start(trial)
-    again = trial.run(trial.cast(trial.wide))
+    again = trial.run()
     said = exactly(again.arrays(), run.arrays())
     if said:
         return f"two calls differ: {said.replace('argument', 'output')}"
@@ -170,19 +172,15 @@ def judge_repeatable(trial: Trial) -> str:
 def judge_interleaved(trial: Trial) -> str:
     """Two calls are under way before either goes backward, as in a network that uses it twice."""
     run, u = start(trial)
-    alone = trial.run(trial.cast(trial.wide)).gradients(u)
-    other = [a if n not in trial.floats else a * 0.5 for n, a in enumerate(trial.cast(trial.wide))]
-    trial.run(other)
+    alone = trial.run().gradients(u)
+    trial.run(trial.changed(trial.cast(trial.wide), lambda a: a * 0.5))
     return exactly(run.gradients(u), alone)
 
 
 def judge_threads(trial: Trial) -> str:
     """Each thread has numbers of its own, so that a value of another thread shows."""
     given = trial.cast(trial.wide)
-    floats = set(trial.floats)
-    each = [
-        [a * (1 - k / 8) if n in floats else a for n, a in enumerate(given)] for k in range(THREADS)
-    ]
+    each = [trial.changed(given, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
     u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
     wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
 
@@ -215,7 +213,7 @@ def judge_not_finite(trial: Trial) -> str:
         raise NotApplicable("it has no element")
     was_told = False
     for number in (np.inf, -np.inf, np.nan):
-        other = trial.run(_with(given, n, 0, number))
+        other = trial.run(with_element(given, n, 0, number))
         changed = _changed(trial, given, other.arrays())
         if all(each.all() for each in changed):
             continue  # a sum of all
@@ -230,9 +228,9 @@ def judge_not_finite(trial: Trial) -> str:
             places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
             for place in places[:MOST_SUSPECTS]:
                 # Also far away on either side: a branch may hide the part at the given numbers.
-                bases = (given, *(_with(given, n, 0, sign * FAR) for sign in (1, -1)))
+                bases = (given, *(with_element(given, n, 0, sign * FAR) for sign in (1, -1)))
                 if not any(_has_part(trial, base, changed, k, place) for base in bases):
-                    where = "".join(f"[{i}]" for i in np.unravel_index(place, want.shape))
+                    where = brackets(np.unravel_index(place, want.shape))
                     return (
                         f"argument {n}'s first element = {number}: argument {k}{where}: "
                         f"{got.flat[place]:.9g}, before {want.flat[place]:.9g}"
@@ -240,12 +238,6 @@ def judge_not_finite(trial: Trial) -> str:
     if not was_told:
         raise NotApplicable("one element changes all outputs")
     return ""
-
-
-def _with(given: Arrays, n: int, place: int, number: float) -> Arrays:
-    arrays = [a.copy() for a in given]
-    arrays[n].flat[place] = number
-    return arrays
 
 
 def _changed(trial: Trial, given: Arrays, outputs: Arrays) -> list[Any]:
@@ -265,7 +257,7 @@ def _has_part(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) 
     value = float(given[n].flat[place])
     # NaN spreads through most functions; the steps are for those that drop it.
     for number in (np.nan, value + 1.0, value - 1.0, 2.0 * value):
-        after = trial.run(_with(given, n, place, number)).arrays()
+        after = trial.run(with_element(given, n, place, number)).arrays()
         if any((differ(a, b) & c).any() for a, b, c in zip(after, before, changed, strict=True)):
             return True
     return False

@@ -136,7 +136,7 @@ def judge_autocast(trial: Trial) -> str:
         got = found[n]
         if got is not None and dtype_name(got.dtype) != "float32":
             return f"argument {n} is float32, its gradient {got.dtype}"
-    exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(given)]
+    exact = trial.changed(given, lambda a: as_float(a, trial.wide))
     outputs = run.arrays()
     said = differs_in("bfloat16", trial, outputs=outputs, found=found, u=u, exact=exact)
     if said:
@@ -161,8 +161,7 @@ def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
         )
         return trial.tensors(list(arrays))
 
-    given = trial.cast(trial.wide)
-    arrays = [a * a.dtype.type(factor) if n in trial.floats else a for n, a in enumerate(given)]
+    arrays = trial.changed(trial.cast(trial.wide), lambda a: a * a.dtype.type(factor))
     found = ask(trial.outputs, trial.tensors(arrays), cotangents)
     if not found:
         raise NotApplicable("no custom gradient in it keeps a tensor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from ..capture.dialects import xp as _xp
 from ..functions.proof.compare import eps_of, smallest_of
 from ..graph.ops.numerics import as_numpy_dtype
 from ..look.check import differentiate, pick, slope_at
-from ..look.subject import as_float
+from ..look.subject import as_float, brackets
 from .trial import (
     LOOSE,
     SEED,
@@ -23,7 +24,9 @@ from .trial import (
     largest_of,
     moved_along,
     start,
+    total,
     weighed,
+    with_element,
     worst,
 )
 
@@ -72,7 +75,7 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
             found = run.gradients(
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
-        exact = [as_float(a, trial.wide) if n in trial.floats else a for n, a in enumerate(narrow)]
+        exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
         return differs_in(dtype, trial, outputs=run.arrays(), found=found, u=u, exact=exact)
 
     return judge
@@ -114,11 +117,12 @@ def differs_in(
 def rounded(dtype: str, trial: Trial, arrays: Arrays) -> Arrays:
     """Return inputs with a rounding to a dtype on each element, up and down in turn."""
     eps = eps_of(as_numpy_dtype(dtype))
-    found = list(arrays)
-    for n in trial.floats:
-        turns = (1 - 2 * (np.arange(arrays[n].size) % 2)).reshape(arrays[n].shape)
-        found[n] = (arrays[n] * (1 + eps * turns)).astype(arrays[n].dtype)
-    return found
+
+    def turn(a: Any) -> Any:
+        turns = (1 - 2 * (np.arange(a.size) % 2)).reshape(a.shape)
+        return (a * (1 + eps * turns)).astype(a.dtype)
+
+    return trial.changed(arrays, turn)
 
 
 def _crosses(narrow: Any, wide: Any) -> bool:
@@ -129,13 +133,19 @@ def _crosses(narrow: Any, wide: Any) -> bool:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-def _slopes(
-    weigh: Weigh, arrays: Arrays, n: int, most: int = MOST_PLACES
-) -> Iterator[tuple[tuple[int, ...], float]]:
-    for place in pick(arrays[n].shape, MOST_PLACES)[:most]:
-        slope, is_settled = slope_at(weigh, arrays, n, place)
-        if is_settled:
-            yield place, slope
+def _elements(
+    trial: Trial, weigh: Weigh, arrays: Arrays, found: Sequence[Any], most: int = MOST_PLACES
+) -> Iterator[tuple[int, tuple[int, ...], float, float, float]]:
+    """Yield the elements with a slope by differences: argument and place, the slope, the gradient,
+    and the largest slope of the argument.
+    """
+    for n in trial.floats:
+        places = pick(arrays[n].shape, MOST_PLACES)[:most]
+        slopes = {place: slope_at(weigh, arrays, n, place) for place in places}
+        settled = {place: slope for place, (slope, is_settled) in slopes.items() if is_settled}
+        largest = max(map(abs, settled.values()), default=0.0)
+        for place, slope in settled.items():
+            yield n, place, slope, 0.0 if found[n] is None else found[n][place], largest
 
 
 def _need_float64(trial: Trial) -> None:
@@ -156,23 +166,16 @@ def judge_derivative(trial: Trial) -> str:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
-    wrong, flat, compared = [], True, 0
-    for n in trial.floats:
-        settled = dict(_slopes(weigh, arrays, n))
-        largest = max((abs(slope) for slope in settled.values()), default=0.0)
-        given = np.zeros_like(arrays[n]) if found[n] is None else found[n]
-        compared += len(settled)
-        flat = flat and not any(settled.values())
-        for place, slope in settled.items():
-            # `not <=`, so that NaN counts as wrong.
-            if not abs(given[place] - slope) <= 1e-5 * max(largest, 1e-3) + 1e-7:
-                where = "".join(f"[{i}]" for i in place)
-                wrong.append(
-                    f"argument {n}{where} = {arrays[n][place]:.6g}: {given[place]:.9g}, expected "
-                    f"{slope:.9g} by differences"
-                )
-    compared += _compare_beside(trial, wrong)
-    if not compared:
+    elements = list(_elements(trial, weigh, arrays, found))
+    flat = not any(slope for _, _, slope, *_ in elements)
+    wrong = [
+        f"argument {n}{brackets(place)} = {arrays[n][place]:.6g}: {got:.9g}, expected "
+        f"{slope:.9g} by differences"
+        for n, place, slope, got, largest in elements
+        # `not <=`, so that NaN counts as wrong.
+        if not abs(got - slope) <= 1e-5 * max(largest, 1e-3) + 1e-7
+    ]
+    if not (_compare_beside(trial, wrong) or elements):
         raise NotApplicable("it has no derivative at any of the inputs' elements")
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
@@ -200,7 +203,7 @@ def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
 
 def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
     # Other numbers show what was wrongly kept from the first call.
-    arrays = [a * 0.75 if n in trial.floats else a for n, a in enumerate(trial.cast("float64"))]
+    arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
     run = trial.run(arrays)
     u = trial.cotangents(run, seed=1)
     found = run.gradients(u)
@@ -233,17 +236,13 @@ def judge_edges(trial: Trial) -> str:
         for number in (own, *EDGES):
 
             def weigh(step: float, n: int = n, number: float = number) -> float:
-                moved = [a.copy() for a in given]
-                moved[n].flat[0] = number + step
-                return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
+                return total(trial, with_element(given, n, 0, number + step))
 
             sides = [_slope_to(weigh, side) for side in (-1.0, 1.0)]
             low, high = min(sides), max(sides)
             if not np.isfinite([low, high]).all():
                 continue
-            arrays = [a.copy() for a in given]
-            arrays[n].flat[0] = number
-            run = trial.run(arrays)
+            run = trial.run(with_element(given, n, 0, number))
             gradient = run.gradients([np.ones_like(a) for a in run.arrays()])[n]
             got = 0.0 if gradient is None else float(gradient.flat[0])
             compared += 1
@@ -315,21 +314,20 @@ def judge_second(trial: Trial) -> str:
 
     if trial.digits == "float32":
         return _coarse_second(trial, second, weigh, weights)
-    for n in trial.floats:
-        settled = dict(_slopes(weigh, arrays, n, MOST_STEPS))
-        largest = max((abs(slope) for slope in settled.values()), default=0.0)
-        got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
-        for place, slope in settled.items():
-            if not abs(got[place] - slope) <= 1e-4 * max(largest, 1e-3) + 1e-6:
-                where = "".join(f"[{i}]" for i in place)
-                kind = "is missing" if not got.any() else "is wrong"
-                if got.any() and (trial.is_surrogate or _has_flat_output(trial)):
-                    raise NotApplicable("it is a surrogate, whose gradient may have one, too")
-                return (
-                    f"the second derivative {kind}: argument {n}{where}: {got[place]:.9g}, "
-                    f"expected {slope:.9g} by differences of the gradient"
-                )
+    for n, place, slope, got, largest in _elements(trial, weigh, arrays, second, MOST_STEPS):
+        if not abs(got - slope) <= 1e-4 * max(largest, 1e-3) + 1e-6:
+            fault = _fault(second[n])
+            if fault == "is wrong" and (trial.is_surrogate or _has_flat_output(trial)):
+                raise NotApplicable("it is a surrogate, whose gradient may have one, too")
+            return (
+                f"the second derivative {fault}: argument {n}{brackets(place)}: {got:.9g}, "
+                f"expected {slope:.9g} by differences of the gradient"
+            )
     return ""
+
+
+def _fault(gradient: Any) -> str:
+    return "is missing" if gradient is None or not gradient.any() else "is wrong"
 
 
 def judge_far(trial: Trial) -> str:
@@ -337,9 +335,7 @@ def judge_far(trial: Trial) -> str:
     if trial.dtype != "float32" or trial.wide != "float64":
         raise NotApplicable("it takes float32 and float64 both, or there is nothing to compare")
     for number in FAR:
-        arrays = [
-            np.full_like(a, number) if n in trial.floats else a for n, a in enumerate(trial.given)
-        ]
+        arrays = trial.changed(trial.given, lambda a, number=number: np.full_like(a, number))
         with trial.quiet("float32"):
             run = trial.run(arrays)
             outputs = run.arrays()
@@ -347,7 +343,7 @@ def judge_far(trial: Trial) -> str:
                 continue  # the forward overflows, which is its own matter
             u = [np.ones_like(a) for a in outputs]
             found = run.gradients(u)
-        exact = [as_float(a, "float64") if n in trial.floats else a for n, a in enumerate(arrays)]
+        exact = trial.changed(arrays, lambda a: as_float(a, "float64"))
         wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
         for n in trial.floats:
             got, want = found[n], wanted[n]
@@ -418,8 +414,7 @@ def judge_zeros(trial: Trial) -> str:
     given = trial.cast(trial.wide)
     found = []
     for zero in (0.0, -0.0):
-        arrays = [np.full_like(a, zero) if n in trial.floats else a for n, a in enumerate(given)]
-        run = trial.run(arrays)
+        run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
         found.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
     if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
@@ -430,14 +425,8 @@ def judge_zeros(trial: Trial) -> str:
 
 
 def _has_kink(trial: Trial, arrays: Arrays) -> bool:
-    if trial.digits != "float64":
-        return False
-
-    def weigh(moved: Arrays) -> float:
-        return float(sum(np.sum(y) for y in trial.run(moved).arrays()))
-
-    return not all(
-        slope_at(weigh, arrays, n, place)[1]
+    return trial.digits == "float64" and not all(
+        slope_at(partial(total, trial), arrays, n, place)[1]
         for n in trial.floats
         for place in pick(arrays[n].shape, MOST_PLACES)[:MOST_STEPS]
     )
@@ -468,32 +457,41 @@ SHORT = 2.0**-18  # some numbers of float32
 Moved = Callable[[float], float]
 
 
-def _coarse_derivative(trial: Trial) -> str:
-    run, u = start(trial)
-    arrays, found = trial.cast(trial.wide), run.gradients(u)
-    size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
-    weigh = weighed(trial.stated, u)
-    compared, moves, has_stairs, said = 0, False, False, ""
+def _directions(
+    trial: Trial, weigh: Weigh, found: Sequence[Any], size: float
+) -> Iterator[tuple[int, Moved, float, float, float, float]]:
+    """Yield directions of the arguments: the argument, `weigh` as a function of a step, its slope
+    and how far that may be off, the slope by the gradient, and the size of either.
+    """
+    arrays = trial.cast(trial.wide)
     for n in trial.floats:
-        got = np.zeros_like(arrays[n]) if found[n] is None else found[n]
         for way in _ways(arrays[n], n):
             moved = moved_along(weigh, arrays, {n: way})
             slope, doubt = _slope(moved, size)
-            moves = moves or abs(slope) > doubt
-            along = float(np.sum(got * way))
-            largest = max(abs(slope), float(np.sqrt(np.sum((got * way) ** 2))))
-            if not abs(along - slope) > 4 * doubt and doubt > SHARE * largest:
-                continue  # neither right nor wrong
-            is_wrong = not abs(along - slope) <= SHARE * largest + 4 * doubt
-            if is_wrong and trial.meant is None and _is_flat(moved):
-                has_stairs = True
-                continue
-            compared += 1
-            if not said and is_wrong:
-                said = (
-                    f"argument {n}: along one direction {along:.6g}, expected {slope:.6g} by "
-                    "differences in float32"
-                )
+            parts = np.zeros(1) if found[n] is None else found[n] * way
+            largest = max(abs(slope), float(np.sqrt(np.sum(parts**2))))
+            yield n, moved, slope, doubt, float(np.sum(parts)), largest
+
+
+def _coarse_derivative(trial: Trial) -> str:
+    run, u = start(trial)
+    size = float(sum(np.sum(np.abs(c * y)) for c, y in zip(u, run.arrays(), strict=True)))
+    compared, moves, has_stairs, said = 0, False, False, ""
+    rows = _directions(trial, weighed(trial.stated, u), run.gradients(u), size)
+    for n, moved, slope, doubt, along, largest in rows:
+        moves = moves or abs(slope) > doubt
+        if not abs(along - slope) > 4 * doubt and doubt > SHARE * largest:
+            continue  # neither right nor wrong
+        is_wrong = not abs(along - slope) <= SHARE * largest + 4 * doubt
+        if is_wrong and trial.meant is None and _is_flat(moved):
+            has_stairs = True
+            continue
+        compared += 1
+        if not said and is_wrong:
+            said = (
+                f"argument {n}: along one direction {along:.6g}, expected {slope:.6g} by "
+                "differences in float32"
+            )
     # Stairs are flat under a short step and sloped under a long one: a surrogate again.
     if trial.meant is None and ((said and not moves) or (has_stairs and not said)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
@@ -503,20 +501,14 @@ def _coarse_derivative(trial: Trial) -> str:
 
 
 def _coarse_second(trial: Trial, second: Sequence[Any], weigh: Weigh, weights: Arrays) -> str:
-    arrays = trial.cast(trial.wide)
-    size = float(abs(weigh(arrays))) + sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
-    for n in trial.floats:
-        got = np.zeros_like(arrays[n]) if second[n] is None else second[n]
-        for way in _ways(arrays[n], n):
-            slope, doubt = _slope(moved_along(weigh, arrays, {n: way}), size)
-            along = float(np.sum(got * way))
-            largest = max(abs(slope), float(np.sqrt(np.sum((got * way) ** 2))))
-            if not abs(along - slope) <= 3 * SHARE * largest + 8 * doubt:
-                kind = "is missing" if not got.any() else "is wrong"
-                return (
-                    f"the second derivative {kind}: argument {n}, along one direction "
-                    f"{along:.6g}, expected {slope:.6g} by differences of the gradient in float32"
-                )
+    size = abs(weigh(trial.cast(trial.wide)))
+    size += sum(float(np.abs(weights[n]).sum()) for n in trial.floats)
+    for n, _, slope, doubt, along, largest in _directions(trial, weigh, second, size):
+        if not abs(along - slope) <= 3 * SHARE * largest + 8 * doubt:
+            return (
+                f"the second derivative {_fault(second[n])}: argument {n}, along one direction "
+                f"{along:.6g}, expected {slope:.6g} by differences of the gradient in float32"
+            )
     return ""
 
 

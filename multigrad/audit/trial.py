@@ -23,7 +23,15 @@ from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
-from ..look.subject import as_array, as_float, find_original, is_float_array, precision, subject_of
+from ..look.subject import (
+    as_array,
+    as_float,
+    brackets,
+    find_original,
+    is_float_array,
+    precision,
+    subject_of,
+)
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
 from ..rules.vjp import vjp_leaves
@@ -122,7 +130,7 @@ class Trial:
     def digits(self) -> str:
         """The dtype whose digits the results have: coarser than `wide` if the code is."""
         # Outputs' dtypes tell most; steps that float64 sees and an output does not tell the rest.
-        run = self.run(self.cast(self.wide))
+        run = self.run()
         names = [dtype_name(y.dtype) for y in run.outputs]
         found = max(names, key=LOOSE.__getitem__, default=self.wide)
         return "float32" if found == "float64" and self._is_narrow_inside() else found
@@ -156,7 +164,7 @@ class Trial:
 
     def noise_in(self, dtype: str) -> float:
         """Return the residue of rounding if terms cancel: some eps of an output over an input."""
-        results = largest_of(self.run(self.cast(self.wide)).arrays())
+        results = largest_of(self.run().arrays())
         given = largest_of([self.given[n].astype(np.float64) for n in self.floats])
         return 8 * eps_of(as_numpy_dtype(dtype)) * results / given if given else 0.0
 
@@ -174,12 +182,16 @@ class Trial:
         )
 
     def _both(self) -> Arrays:
-        run = self.run(self.cast(self.wide))
+        run = self.run()
         return [*run.arrays(), *run.gradients(self.cotangents(run))]
 
     def cast(self, dtype: str) -> Arrays:
         """Return the tensors with their floats in a dtype."""
         return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
+
+    def changed(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
+        """Return arrays in the place of the tensors, with the floats among them changed."""
+        return [change(a) if n in self.floats else a for n, a in enumerate(arrays)]
 
     def _filled(self, tensors: Sequence[Tensor]) -> list[Any]:
         leaves = list(self.leaves)
@@ -196,8 +208,9 @@ class Trial:
     def tensors(self, arrays: Sequence[Array]) -> list[Tensor]:
         return [self.backend.tensors.from_numpy(np.array(a)) for a in arrays]
 
-    def run(self, arrays: Sequence[Array]) -> ForwardRun:
-        return self.run_on(self.tensors(arrays))
+    def run(self, arrays: Sequence[Array] | None = None) -> ForwardRun:
+        """Run forward on arrays; None: on the inputs, in the widest dtype."""
+        return self.run_on(self.tensors(self.cast(self.wide) if arrays is None else arrays))
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
@@ -341,8 +354,7 @@ def worst(found: Arrays, wanted: Arrays, loose: float, noise: float = 0.0) -> st
             # NaN on one side only is the largest error.
             error = np.where(same, -1.0, np.nan_to_num(np.abs(a - b), nan=np.inf))
             place = tuple(int(i) for i in np.unravel_index(int(error.argmax()), a.shape))
-            where = "".join(f"[{i}]" for i in place)
-            return f"argument {n}{where}: {a[place]:.9g}, expected {b[place]:.9g}"
+            return f"argument {n}{brackets(place)}: {a[place]:.9g}, expected {b[place]:.9g}"
     return ""
 
 
@@ -373,15 +385,27 @@ def scaled(arrays: Arrays, factor: float) -> Arrays:
     return [None if a is None else (a * a.dtype.type(factor)).astype(a.dtype) for a in arrays]
 
 
+def with_element(arrays: Arrays, n: int, place: int, number: float) -> Arrays:
+    """Return copies of arrays, with another number in the place of one element."""
+    copies = [a.copy() for a in arrays]
+    copies[n].flat[place] = number
+    return copies
+
+
 def start(trial: Trial) -> tuple[ForwardRun, Arrays]:
     """Return a forward in the widest dtype, and cotangents for it."""
-    run = trial.run(trial.cast(trial.wide))
+    run = trial.run()
     if not run.outputs:
         raise NotApplicable("it has no float output")
     return run, trial.cotangents(run)
 
 
 # --- functions of a step, for differences ---------------------------------------------------------
+
+
+def total(trial: Trial, arrays: Arrays) -> float:
+    """Return the sum of all outputs."""
+    return float(sum(np.sum(y) for y in trial.run(arrays).arrays()))
 
 
 def weighed(trial: Trial, cotangents: Arrays) -> Weigh:

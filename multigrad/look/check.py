@@ -21,6 +21,7 @@ from .subject import (
     Inputs,
     Report,
     Subject,
+    brackets,
     find_backend,
     is_float_array,
     make_inputs,
@@ -52,11 +53,8 @@ class Place:
         return abs(self.given - self.expected)
 
     def __str__(self) -> str:
-        where = "".join(f"[{i}]" for i in self.index)
-        return (
-            f"{self.argument}{where} = {self.at:.6g}: gradient {self.given:.6g}, expected "
-            f"{self.expected:.6g}"
-        )
+        where = f"{self.argument}{brackets(self.index)} = {self.at:.6g}"
+        return f"{where}: gradient {self.given:.6g}, expected {self.expected:.6g}"
 
 
 Places = Sequence[Place]

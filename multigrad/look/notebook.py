@@ -35,6 +35,7 @@ from .convert import BAD, Conversion
 from .parity import ParityReport
 from .rule_description import describe_estimator, describe_params, split_docstring
 from .source import captured_graph, describe_kept
+from .subject import brackets
 
 
 def html_of(obj: Any) -> str:
@@ -156,7 +157,7 @@ def draw_check(report: CheckReport) -> str:
     given = "surrogate" if report.is_surrogate else "given"
     rows = [
         (
-            row.argument + "".join(f"[{i}]" for i in row.index),
+            row.argument + brackets(row.index),
             *map(short, (row.at, row.given, row.expected, row.error)),
         )
         for row in report.shown

@@ -166,6 +166,11 @@ class Inputs:
         return optree.tree_unflatten(self.tree, replace_at(self.leaves, self.places, tensors))
 
 
+def brackets(index: Sequence[int]) -> str:
+    """Return an index as it is written: [1][2]."""
+    return "".join(f"[{i}]" for i in index)
+
+
 def is_float_array(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
