@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("attached", "attached_on_keras", "converted", "devices", "draws", "schedules")
+NAMES = ("converted", "devices", "draws")
 
 if __name__ == "__main__":
     sys.path[:1] = [str(ROOT / "tools"), str(ROOT / "examples")]

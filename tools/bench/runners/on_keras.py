@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import multigrad.keras as xk
 from ..cases import KERAS_PART, NATIVE, OURS, STEP, Effort
 from ..fits import Workload
 from ..harness import keep_memory
-from ..measure import Race, run_clocked_race
+from ..measure import run_clocked_race
 from ..results import Contest, to_row
 from ..rivals.in_keras import Step
 
@@ -52,20 +52,15 @@ class Clock(keras.callbacks.Callback):
 
 def measure(guests: Sequence[str], threads: int, effort: Effort, workload: Workload) -> Contest:
     """Train one model with each layer, epoch by epoch in turns."""
+    data = make_data(workload)
     layers = list_layers(guests).items()
-    race = run_fits({name: build_model(make, workload) for name, make in layers}, workload, effort)
+    epochs = {name: build_epoch(build_model(make, workload), data) for name, make in layers}
+    for epoch in (*epochs.values(),) * WARM_UPS:
+        epoch()
+    race = run_clocked_race(epochs, effort)
     size = workload.batch * workload.units
     backend = keras.config.backend()
     return Contest.of(race, KERAS_PART, backend, STEP, size=size, threads=threads)
-
-
-def run_fits(models: Mapping[str, Any], workload: Workload, effort: Effort) -> Race:
-    """Train models, epoch by epoch in turns."""
-    data = make_data(workload)
-    epochs = {name: build_epoch(model, data) for name, model in models.items()}
-    for epoch in (*epochs.values(),) * WARM_UPS:
-        epoch()
-    return run_clocked_race(epochs, effort)
 
 
 def list_layers(guests: Sequence[str]) -> dict[str, Callable[[], Any]]:
