@@ -29,17 +29,24 @@ from multigrad.rules.registry import get
 from multigrad.rules.tasks import TASK_RULES, find_task_rule
 
 from . import (
-    attribution_docs,
     audits,
     conventions,
-    estimator_docs,
     first_call,
-    gains,
-    same_curves,
+    library_docs,
     same_names,
 )
 from .captured import captured_names, describe
-from .conversions import OF_USERS, count_by, count_equal, read_rows
+from .conversions import (
+    GAINS_HEADER,
+    OF_USERS,
+    count_by,
+    count_equal,
+    count_gains,
+    fill_gains,
+    read_gains,
+    read_rows,
+    say_lost,
+)
 
 # A stranger's backend has docs of its own.
 BACKENDS = ("numpy", "torch", "jax", "tensorflow")
@@ -65,12 +72,12 @@ def write_readme(path: Path) -> Path:
 
 
 def render_readme(text: str) -> str:
-    return gains.fill(text, render_gains())
+    return fill_gains(text, render_gains())
 
 
 def render_gains() -> str:
     """Return the table of what conversion gives torch gradients on torch itself."""
-    return table(gains.HEADER, gains.count_gains(gains.read_gains()))
+    return table(GAINS_HEADER, count_gains(read_gains()))
 
 
 def page(title: str, *parts: str) -> str:
@@ -211,7 +218,7 @@ def param_in_range(param: Param) -> str:
 
 
 def render_same_names() -> str:
-    return page("Same name, different curve", *same_names.parts(table, same_curves.draw_curves))
+    return page("Same name, different curve", *same_names.parts(table, same_names.draw_curves))
 
 
 # --- dialects -----------------------------------------------------------------------------------
@@ -434,7 +441,7 @@ def render_audit() -> str:
         " fewer than the other version. Of the three that keep more, two keep their "
         "inputs in place of a float that forward computed, which a second derivative "
         "would miss; one keeps inputs from which backward computes tensors whose "
-        f"shapes it needs. {gains.say_lost()}\n\n" + render_gains(),
+        f"shapes it needs. {say_lost()}\n\n" + render_gains(),
         "## Faults\n\nWhere packages deviate from their own documentation, from the paper that "
         f"they name, or from a law: {len(faults)} faults, each as code that needs only the "
         "package and its framework, and that runs to its end as long as the fault exists; `tox "
@@ -456,7 +463,7 @@ def render_audit() -> str:
 
 
 def render_attribution() -> str:
-    heads = attribution_docs.HEADS
+    heads = library_docs.HEADS
     return page(
         "Relevance propagation (LRP)",
         "Rules that read a layer's contents: the relevance R at its output is distributed over "
@@ -465,18 +472,18 @@ def render_attribution() -> str:
         "where z < 0. 16-bit tensors are computed in float32 and rounded once. Rules that read "
         "no weights (`guided`, `deconvnet`, `beta_smooth`, `pass`) are among the "
         "[rules](rules.md).",
-        table(heads, attribution_docs.rule_rows()),
+        table(heads, library_docs.rule_rows()),
         "`rule.over(kind)` is a layer with that rule as its gradient, on any framework's "
         'tensors: `xg.attribution.gamma().over("linear")(x, weight, bias)`.',
         "## Composites\n\nA composite in `xg.composites` says which rule each kind of layer "
         "gets. A layer of a kind that is not listed keeps its own gradient. `canonize=True` "
         "merges a batch normalization with the layer before it and treats additions in code as "
         "layers; no weight is changed.",
-        attribution_docs.EXAMPLE,
-        table(("composite", *heads[1:]), attribution_docs.composite_rows()),
+        library_docs.EXAMPLE,
+        table(("composite", *heads[1:]), library_docs.composite_rows()),
         "## Averages of a gradient\n\nThese work with any gradient: under a composite, under "
         "rules, or the model's own.",
-        table((heads[0], "what it is", heads[-1]), attribution_docs.mean_rows()),
+        table((heads[0], "what it is", heads[-1]), library_docs.mean_rows()),
     )
 
 
@@ -485,10 +492,10 @@ def render_attribution() -> str:
 
 def render_estimators() -> str:
     tables = []
-    for title, functions in estimator_docs.families():
-        rows = [estimator_docs.row_of(function) for function in functions]
-        tables.append(f"## {title}\n\n{table(estimator_docs.HEADS, rows)}")
-    count = sum(len(functions) for _, functions in estimator_docs.families())
+    for title, functions in library_docs.families():
+        rows = [library_docs.row_of(function) for function in functions]
+        tables.append(f"## {title}\n\n{table(library_docs.ESTIMATOR_HEADS, rows)}")
+    count = sum(len(functions) for _, functions in library_docs.families())
     return page(
         "Estimators",
         f"The {count} Functions of the library, for tensors of every framework: "
@@ -498,7 +505,7 @@ def render_estimators() -> str:
         "be given as a number, and then has no gradient; a number may be given as a tensor. "
         "*Numbers*: defaults, and the ranges of arguments that are given as numbers; a number "
         "out of range, or a shape that does not fit, is an error in the call.",
-        estimator_docs.EXAMPLE,
+        library_docs.ESTIMATOR_EXAMPLE,
         *tables,
     )
 

@@ -17,9 +17,8 @@ from string import Template
 from multigrad.look.curves import Picture
 from multigrad.look.rule_description import place_of
 
-from .cards import Card, make_cards, to_script
+from .cards import Card, Slider, make_cards, to_script
 from .javascript import RUNTIME
-from .sliders import Slider
 from .snippets import read_snippets
 from .svg import draw_svg, number
 
