@@ -29,14 +29,14 @@ from .implicit_backward import (
     WAYS,
     Linear,
     Residual,
-    Transposed,
-    Written,
     accepted,
     eps_of,
     flat_tree,
     recipe_of_adjoint,
     recipe_of_parameter_pull,
+    transposed,
     unlike,
+    written,
 )
 
 Tensor = Any
@@ -138,7 +138,7 @@ def implicit(
         refuse_class(each)
         refuse_rule(each)
     check_options(solve, tol, maxiter, accept)
-    equation = Written(residual, settled(None, None, dialect).library)
+    equation = written(residual, settled(None, None, dialect).library)
     how = Linear(solve, tol, maxiter)
     solved = Equation(equation, solver, how=how, accept=accept, name=name_of(solver))
     return Implicit(recipe_of_equation(solved), solver, prove=False)
@@ -212,7 +212,6 @@ class Equation:
     @cached_property
     def evaluate(self) -> Any:
         """The residual, as a Function: it is proven as any other."""
-        assert isinstance(self.residual, Written)
         return function(self.residual.function, dialect=self.residual.library or None)
 
     @cached_property
@@ -232,20 +231,19 @@ class Equation:
     @cached_property
     def steps(self) -> Steps:
         """The steps of backward where values are known: with derivatives of any order."""
-        return Steps(self, looks_at_values=True)
+        return make_steps(self, looks_at_values=True)
 
     @cached_property
     def captured_steps(self) -> Steps:
         """The same as graphs, which have one derivative more."""
-        return Steps(self, looks_at_values=False)
+        return make_steps(self, looks_at_values=False)
 
     # --- on symbols -------------------------------------------------------------------------------
     def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         if self.below is not None:
             outputs = self.below.solve(*args)[0]
         else:
-            library = self.residual.library if isinstance(self.residual, Written) else ""
-            outputs = run_written_in(library, self.solver, trace, *args, **kwargs)
+            outputs = run_written_in(self.residual.library, self.solver, trace, *args, **kwargs)
         return Recorded(outputs, partial(self.pull_once, outputs, args, kwargs), keeps_output=True)
 
     def pull_once(
@@ -279,7 +277,6 @@ class Equation:
         args, kwargs = optree.tree_map(stopped, (args, kwargs), none_is_leaf=True)
         if self.below is not None:
             return self.below.answer(*args)
-        assert isinstance(self.residual, Written)
         backend = backend_in((args, kwargs))
         # On its own library the solver runs as written, without a capture.
         home = library_of(self.solver, said=self.residual.library)
@@ -438,7 +435,7 @@ def recipe_of_equation(
         equation.run,
         equation.record,
         # Of no library: it calls what is written for one as that has to be called.
-        functions=(equation.solver, *equation.residual.functions()),
+        functions=(equation.solver, equation.residual.function),
         signature=signature_of(equation.solver),
         native=native,
         looks_at_values=looks_at_values,
@@ -465,11 +462,11 @@ def recipe_of_solution(equation: Equation, *, native: bool) -> Recipe:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return pulled_by(equation.pull, *args)
 
-    functions = (equation.solver, *equation.residual.functions())
+    functions = (equation.solver, equation.residual.function)
     return Recipe(equation.name, run, record, functions=functions, native=native)
 
 
-class Steps:
+class Steps(NamedTuple):
     """The steps of backward, as Functions.
 
     Attributes:
@@ -477,16 +474,20 @@ class Steps:
         adjoint: `(u, x, args, kwargs) -> w`, which is implicit too.
     """
 
-    def __init__(self, of: Equation, looks_at_values: bool) -> None:
-        self.attach = Function(recipe_of_solution(of, native=looks_at_values), prove=False)
-        system = Equation(
-            Transposed(of.residual),
-            solver=of.answer,
-            how=of.how,
-            accept=np.inf,
-            name=f"{of.name}'s backward",
-            below=of,
-        )
-        native = None if looks_at_values else False
-        recipe = recipe_of_equation(system, native=native, looks_at_values=looks_at_values)
-        self.adjoint = Function(recipe, prove=False)
+    attach: Function[..., Any]
+    adjoint: Function[..., Any]
+
+
+def make_steps(of: Equation, looks_at_values: bool) -> Steps:
+    system = Equation(
+        transposed(of.residual),
+        solver=of.answer,
+        how=of.how,
+        accept=np.inf,
+        name=f"{of.name}'s backward",
+        below=of,
+    )
+    native = None if looks_at_values else False
+    recipe = recipe_of_equation(system, native=native, looks_at_values=looks_at_values)
+    attach = recipe_of_solution(of, native=looks_at_values)
+    return Steps(Function(attach, prove=False), Function(recipe, prove=False))

@@ -9,6 +9,7 @@ computed in float32.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,42 +229,42 @@ def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: floa
 
 # --- what is zero at the solution -----------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
-class Written:
-    """A residual as the user wrote it."""
+class Residual:
+    """What is zero at a solution.
 
+    Attributes:
+        record: `record(trace, x, args, kwargs)` records it.
+        function: the user's.
+        library: what its author says that it is written in.
+    """
+
+    record: Callable[[Trace, Tree, Sequence[Any], Any], Tree]
     function: Callable[..., Any]
     library: str
-
-    def record(self, trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
-        return run_written_in(self.library, self.function, trace, x, *args, **kwargs)
-
-    def functions(self) -> tuple[Any, ...]:
-        return (self.function,)
 
     def dialect(self) -> str:
         return library_of(self.function, said=self.library)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transposed:
-    """The residual of the linear system of another: (d residual / d x)^T w + u."""
+def written(function: Callable[..., Any], library: str) -> Residual:
+    """Return a residual as the user wrote it."""
 
-    of: Residual
+    def record(trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+        return run_written_in(library, function, trace, x, *args, **kwargs)
 
-    def record(self, trace: Trace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
+    return Residual(record, function, library)
+
+
+def transposed(of: Residual) -> Residual:
+    """Return the residual of the linear system of another: (d residual / d x)^T w + u."""
+
+    def record(trace: Trace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
         u, x, params, named = args
-        outputs = self.of.record(trace, x, params, named)
-        found = pulled(trace, flat_tree(outputs), flat_tree(w), values_in(x))
-        return [share + own for share, own in zip(found, flat_tree(u), strict=True)]
+        outputs = of.record(trace, x, params, named)
+        shares = pulled(trace, flat_tree(outputs), flat_tree(w), values_in(x))
+        return [share + cotangent for share, cotangent in zip(shares, flat_tree(u), strict=True)]
 
-    def functions(self) -> tuple[Any, ...]:
-        return self.of.functions()
-
-    def dialect(self) -> str:
-        return self.of.dialect()
-
-
-Residual = Written | Transposed
+    return replace(of, record=record)
 
 
 def flat_tree(tree: Tree) -> list[Any]:
@@ -331,7 +332,7 @@ def _recipe_of_graph(residual: Residual, name: str, record: Callable[..., Record
         name,
         never_run,
         record,
-        functions=residual.functions(),
+        functions=(residual.function,),
         written_in=residual.dialect,
         native=False,
     )

@@ -45,14 +45,10 @@ def gather_facts(
     if layout.mixes_floats or layout.is_apart:
         # Such layouts are captured for each dtype.
         needed = needed | {"dtype"}
-    first = first_tensor(layout)
-    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
-    for fact in sorted(needed):
+    for fact, what, index in _places(sorted(needed), layout, first_tensor(layout)):
         if is_read(fact):
             facts[fact] = look_up(fact)
             continue
-        what, _, argument = fact.partition(":")
-        index = by_name.get(argument) if argument else first
         if what in GIVEN:
             facts[fact] = True
             continue
@@ -91,10 +87,21 @@ def gather_facts(
             facts[fact] = value
         else:
             raise TraceError(
-                f"{subject} needs the value of param {argument!r} in Python (a branch or a loop), "
+                f"{subject} needs the value of param {layout.leaves[index].name!r} in Python (a "
+                "branch or a loop), "
                 "but it is a tensor here. Pass a Python number"
             )
     return facts
+
+
+def _places(
+    facts: Iterable[str], layout: Layout, first: int | None
+) -> Iterator[tuple[str, str, int | None]]:
+    # Each fact, what it says, and the position of the leaf that it is about, None if there is none.
+    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
+    for fact in facts:
+        what, _, argument = fact.partition(":")
+        yield fact, what, by_name.get(argument) if argument else first
 
 
 def _has(leaf: Leaf, what: str) -> bool:
@@ -140,18 +147,14 @@ def facts_of_symbols(
     Raises:
         NeedsConcrete: that capture has to fix more.
     """
-    by_name = {leaf.name: i for i, leaf in enumerate(layout.leaves)}
     floats = (i for i, leaf in enumerate(layout.leaves) if leaf.dtype in (*FLOATS, T))
     # Inside a capture the first float may have the dtype T.
     first = next(floats, first_tensor(layout))
     facts: dict[str, Any] = {}
-    for fact in sorted(needed):
+    for fact, what, index in _places(sorted(needed), layout, first):
         if is_read(fact):
             facts[fact] = look_up(fact)
-            continue
-        what, _, argument = fact.partition(":")
-        index = by_name.get(argument) if argument else first
-        if index is not None and layout.leaves[index].kind != "static":
+        elif index is not None and layout.leaves[index].kind != "static":
             facts[fact] = _fact_of_symbol(trace, what, leaves[index])
         else:
             facts[fact] = what in GIVEN
@@ -221,21 +224,16 @@ def _has_attribute(trace: Trace, what: str, value: Any) -> bool:
 
 def watch(needed: frozenset[str], layout: Layout) -> Callable[[Sequence[Any]], Any]:
     """Return a function that quickly tells the calls of a layout apart by these facts."""
-    first = first_tensor(layout)
-    # Of another layout, an argument may be a tensor: here there is nothing to know.
-    leaves = enumerate(layout.leaves)
-    by_name = {leaf.name: i for i, leaf in leaves}
     numbers, shapes, others = set(), set(), []
-    for fact in needed:
-        what, _, argument = fact.partition(":")
-        index = by_name.get(argument) if argument else first
-        if index is not None and not _has(layout.leaves[index], what):
+    for _, what, index in _places(needed, layout, first_tensor(layout)):
+        # Of another layout, an argument may be a tensor: here there is nothing to know.
+        if index is None or not _has(layout.leaves[index], what):
             continue
-        if index is not None and what in WATCHED:
+        if what in WATCHED:
             others.append((WATCHED[what], index))
-        if index is not None and what.startswith(ATTRIBUTE):
+        if what.startswith(ATTRIBUTE):
             others.append((partial(attribute_of, what.removeprefix(ATTRIBUTE)), index))
-        if index is not None and what in ("param", "ndim", "shape"):
+        if what in ("param", "ndim", "shape"):
             (numbers if what == "param" else shapes).add(index)
     order = sorted(numbers)
     others += [(shape_key, index) for index in sorted(shapes)]
