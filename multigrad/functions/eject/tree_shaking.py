@@ -82,11 +82,11 @@ class Shaker:
         if public is not None:
             return public
         if isinstance(value, Made):
-            return self.make(value, name)
+            return self.define(value, name, lambda: self.make(value, name))
         if isinstance(value, tuple | list | dict):
             return self.collection(value, name)
         if isinstance(value, ArrayValue):
-            return self.constant(value, name)
+            return self.define(value, name, lambda: self.written(array(value)))
         if isinstance(value, np.dtype):
             return self.written(dtype(value))
         if isinstance(value, functools.partial):
@@ -144,28 +144,18 @@ class Shaker:
             return f"[{inner}]"
         return f"({inner},)" if len(value) == 1 else f"({inner})"
 
-    def constant(self, value: ArrayValue, name: str) -> str:
-        known = self.known.get(value)
+    def define(self, key: Any, name: str, write: Callable[[], str]) -> str:
+        """Return the name of a value that is written once."""
+        known = self.known.get(key)
         if known is None:
-            known = self.known[value] = self.fresh(name)
-            self.parts.append(f"{known} = {self.written(array(value))}")
-        return known
-
-    def named(self, value: str, name: str) -> str:
-        known = self.known.get((name, value))
-        if known is None:
-            known = self.known[name, value] = self.fresh(name)
-            self.parts.append(f"{known} = {literal(value)}")
+            # The name comes before the text, which may need names itself.
+            known = self.known[key] = self.fresh(name)
+            self.parts.append(f"{known} = {write()}")
         return known
 
     def make(self, value: Made, name: str) -> str:
-        known = self.known.get(value)
-        if known is None:
-            known = self.known[value] = self.fresh(name)
-            made = self.express(value.factory, name)
-            given = ", ".join(self.express(each, name) for each in value.args)
-            self.parts.append(f"{known} = {made}({given})")
-        return known
+        factory = self.express(value.factory, name)
+        return f"{factory}({', '.join(self.express(each, name) for each in value.args)})"
 
     def partial(self, value: functools.partial[Any], name: str) -> str:
         self.imports.add("import functools")
@@ -345,7 +335,8 @@ class Shaker:
             if word in closed:
                 value = closed[word]
                 if isinstance(value, str):
-                    return self.named(value, word)  # an f-string holds no quotes (Python 3.11)
+                    # An f-string holds no quotes (Python 3.11).
+                    return self.define((word, value), word, lambda: literal(value))
                 if callable(value) and hasattr(value, "__name__"):
                     return self.express(value, _word(value.__name__) or word)
                 return self.express(value, word)
@@ -358,10 +349,7 @@ class Shaker:
         word = re.match(r"[A-Za-z_]\w*", expression)
         if word is None or word[0] not in around:
             return expression
-        known = self.known.get(("other", word[0]))
-        if known is None:
-            known = self.known["other", word[0]] = self.fresh(word[0])
-            self.parts.append(f"{known} = {word[0]}")
+        known = self.define(("other", word[0]), word[0], lambda: word[0])
         return known + expression[word.end() :]
 
     def fresh(self, name: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from ...trace.derived.calls import drop_calls
 from . import samples
-from .bounded import Change, Signs, Ties, has_signs, lowest, run_bounded
+from .bounded import Change, Signs, has_signs, lowest, note_ties, run_bounded
 from .compare import (
     CHOSEN,
     NOT_AS_KNOWN,
@@ -342,9 +343,9 @@ def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
         return all(_fits(attempt, sample, side, outcome.home) for side in sides)
     if not any(told_conventions(graph, UNORDERED) for graph in attempt.graphs):
         return False
-    ties = Ties()
-    _ = _rounding(attempt, sample, ties).wide
-    return ties.are_met and _agree_beside(attempt, sample)
+    ties: list[Node] = []
+    _ = _rounding(attempt, sample, partial(note_ties, ties)).wide
+    return bool(ties) and _agree_beside(attempt, sample)
 
 
 def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str) -> bool:

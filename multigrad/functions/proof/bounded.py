@@ -317,15 +317,10 @@ def lowest(node: Node, value: Any, operands: Sequence[Any]) -> Any:
 
 
 # --- equal elements -------------------------------------------------------------------------------
-@dataclass
-class Ties:
-    """Notes whether a sort has met equal elements (`are_met`)."""
-
-    are_met: bool = False
-
-    def __call__(self, node: Node, value: Any, operands: Sequence[Any]) -> Any:
-        """Return a node's value unchanged, and look for ties in a sort."""
-        if node.op is ops.ARGSORT:
-            ordered = np.take_along_axis(operands[0], value, node.attr("axis"))
-            self.are_met |= bool((np.diff(ordered, axis=node.attr("axis")) == 0).any())
-        return value
+def note_ties(met: list[Node], node: Node, value: Any, operands: Sequence[Any]) -> Any:
+    """Return a node's value unchanged; a sort that has met equal elements is added to `met`."""
+    if node.op is ops.ARGSORT:
+        ordered = np.take_along_axis(operands[0], value, node.attr("axis"))
+        if (np.diff(ordered, axis=node.attr("axis")) == 0).any():
+            met.append(node)
+    return value

@@ -18,7 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
-from multigrad.functions import record as functions
+from multigrad.functions import captures, record
 from multigrad.rules.model import rule_code
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
@@ -68,7 +68,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def start(seed: int) -> None:
         monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-        capture, capture_function = rule_code.capturing.capture, functions.capture_function
+        capture, capture_function = rule_code.capturing.capture, record.capture_function
 
         def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
             return plant(capture(*args, **kwargs), seed)
@@ -79,7 +79,8 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             return replace(variant, graphs=replace(variant.graphs, backward=backward))
 
         monkeypatch.setattr(rule_code.capturing, "capture", capture_wrongly)
-        monkeypatch.setattr(functions, "capture_function", capture_function_wrongly)
+        for module in (captures, record):
+            monkeypatch.setattr(module, "capture_function", capture_function_wrongly)
 
     return start
 
@@ -119,7 +120,7 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
     forward = TYPED_IN[library]()[name]
     backend = load_backend(library)
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-    capture = functions.capture_function
+    capture = record.capture_function
 
     def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture(*args, **kwargs)
@@ -132,7 +133,8 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
         with warnings.catch_warnings():  # no false alarm
             warnings.simplefilter("error", NativeRuleWarning)
             xg.function(forward)(x)
-        monkeypatch.setattr(functions, "capture_function", capture_wrongly)
+        for module in (captures, record):
+            monkeypatch.setattr(module, "capture_function", capture_wrongly)
         with pytest.warns(NativeRuleWarning, match="differs from its graph"):
             xg.function(forward)(x)
 
