@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeAlias
 
@@ -24,24 +23,10 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ..state import without_autocast
 from .introspection import lengths_of
 
 Tensor: TypeAlias = Any
 Function: TypeAlias = Callable[..., Any]
-
-
-@contextmanager
-def passing() -> Iterator[None]:
-    """Let autograd record, and compute in the dtypes that are given."""
-    with without_autocast(), torch.enable_grad():
-        yield
-
-
-def pauses() -> bool:
-    if torch._C._is_any_autocast_enabled():
-        raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
-    return not torch.is_grad_enabled()
 
 
 def requires_grad_(x: Tensor, requires_grad: bool = True) -> Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ from .. import dynamo
 from ..attach import host
 from ..importers import find_custom_op
 from ..kernels import ops
-from ..state import untraced, without_dispatch_modes
+from ..state import untraced, without_autocast, without_dispatch_modes
 from ..versions import SCANS
 from . import (
     arrays,
@@ -164,6 +165,19 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     repeated = [i + extra for i, n in enumerate(lengths) if n == 1 != shape[i + extra]]
     summed = xp.sum(input, repeated, True) if repeated else input
     return xp.sum(summed, list(range(extra))) if extra else summed
+
+
+@contextmanager
+def passing() -> Iterator[None]:
+    """Let autograd record, and compute in the dtypes that are given."""
+    with without_autocast(), torch.enable_grad():
+        yield
+
+
+def pauses() -> bool:
+    if torch._C._is_any_autocast_enabled():
+        raise TypeError("it computes under torch.autocast, whose dtypes a graph does not follow")
+    return not torch.is_grad_enabled()
 
 
 # Methods are also called as functions of the class, if the first operand is a real tensor.
@@ -392,8 +406,8 @@ register_dialect(
         ),
         gradients=Gradients(
             wrappers={torch.jit.ScriptFunction: "_torchdynamo_inline"},
-            pauses=gradients.pauses,
-            passes=gradients.passing,
+            pauses=pauses,
+            passes=passing,
             interceptions=interceptions.INTERCEPTIONS,
         ),
         state=State(
