@@ -48,50 +48,44 @@ def render(emitted: Emitted) -> str:
         *later,
         f"return {name}_eager.apply({eager})",
     ]
-    return f"""\
-{_render_eager(emitted, names)}
+    backward = [*_refuse(emitted), *_return(emitted, code.backward, len(emitted.names.params))]
+    backward = [*_load(emitted, emitted.read_params), *backward]
+    public = _render_class(emitted, name, _own_tensors(emitted), _set_up(emitted, later), backward)
+    return f"{_render_eager(emitted, names)}\n\n{public}{_render_apply(emitted, apply)}"
 
+
+def _render_class(
+    emitted: Emitted, name: str, results: tuple[str, ...], setup: list[str], backward: list[str]
+) -> str:
+    # In a file without multigrad, which draws before it applies the class, params have no defaults.
+    defaults = emitted.arguments if name != emitted.names.identifier else emitted.signature
+    return f"""\
 class {name}(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward({inputs}{emitted.signature}):
-{code.forward.indented(8)}        return {_result(emitted, _own_tensors(emitted))}
+    def forward({", ".join(emitted.names.inputs)}{defaults}):
+{emitted.code.forward.indented(8)}        return {_result(emitted, results)}
 
     @staticmethod
     def setup_context(ctx, inputs, output):
-{_indented(_set_up(emitted, later))}
+{_indented(setup)}
     @staticmethod
     def backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented(_load(emitted, emitted.read_params))}\
-{_indented([*_refuse(emitted), *_return(emitted, code.backward, len(emitted.names.params))])}
-    @classmethod
-    def apply(cls, {inputs}{emitted.signature}):
-{_indented(apply)}"""
+{_indented(backward)}"""
 
 
 def render_file(emitted: Emitted) -> str:
     """Return the source of one class for all calls, and its function, without multigrad."""
-    name, code, cls = emitted.names.identifier, emitted.code, _class_name(emitted)
+    name, cls = emitted.names.identifier, _class_name(emitted)
     inputs = ", ".join(emitted.names.inputs)
     load, count = _load(emitted, emitted.read_params), len(emitted.names.params)
     draw = [*DRAW, "else:", "    key = read_key(key)"] if "key" in emitted.names.params else []
     applied = f"return {cls}.apply({inputs}{emitted.arguments})"
     apply = [*emitted.refuse_gradients, *draw, applied]
+    backward = [*load, *_run_backward(emitted, count)]
     return f"""\
-class {cls}(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward({inputs}{emitted.arguments}):
-{code.forward.indented(8)}        return {_result(emitted, _own_tensors(emitted))}
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-{_indented(_set_up(emitted))}
-    @staticmethod
-    def backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented([*load, *_run_backward(emitted, count)])}
+{_render_class(emitted, cls, _own_tensors(emitted), _set_up(emitted), backward)}
 
 # Dynamo (torch 2.13) would take the forward's own derivative under torch.func transforms.
 allow_in_graph({cls})
@@ -231,28 +225,17 @@ def _render_forward_mode(emitted: Emitted) -> str:
     results = enumerate(code.forward.results)
     copies = [f"{word}.clone()" if i in copied else word for i, word in results]
     # torch calls jvp with forward mode off: an outer forward mode would silently get zeros.
+    name = emitted.names.identifier
     return f"""\
-class {emitted.names.identifier}(Function):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward({inputs}{emitted.signature}):
-{code.forward.indented(8)}        return {_result(emitted, tuple(copies))}
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-{_indented(setup or ["pass"])}
-    @staticmethod
-    def backward(ctx, {", ".join(emitted.names.cotangents)}):
-{_indented(backward)}
+{_render_class(emitted, name, tuple(copies), setup or ["pass"], backward)}
     @staticmethod
     def jvp(ctx, {", ".join(emitted.names.tangents)}, *params):
         with enable_forward_mode(True):
 {_indented([*(primals if saved else []), *load, *tangent.lines, f"return {result}"], 12)}\
-{_apply_method(emitted, apply)}"""
+{_render_apply(emitted, apply)}"""
 
 
-def _apply_method(emitted: Emitted, lines: list[str]) -> str:
+def _render_apply(emitted: Emitted, lines: list[str]) -> str:
     if not lines:
         return ""
     return f"""
