@@ -177,28 +177,8 @@ def axes_of(x: Tensor, axis: Axis) -> tuple[int, ...]:
     return tuple(range(x.ndim)[i] for i in (axis if isinstance(axis, tuple) else (axis,)))
 
 
-def reshape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return mx.reshape(x, shape)
-
-
 def reshape_like(x: Tensor, like: Tensor) -> Tensor:
     return mx.reshape(x, like.shape)
-
-
-def squeeze(x: Tensor, *, axis: Axis) -> Tensor:
-    return mx.squeeze(x, axis)
-
-
-def expand_dims(x: Tensor, *, axis: int) -> Tensor:
-    return mx.expand_dims(x, axis)
-
-
-def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
-    return mx.transpose(x, axes)
-
-
-def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
-    return mx.swapaxes(x, axis1, axis2)
 
 
 def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
@@ -230,10 +210,6 @@ def triu(x: Tensor, *, offset: int) -> Tensor:
 
 def broadcast_to(x: Tensor, like: Tensor) -> Tensor:
     return mx.broadcast_to(x, like.shape)
-
-
-def broadcast_to_shape(x: Tensor, *, shape: tuple[int, ...]) -> Tensor:
-    return mx.broadcast_to(x, shape)
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
@@ -299,10 +275,6 @@ def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> T
 
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return mx.tile(x, repetitions)
-
-
-def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
-    return mx.repeat(x, repeats, axis)
 
 
 def pad(x: Tensor, *, widths: tuple[Any, ...], fill: float) -> Tensor:
@@ -512,6 +484,13 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 OPS: dict[Op, Callable[..., Any]] = {
     **orderings(order, mx.take_along_axis),
     **rows_of(vars()),
+    ops.RESHAPE: mx.reshape,
+    ops.SQUEEZE: mx.squeeze,
+    ops.EXPAND_DIMS: mx.expand_dims,
+    ops.PERMUTE_DIMS: mx.transpose,
+    ops.SWAPAXES: mx.swapaxes,
+    ops.BROADCAST_TO_SHAPE: mx.broadcast_to,
+    ops.REPEAT: mx.repeat,
     ops.PLACE_KEY: unchanged,
     ops.TO_SHARD: unchanged,
     ops.FROM_SHARD: unchanged,

@@ -316,6 +316,6 @@ def test_a_refusal_leaves_no_trace() -> None:
         seen.add_(1)
         return x * 2
 
-    with pytest.raises(xg.MultigradError, match="writes into a tensor from outside of it"):
+    with pytest.raises(xg.MultigradError, match="writes into a tensor from outside it"):
         xg.convert(Counts)(np.array(X))
     assert not vars(held) and seen.tolist() == [0.0, 0.0]
