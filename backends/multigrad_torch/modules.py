@@ -189,7 +189,7 @@ class Activation(nn.Module):
         in_force = None if self._activation.rule is None else self._activation.own_in_force()
         if in_force is None:
             return {}
-        pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
+        pairs = in_force.numbers.items()
         return {name: value for name, value in pairs if isinstance(value, Schedule)}
 
     def set_spiking_mode(self, spiking: bool) -> None:

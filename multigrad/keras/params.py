@@ -167,7 +167,7 @@ class RuleParams(Mapping[str, Any]):
         bound_rule = self._look_up()
         if bound_rule is None:
             return
-        pairs = zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)
+        pairs = bound_rule.numbers.items()
         bound_rule.specialization.check_numbers(
             tuple(
                 number if each == name else as_number(None if each in self.variables else value)
@@ -258,7 +258,7 @@ class Params(RuleParams):
                 self.variables[name] = self._add_variable(name, float(settle(value)), "float32")
             else:
                 self.settled[name] = value
-        pairs = [*zip(bound_rule.specialization.runtime, bound_rule.values, strict=True)]
+        pairs = bound_rule.numbers.items()
         moving = {name: value for name, value in pairs if isinstance(value, Moving)}
         for name in moving.keys() & free - self.variables.keys():  # bound by `with_params`
             self.variables[name] = self._add_variable(name, moving[name].value, "float32")
@@ -285,7 +285,7 @@ class Params(RuleParams):
     def assign(self, given: Mapping[str, Any], bound_rule: RuleInForce) -> None:
         """Take new params, and set the Variables from the rule that is bound with them."""
         self.given = dict(given)
-        values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
+        values = bound_rule.numbers
         for name, variable in self.variables.items():
             variable.assign(float(settle(values[name])))
         self.follow({name: v for name, v in values.items() if isinstance(v, Moving)})

@@ -381,7 +381,7 @@ def _graphs_under(rule: Any, row: Forward) -> tuple[FunctionGraph, dict[str, Any
 
 def _written(bound_rule: RuleInForce) -> dict[str, Any]:
     values = {}
-    for name, value in zip(bound_rule.specialization.runtime, bound_rule.values, strict=True):
+    for name, value in bound_rule.numbers.items():
         subject = f"{bound_rule.specialization.subject}: param {name!r}"
         if isinstance(value, Moving):
             raise RuleTypeError(

@@ -203,7 +203,7 @@ class Activation(InNotebooks):
                 f"{self!r} got {word!r} and has no rule of its own to take it: write "
                 "xg.activation(forward, rule), or xg.use(rule, params={...}) around the call"
             )
-        own = dict(zip(self.runtime, in_force.values, strict=True))
+        own = in_force.numbers
         unknown = [name for name in params if name not in own]
         if unknown:
             rule = in_force.specialization.rule.name
@@ -298,7 +298,7 @@ class Activation(InNotebooks):
         specialization, draws = in_force.specialization, in_force.draws
         leaves = (x, *present.values)
         entry = model.put_under(specialization, self.forward).entries.on(backend, leaves)
-        if asks or specialization.reads or (in_force.moves and not is_handed_along(backend)):
+        if asks or specialization.code.reads or (in_force.moves and not is_handed_along(backend)):
             y = entry.run(leaves, draws)
             self.tell_drawn(backend, in_force, x)
             return y
@@ -323,7 +323,7 @@ class Activation(InNotebooks):
         # An own rule draws from the key of the rule in force, so that a trace depends on that too.
         if (
             self._rule is not None
-            and in_force.specialization.draws
+            and in_force.specialization.code.draws
             and backend.compiler.on_read is not None
         ):
             backend.compiler.on_read(x, self)
@@ -345,7 +345,7 @@ class Activation(InNotebooks):
             )
         specialization = in_force.specialization
         output = model.record_under(specialization, self.forward, x, *numbers)
-        if specialization.draws:
+        if specialization.code.draws:
             look_up(RULE_IN_FORCE)  # its key seeds an own rule too
             if in_force.counter is not None:
                 raise x.trace.error(
@@ -471,8 +471,6 @@ def activation(
     """
     if others:
         raise model.refuse_misplaced(activation, "activation", rule, others)
-    if over is not None or axis_name is not None or residuals is not None:
-        rule = model.rule_over(rule, over, axis_name, residuals)
-    if fused != "auto":
-        rule = model.rule_fused(rule, fused)
+    if over is not None or axis_name is not None or residuals is not None or fused != "auto":
+        rule = model.with_choices(rule, over, axis_name, residuals, fused)
     return Activation(forward, rule, params, at_zero, threshold)

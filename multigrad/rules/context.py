@@ -33,7 +33,7 @@ from ..trace.active_rules import (
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.lookup import act_alone, apply_now, refuse_misplaced, rule_fused, rule_over, tokens_of
+from .model.lookup import act_alone, apply_now, refuse_misplaced, tokens_of, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import RuleInForce
 
@@ -132,10 +132,8 @@ class use:
     ) -> None:
         if others:
             raise refuse_misplaced(type(self), "use", rule, others)
-        is_plain = over is None and axis_name is None and residuals is None
-        self.rule = rule if is_plain else rule_over(rule, over, axis_name, residuals)
-        if fused != "auto":
-            self.rule = rule_fused(self.rule, fused)
+        is_plain = over is None and axis_name is None and residuals is None and fused == "auto"
+        self.rule = rule if is_plain else with_choices(rule, over, axis_name, residuals, fused)
         self.params = {} if params is None else read_params(params)
         self.scope = ("all",) if scope is ALL else check_scope(scope)
         self.key = key

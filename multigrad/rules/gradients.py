@@ -20,7 +20,7 @@ from ..trace.lookups import Lookup, names_in, note_lookup, reading
 from ..trace.ranks import CHECKED, compare
 from . import registry
 from .context import CURRENT, EMPTY, RuleInForce, apply_now
-from .model.lookup import refuse_misplaced, rule_over
+from .model.lookup import refuse_misplaced, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import apply_rule, apply_to_many
 from .tasks import TASK_RULES, combine
@@ -122,7 +122,7 @@ def apply_to_gradients(
                 f"rule {rule!r} sees the gradients of several losses at once: "
                 f"xg.apply_to_gradients([grads_1, grads_2], {rule!r}, tasks=True)"
             )
-        in_force = _application(rule_over(rule, over, axis_name), params, key)
+        in_force = _application(with_choices(rule, over, axis_name), params, key)
         applied = _apply_to_tree(in_force, grads, rule is None, in_place)
     if CHECKED and CURRENT.get() is EMPTY:  # else where the `use` is left
         compare("apply_to_gradients")
@@ -275,23 +275,19 @@ class GradientRule:
         self.params = dict(params or {})
         self._epoch = -1
         self._names: tuple[Lookup, ...] = ()
-        self._spec = bound_rule = self.look_up()
-        graph, facts = bound_rule.likely_graph(False)
+        self._in_force = in_force = self.look_up()
+        graph, facts = in_force.likely_graph(False)
         self.draws: bool | None = None
         self.numbers: dict[str, Any] = {}
-        if bound_rule.specialization.rule.native is True:
+        if in_force.specialization.rule.native is True:
             self.draws = False  # not by a key
         if graph is not None:
             self.draws = graph.input("key") is not None
-            bound = registry.resolve(rule).bound
+            fixed = {*registry.resolve(rule).bound, *in_force.specialization.hidden}
             self.numbers = {
                 name: value
-                for name, value in zip(
-                    bound_rule.specialization.runtime, bound_rule.values, strict=True
-                )
-                if name not in bound
-                and name not in bound_rule.specialization.hidden
-                and f"param:{name}" not in facts
+                for name, value in in_force.numbers.items()
+                if name not in fixed and f"param:{name}" not in facts
             }
 
     def look_up(self) -> RuleInForce:
@@ -299,11 +295,11 @@ class GradientRule:
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if epoch != self._epoch:
             with reading() as found:
-                self._spec = apply_now(self.rule, self.params)
+                self._in_force = apply_now(self.rule, self.params)
             self._epoch, self._names = epoch, names_in(found)
         for lookup in self._names:  # what traces this keeps it for these
             note_lookup(lookup)
-        return self._spec
+        return self._in_force
 
     def at_step(self, numbers: Mapping[str, Any], key: Any, count: Any) -> RuleInForce:
         """Return the rule as it acts in one step.
@@ -314,15 +310,10 @@ class GradientRule:
             count: how many steps have been made, as a tensor; the n-th gradient of this one draws
                 from `fold_in(fold_in(key, count), n)`.
         """
-        bound_rule = self.look_up()
-        values = (
-            numbers.get(name, value)
-            for name, value in zip(
-                bound_rule.specialization.runtime, bound_rule.values, strict=True
-            )
-        )
+        in_force = self.look_up()
+        values = tuple(numbers.get(name, value) for name, value in in_force.numbers.items())
         draws = FREE if key is None else KeySource(fold_step(key, count), Counter())
-        return bound_rule.with_values(tuple(values), bound_rule.token).with_draws(draws)
+        return RuleInForce(in_force.specialization, values, in_force.token, draws)
 
 
 def fold_step(key: Any, count: Any) -> Any:

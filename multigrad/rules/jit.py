@@ -165,11 +165,11 @@ def _looked_at(in_force: RuleInForce | None) -> frozenset[str]:
         return frozenset()
     specialization = in_force.specialization
     # Native code, and code that is not captured, may look at every number.
-    if specialization.rule.native is True or specialization.uncapturable is not None:
+    if specialization.rule.native is True or specialization.code.uncapturable is not None:
         return frozenset(specialization.runtime)
     # Facts named param:NAME are numbers that the rule's Python code looks at.
-    prefix = "param:"
-    return frozenset(f.removeprefix(prefix) for f in specialization.facts if f.startswith(prefix))
+    facts = (fact.partition(":") for fact in specialization.code.facts)
+    return frozenset(name for kind, _, name in facts if kind == "param")
 
 
 def fixed(cut: Cut, epoch: int | str, moving: tuple[Moving, ...]) -> str:
@@ -188,7 +188,7 @@ def _fixed(in_force: RuleInForce | None, looked_at: frozenset[str]) -> str:
     if in_force is None:
         return "-"
     specialization = in_force.specialization
-    pairs = zip(specialization.runtime, in_force.values, strict=True)
+    pairs = in_force.numbers.items()
     words = [f"{name}={value_token(v)}" if name in looked_at else name for name, v in pairs]
     return f"{specialization.id}({','.join(words)}){'' if in_force.counter is None else '@'}"
 
@@ -201,7 +201,7 @@ def hide(cut: Cut) -> tuple[Hidden, Hidden]:
 def _hide(in_force: RuleInForce | None, looked_at: frozenset[str]) -> Hidden:
     if in_force is None:
         return Hidden()
-    pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
+    pairs = in_force.numbers.items()
     values = tuple(value for name, value in pairs if name not in looked_at)
     if in_force.counter is None:
         return Hidden(values)
@@ -223,7 +223,7 @@ def _reveal(
     if in_force is None:
         return None
     values = iter(hidden.values)
-    pairs = zip(in_force.specialization.runtime, in_force.values, strict=True)
+    pairs = in_force.numbers.items()
     merged = tuple(value if name in looked_at else next(values) for name, value in pairs)
     counter = in_force.counter
     draws = FREE if counter is None else KeySource(hidden.key, Counter(hidden.count))

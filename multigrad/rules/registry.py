@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.signature import called_method
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
 from ..functions.chain import Chain
@@ -13,7 +14,8 @@ from ..functions.function import Function
 from ..graph.support.class_bases import InNotebooks
 from ..graph.support.params import Range, agreed, read_ranges
 from ..lowering.forwards import Forward
-from .model.lookup import as_rule, resolve
+from .model import rule_names
+from .model.lookup import resolve
 from .model.rule import Rule
 from .model.rule_names import (
     KEPT,
@@ -27,7 +29,6 @@ from .model.rule_names import (
     renaming,
     unknown,
 )
-from .model.rule_names import get as find
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
 
@@ -97,9 +98,7 @@ def register(
     def decorate(function: Any) -> Rule:
         if name in KEPT or "." in name:  # a rule that a user's may not replace, or a package's
             load_library(name)
-        rule = as_rule(function, name, options.native, bool(first_order), options.library)
-        rule = rule if options.prove else rule.copy(prove=False)
-        rule = _with_ranges(rule, ranges)
+        rule = _with_ranges(_named(name, function, bool(first_order), options), ranges)
         if _mentions(rule, name):
             raise RuleError(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
@@ -109,6 +108,27 @@ def register(
         return rule
 
     return decorate
+
+
+def _named(name: str, function: Any, first_order: bool, options: Capture) -> Rule:
+    """Return the rule of a function, or a Rule that exists, under a name and with these options."""
+    native, library, prove = options.native, options.library, options.prove
+    if not isinstance(function, Rule):
+        return Rule(
+            name=name,
+            function=called_method(function),
+            native=native,
+            first_order=first_order,
+            library=library,
+            prove=prove,
+        )
+    return function.copy(
+        name=name,
+        native=function.native if native is None else native,
+        first_order=function.first_order or first_order,
+        library=library or function.library,
+        prove=function.prove and prove,
+    )
 
 
 def _add(name: str, rule: Rule, override: bool) -> None:
@@ -175,7 +195,7 @@ def get(rule: str | Rule | _AnyFunction) -> Rule | _AnyFunction:
     Raises:
         RuleError: no rule has that name.
     """
-    return find(rule)
+    return rule_names.get(rule)
 
 
 def unregister(name: str) -> None:

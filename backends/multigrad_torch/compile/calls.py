@@ -224,9 +224,9 @@ def as_input(value: Any) -> Any:
 def has_static_numbers(in_force: RuleInForce) -> bool:
     """Return whether the rule's Python code reads its numbers, so that a graph contains them."""
     specialization = in_force.specialization
-    if specialization.rule.native is True or specialization.uncapturable is not None:
+    if specialization.rule.native is True or specialization.code.uncapturable is not None:
         return True
-    return any(fact.startswith("param:") for fact in specialization.facts)
+    return any(fact.startswith("param:") for fact in specialization.code.facts)
 
 
 def as_it_is(function: Function, in_force: RuleInForce, places: slice, kind: str) -> CompiledCall:

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from .activation_function import record_under as record_under
     from .lookup import apply_now as apply_now
     from .lookup import refuse_misplaced as refuse_misplaced
-    from .lookup import rule_fused as rule_fused
-    from .lookup import rule_over as rule_over
+    from .lookup import with_choices as with_choices
     from .rule_in_force import read_number as read_number
 else:
     __getattr__, __dir__ = later(
@@ -26,7 +25,7 @@ else:
             "activation_function": (
                 "ForwardOfCode", "as_forward", "forward_on", "put_under", "record_under",
             ),
-            "lookup": ("apply_now", "refuse_misplaced", "rule_fused", "rule_over"),
+            "lookup": ("apply_now", "refuse_misplaced", "with_choices"),
             "rule_in_force": ("read_number",),
         },
     )  # fmt: skip

@@ -415,8 +415,8 @@ def _capture(
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
     # What the rule's code read becomes facts of this Function, too.
-    if specialization is not None and not specialization.reads <= facts.keys():
-        raise NeedsConcrete(*specialization.reads, noted=False)
+    if specialization is not None and not specialization.code.reads <= facts.keys():
+        raise NeedsConcrete(*specialization.code.reads, noted=False)
     return Variant(graphs, layout, ONE_OUTPUT, {}, dict(facts))
 
 
@@ -430,8 +430,8 @@ def graphs_under(
     graph, name = graph or forward.graph_for(facts), name_under(specialization, forward)
     if specialization is None:
         return FunctionGraph(name, graph, forward.derivative(), is_rule=True)
-    if not specialization.facts <= facts.keys():  # by a capture before this one
-        raise NeedsConcrete(*specialization.facts, noted=False)
+    if not specialization.code.facts <= facts.keys():  # by a capture before this one
+        raise NeedsConcrete(*specialization.code.facts, noted=False)
     backward = specialization.graph(True, facts)
     rule: Any = specialization.rule
     return FunctionGraph(
@@ -529,8 +529,8 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
         function = Function(recipe_under(specialization, forward))
         if specialization is not None:
             # The graphs are the code's, and outlive this Function.
-            captures = function.captures
-            captures.variants = specialization.variants.setdefault(forward.name, captures.variants)
+            captures, variants = function.captures, specialization.code.variants
+            captures.variants = variants.setdefault(forward.name, captures.variants)
         function = known.setdefault(forward.name, function)
     return function
 

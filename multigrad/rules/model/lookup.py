@@ -38,33 +38,6 @@ SPREAD = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _wrapped: weakref.WeakValueDictionary[Any, Rule] = weakref.WeakValueDictionary()
 
 
-def as_rule(
-    function: Any,
-    name: str | None = None,
-    native: bool | None = None,
-    first_order: bool = False,
-    library: str = "",
-) -> Rule:
-    """Wrap a function as a Rule; a Rule is renamed. Without a name, one function gives one Rule."""
-    if isinstance(function, Rule):
-        return function.copy(
-            name=name or function.name,
-            native=function.native if native is None else native,
-            first_order=function.first_order or first_order,
-            library=library or function.library,
-        )
-    own_name, function = name_of(function), called_method(function)
-    if name is not None:
-        return Rule(
-            name=name, function=function, native=native, first_order=first_order, library=library
-        )
-    key = function_key(function)
-    known = _wrapped.get(key)
-    if known is None:
-        known = _wrapped.setdefault(key, Rule(name=own_name, function=function))
-    return known
-
-
 def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
     """Return the Rule for which a name, a Rule or a plain function currently stands.
 
@@ -73,8 +46,12 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
         {}
     """
-    found = rule_names.get(rule)
-    return found if isinstance(found, Rule) else as_rule(found)
+    found: Any = rule_names.get(rule)
+    if isinstance(found, Rule):
+        return found
+    name, function = name_of(found), called_method(found)
+    key = function_key(function)
+    return _wrapped.get(key) or _wrapped.setdefault(key, Rule(name=name, function=function))
 
 
 # --- the rule that a name with params means now ---------------------------------------------------
@@ -232,35 +209,33 @@ def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
 
 
 # --- a rule with a choice that was made -----------------------------------------------------------
-def rule_over(
-    rule: Any, over: Any = None, axis_name: Any = None, residuals: str | None = None
+def with_choices(
+    rule: Any,
+    over: Any = None,
+    axis_name: Any = None,
+    residuals: str | None = None,
+    fused: Fused = "auto",
 ) -> Any:
-    """Return a rule as given, or over shards, or with a choice of residuals."""
-    # A name is still looked up when it is used.
+    """Return a rule as given, or over shards, with a choice of residuals, or of being fused."""
+    shards = read_shards(over, axis_name)
+    choices: dict[str, tuple[Any, str]] = {}
     if residuals is not None:
         way = read_way(residuals, "a rule")
-        if rule is None:
-            raise RuleError(f"residuals={way!r} needs a rule: name the rule here too")
-        named = isinstance(rule, str)
-        rule = _named(rule, residuals=way) if named else resolve(rule).keeping(way)
-    shards = read_shards(over, axis_name)
-    if shards is None:
-        return rule
-    if rule is None:
-        raise RuleError(f"{shards} needs a rule: name the rule here too")
-    return (
-        _named(rule, shards=shards) if isinstance(rule, str) else resolve(rule)._over_shards(shards)
-    )
-
-
-def rule_fused(rule: Any, fused: Fused) -> Any:
-    """Return a rule as given, or with a choice of whether it runs as kernels."""
+        choices["residuals"] = way, f"residuals={way!r}"
+    if shards is not None:
+        choices["shards"] = shards, str(shards)
+    if read_fused(fused) != "auto":
+        choices["fused"] = fused, f"fused={fused}"
+    if rule is None and choices:
+        _, words = next(iter(choices.values()))
+        raise RuleError(f"{words} needs a rule: name the rule here too")
+    values = {name: value for name, (value, _) in choices.items() if name != "shards"}
     # A name is still looked up when it is used.
-    if read_fused(fused) == "auto":
-        return rule
-    if rule is None:
-        raise RuleError(f"fused={fused} needs a rule: name the rule here too")
-    return _named(rule, fused=fused) if isinstance(rule, str) else resolve(rule).copy(fused=fused)
+    if isinstance(rule, str):
+        values |= {} if shards is None else {"shards": shards}
+        return _named(rule, **values) if values else rule
+    rule = resolve(rule).copy(**values) if values else rule
+    return rule if shards is None else resolve(rule)._over_shards(shards)
 
 
 @functools.lru_cache(768)

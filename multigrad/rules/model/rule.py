@@ -54,6 +54,7 @@ ATTRIBUTES = (
     "fused", "residuals",
 )  # fmt: skip
 NO_RANGES: Mapping[str, Range] = types.MappingProxyType({})
+NO_CHOICES: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class Rule(InNotebooks):
@@ -471,8 +472,8 @@ class Rule(InNotebooks):
         if known is self:
             return _by_name, (self.name, {})
         if known is not None and known.function is self.function is not None and not known.bound:
-            told = (self.shards, self.fused, self.residuals)
-            return _by_name, (self.name, dict(self.bound), *told)
+            choices = {"shards": self.shards, "fused": self.fused, "residuals": self.residuals}
+            return _by_name, (self.name, dict(self.bound), choices)
         own = {name: getattr(self, name) for name in ATTRIBUTES}
         # A mapping proxy does not pickle.
         own["bound"] = dict(self.bound)
@@ -494,8 +495,7 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
         except NeedsConcrete as need:
             for fact in need.facts:
                 facts[fact] = _asked(fact, grad_out, bound_rule.params, known)
-    values = dict(zip(bound_rule.specialization.runtime, bound_rule.values, strict=True))
-    given = {"grad_out": grad_out, "tin": tin, **values, **params}
+    given = {"grad_out": grad_out, "tin": tin, **bound_rule.numbers, **params}
     if graph.input("key") is not None:
         given["key"] = trace.next_key()
     return replay(trace, graph, given)[0]
@@ -514,15 +514,8 @@ def _rebuild(attributes: dict[str, Any]) -> Rule:
     return Rule(**attributes)
 
 
-def _by_name(
-    name: str,
-    bound: Mapping[str, Any],
-    shards: Shards | None = None,
-    fused: Fused = "auto",
-    residuals: str = "auto",
-) -> Rule:
+def _by_name(name: str, bound: Mapping[str, Any], choices: Mapping[str, Any] = NO_CHOICES) -> Rule:
     rule = rule_names.get(name)
     rule = rule.with_params(**bound) if bound else rule
-    rule = rule if shards is None else rule.copy(shards=shards)
-    rule = rule if fused == "auto" else rule.copy(fused=fused)
-    return rule if residuals == "auto" else rule.keeping(residuals)
+    changes = {word: each for word, each in choices.items() if each != getattr(rule, word)}
+    return rule.copy(**changes) if changes else rule

@@ -166,7 +166,7 @@ class Specialization:
     Attributes:
         runtime: names of the run-time params, in the order of the values of a rule in force.
         hidden: those of them that parts of a composed rule have bound, so that no caller sets them.
-        facts: what Python needed to know while the rule was captured ("ndim", "dtype", ...); grows.
+        code: its graphs and lowered code, which equal rules share.
         in_range: the numbers that were found to be in their ranges last.
         under: the Functions that it is under activations, by their names.
     """
@@ -185,7 +185,7 @@ class Specialization:
         self.hidden = hidden
         self.under: dict[str, Any] = {}
         self.id = code.id
-        self._code = code
+        self.code = code
         self.in_range: tuple[Any, ...] = ()
         # The ranges of run-time params by position, if none depends on another param: a number
         # strictly between the two fits.
@@ -195,39 +195,13 @@ class Specialization:
             own = rule.own_ranges
             self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
 
-    # Those of its code, as properties, which Dynamo reads; `variants` are the graphs under each
-    # activation, which outlive the Functions.
-    @property
-    def entries(self) -> dict[Any, Any]:
-        return self._code.entries
-
-    @property
-    def variants(self) -> dict[str, dict[Any, Any]]:
-        return self._code.variants
-
-    @property
-    def reads(self) -> frozenset[str]:
-        return self._code.reads
-
-    @property
-    def draws(self) -> bool:
-        return self._code.draws
-
-    @property
-    def facts(self) -> frozenset[str]:
-        return self._code.facts
-
-    @property
-    def uncapturable(self) -> TraceError | None:
-        return self._code.uncapturable
-
     @property
     def subject(self) -> str:
         return f"rule {self.rule.name!r}"
 
     def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         """Return the rule's graph under these facts, captured once."""
-        graphs, key = self._code.graphs, (has_tin, items_key(facts))
+        graphs, key = self.code.graphs, (has_tin, items_key(facts))
         build = functools.partial(self._build, has_tin, facts)
         return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
 
@@ -244,10 +218,10 @@ class Specialization:
                 raise TraceError(
                     f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
                 ) from need
-            self._code.facts = self._code.facts | set(need.facts)
+            self.code.facts = self.code.facts | set(need.facts)
             raise
-        self._code.note_capture(graph, found)
-        self._code.proven[has_tin, items_key(facts)] = graph, {called_dtype()}
+        self.code.note_capture(graph, found)
+        self.code.proven[has_tin, items_key(facts)] = graph, {called_dtype()}
         return graph
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
@@ -258,7 +232,7 @@ class Specialization:
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
     ) -> Tensor:
         """Call the rule's function on tensors and check what it returns."""
-        error = self.uncapturable
+        error = self.code.uncapturable
         if self.rule.shards is not None:
             raise TraceError(
                 f"rule {self.rule.name!r} runs as written, on the tensor in hand, so it cannot be "
@@ -272,11 +246,11 @@ class Specialization:
         except MultigradError:
             raise
         except Exception as failure:
-            if self.uncapturable is None:
+            if self.code.uncapturable is None:
                 name_rank(failure, f"{self.subject} failed")
                 raise
             owner = backend_of(grad_out).name
-            text = f"{self.uncapturable}; run as written on {owner}, it failed: {failure}"
+            text = f"{self.code.uncapturable}; run as written on {owner}, it failed: {failure}"
             explained = TraceError(text)
             name_rank(explained)
             raise explained from failure
@@ -330,8 +304,8 @@ class Specialization:
     ) -> str:
         told = {"runtime": self.runtime, "static": self.static, "facts": facts}
         told |= {
-            "emitted": self._code.emitted,
-            "is_again": any(g is graph for g, _ in self._code.proven.values()),
+            "emitted": self.code.emitted,
+            "is_again": any(g is graph for g, _ in self.code.proven.values()),
         }
         under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **told)
         again = functools.partial(self._capture, has_tin, facts)
@@ -340,7 +314,7 @@ class Specialization:
     def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
         """Compare the rule with its graph in the dtype that it is called in, once for each."""
         graph, key = self.graph(has_tin, facts), (has_tin, items_key(facts))
-        known, dtypes = self._code.proven.get(key, (None, {""}))
+        known, dtypes = self.code.proven.get(key, (None, {""}))
         if known is graph and self.rule.shards is None and is_asked(self.rule.prove):
             if called_dtype() not in dtypes:
                 self._prove_graph(graph, has_tin, facts)
@@ -351,7 +325,7 @@ class Specialization:
         self._prove_graph(self.graph(has_tin, facts), has_tin, facts, is_call=True)
 
     def latest(self) -> Graph | None:
-        return next(reversed(self._code.graphs.values()), None)
+        return next(reversed(self.code.graphs.values()), None)
 
     def give_up(self, error: TraceError) -> None:
         """Let the rule run as written, and warn once, at the line that cannot be captured.
@@ -361,8 +335,8 @@ class Specialization:
         if self.rule.native is False or self.rule.shards is not None:
             raise error
         function = self.rule.function
-        is_known = self.uncapturable is not None
-        self._code.uncapturable = self.uncapturable or error.to_keep()
+        is_known = self.code.uncapturable is not None
+        self.code.uncapturable = self.code.uncapturable or error.to_keep()
         if isinstance(function, types.FunctionType):
             is_known = is_known or function in _given_up
             _given_up.add(function)

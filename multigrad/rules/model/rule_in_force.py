@@ -104,6 +104,11 @@ class RuleInForce:
         return new
 
     @property
+    def numbers(self) -> dict[str, Any]:
+        """The run-time params by name."""
+        return dict(zip(self.specialization.runtime, self.values, strict=True))
+
+    @property
     def key(self) -> Any:
         """Two uint32, or a backend's own key object; None: draws are the framework's own."""
         return self.draws.key
@@ -473,17 +478,17 @@ def find_rule(
     layout = lay_out(optree.tree_structure((leaves, {}), none_is_leaf=True), rows)
     while True:
         try:
-            facts = gather_facts(specialization.subject, specialization.facts, layout, leaves)
+            facts = gather_facts(specialization.subject, specialization.code.facts, layout, leaves)
         except NotCaptured as error:
             raise error.error from None
         key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
-        found = specialization.entries.get(key, _MISSING)
+        found = specialization.code.entries.get(key, _MISSING)
         if found is not _MISSING:
             return found
         build = functools.partial(_build, specialization, backend, tin is not None, facts)
         try:
             with calling(grad_out if tin is None else tin, specialization.params(values)):
-                return build_once(specialization.entries, key, build, MOST_ENTRIES)
+                return build_once(specialization.code.entries, key, build, MOST_ENTRIES)
         except NeedsConcrete:
             continue  # `facts` have grown: look again
 
@@ -492,8 +497,8 @@ def _build(
     specialization: Specialization, backend: Backend, has_tin: bool, facts: Mapping[str, Any]
 ) -> EmittedRule | None:
     # Another thread's capture may have found that more is needed.
-    if not specialization.facts <= facts.keys():
-        raise NeedsConcrete(*specialization.facts, noted=False)
+    if not specialization.code.facts <= facts.keys():
+        raise NeedsConcrete(*specialization.code.facts, noted=False)
     try:
         graph = specialization.graph(has_tin, facts)
         specialization.prove_dtype(has_tin, facts)
@@ -501,7 +506,7 @@ def _build(
         specialization.give_up(error)
         return None
     lacking = find_lacking(specialization.subject, backend, graph)
-    emitted = emit_rule_once(graph, backend, specialization._code.emitted)
+    emitted = emit_rule_once(graph, backend, specialization.code.emitted)
     return emitted, graph.input("key") is not None, lacking
 
 
@@ -537,12 +542,17 @@ def _act(
     check_float(first, specialization.rule)
     check_values(specialization.subject, specialization.runtime, backend, first, values)
     found = find_rule(specialization, backend, first, None, values)
-    if found is None or found[1] or specialization.facts or specialization.rule.shards is not None:
+    if (
+        found is None
+        or found[1]
+        or specialization.code.facts
+        or specialization.rule.shards is not None
+    ):
         return None
     refuse_lacking(found[2], dtype_name(first.dtype))
     key = ("many", backend.name, in_place)
     build = functools.partial(_build_many, specialization.graph(False, {}), backend, in_place)
-    run = build_once(specialization.entries, key, build, MOST_ENTRIES)
+    run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)
     return None if run is None else run(gradients, values, *tries)
 
 
