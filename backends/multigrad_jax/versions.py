@@ -15,7 +15,6 @@ import jax._src.core
 import jax._src.distributed
 import jax._src.lax.lax
 import jax.numpy as jnp
-from jax.scipy import special
 
 distributed: Any = jax._src.distributed
 lax: Any = jax._src.lax.lax
@@ -98,12 +97,6 @@ def floor_divide_by_zero(a: Any, b: Any) -> Any:
     return jnp.where(b == 0, a / b, result) if is_float else result
 
 
-def xlogy_of_nan(x: Any, y: Any) -> Any:
-    """Return xlogy that keeps a NaN of y where x is 0."""
-    return jnp.where(jnp.isnan(y), y, special.xlogy(x, y))
-
-
-# jax has fixed what the two functions above correct.
-MENDED = jax.__version_info__ >= (0, 10, 2)
-floor_divide: Any = jnp.floor_divide if MENDED else floor_divide_by_zero
-xlogy: Any = special.xlogy if MENDED else xlogy_of_nan
+# From jax 0.10.2 on, its own does the same.
+IS_MENDED = jax.__version_info__ >= (0, 10, 2)
+floor_divide: Any = jnp.floor_divide if IS_MENDED else floor_divide_by_zero

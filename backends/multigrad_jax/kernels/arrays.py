@@ -34,12 +34,16 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
     return x
 
 
+def transposed(linear: Callable[[Tensor], Tensor], cotangent: Tensor, like: Tensor) -> Tensor:
+    """Return the transpose of a linear function, with sums in float32 for 16 bits."""
+    given = accumulated(cotangent)
+    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
+    (result,) = jax.linear_transpose(linear, shape)(given)
+    return result.astype(cotangent.dtype)
+
+
 def unwindows(x: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    values = accumulated(x)
-    shape = jax.ShapeDtypeStruct(like.shape, values.dtype)
-    # sums in float32 for 16 bits: an element may be in many windows
-    (sums,) = jax.linear_transpose(lambda given: windows(given, **attrs), shape)(values)
-    return sums.astype(x.dtype)
+    return transposed(lambda given: windows(given, **attrs), x, like)
 
 
 def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -> Tensor:
@@ -49,17 +53,13 @@ def conv(x: Tensor, w: Tensor, *, strides: Ints, dilations: Ints, groups: int) -
 
 
 def conv_left(cotangent: Tensor, w: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    given, kernels = accumulated(cotangent), accumulated(w)
-    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
-    (result,) = jax.linear_transpose(lambda x: conv(x, kernels, **attrs), shape)(given)
-    return result.astype(cotangent.dtype)
+    kernels = accumulated(w)
+    return transposed(lambda x: conv(x, kernels, **attrs), cotangent, like)
 
 
 def conv_right(x: Tensor, cotangent: Tensor, like: Tensor, **attrs: Any) -> Tensor:
-    seen, given = accumulated(x), accumulated(cotangent)
-    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
-    (result,) = jax.linear_transpose(lambda w: conv(seen, w, **attrs), shape)(given)
-    return result.astype(cotangent.dtype)
+    seen = accumulated(x)
+    return transposed(lambda w: conv(seen, w, **attrs), cotangent, like)
 
 
 def over(x: Tensor, axis: Axis) -> Axis:
@@ -85,14 +85,6 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
     shift = jnp.where(jnp.isfinite(largest), largest, 0)
     total = jnp.log(jnp.sum(jnp.exp(x - shift), axis=axis, keepdims=True)) + shift
     return total if keepdims else jnp.squeeze(total, axis)
-
-
-def var(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    return jnp.var(x, axis=over(x, axis), ddof=correction, keepdims=keepdims)
-
-
-def std(x: Tensor, *, axis: Axis, keepdims: bool, correction: float) -> Tensor:
-    return jnp.std(x, axis=over(x, axis), ddof=correction, keepdims=keepdims)
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
@@ -283,6 +275,8 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.ANY: over_axes(jnp.any),
     ops.ALL: over_axes(jnp.all),
     ops.PROD: over_axes(jnp.prod),
+    ops.VAR: over_axes(jnp.var),
+    ops.STD: over_axes(jnp.std),
     ops.SOFTMAX: over_axes(jax.nn.softmax),
     ops.LOG_SOFTMAX: over_axes(jax.nn.log_softmax),
     ops.EXPAND_DIMS: jnp.expand_dims,

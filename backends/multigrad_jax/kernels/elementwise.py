@@ -193,10 +193,6 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
     return jax.nn.leaky_relu(x, slope)
 
 
-def gelu(x: Tensor, *, approximate: bool) -> Tensor:
-    return jax.nn.gelu(x, approximate=approximate)
-
-
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
     ops.FULL_LIKE: jnp.full_like,
@@ -231,7 +227,6 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG2: jnp.log2,
     ops.LOG10: jnp.log10,
     ops.LOGADDEXP: jnp.logaddexp,
-    ops.XLOGY: versions.xlogy,
     ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
@@ -256,6 +251,7 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LOG_SIGMOID: jax.nn.log_sigmoid,
     ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1
     ops.ELU: jax.nn.elu,
+    ops.GELU: jax.nn.gelu,
     ops.RELU: jax.nn.relu,
     ops.SILU: jax.nn.silu,
     ops.SOFTPLUS: jax.nn.softplus,

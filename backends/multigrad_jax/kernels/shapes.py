@@ -82,20 +82,6 @@ def take_at(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     return jnp.take(x, none_from_end(indices, x.shape[axis]), axis)
 
 
-def take_inside(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    if not x.shape[axis]:
-        return take_nearest(x, indices, axis=axis)
-    return jnp.take(x, none_from_end(indices, x.shape[axis]), axis, mode="fill", fill_value=0)
-
-
-def take_nearest(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    if not x.shape[axis]:
-        # an axis of length 0 has no nearest element
-        before, after = x.shape[: axis % x.ndim], x.shape[axis % x.ndim + 1 :]
-        return jnp.zeros((*before, *indices.shape, *after), x.dtype)
-    return jnp.take(x, indices, axis, mode="clip")
-
-
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     axis = axis % like.ndim
     first = tuple(range(indices.ndim))
@@ -252,7 +238,6 @@ OPS = {
     ops.MOVEAXIS: jnp.moveaxis,
     ops.BROADCAST_TO_SHAPE: jnp.broadcast_to,
     ops.REPEAT: jnp.repeat,
-    ops.UNTAKE_INSIDE: untake_at,
     ops.CUMSUM: cumulated(jax.lax.cumsum),
     ops.CUMPROD: lifted(jnp.cumprod),
     ops.CUMMAX: cumulated(jax.lax.cummax),

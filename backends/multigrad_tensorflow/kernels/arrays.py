@@ -37,13 +37,8 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
         count = (length_of(x, first + i) - dilation * (size - 1) - 1) // stride + 1
         places = stride * tf.range(count)[:, None] + dilation * tf.range(size)
         seen = tf.gather(x, places, axis=first + i)
-        x = moved_last(seen, first + i + 1)
+        x = shapes.moveaxis(seen, source=first + i + 1, destination=-1)
     return x
-
-
-def moved_last(x: Tensor, axis: int) -> Tensor:
-    others = [i for i in range(x.shape.rank) if i != axis]
-    return tf.transpose(x, [*others, axis])
 
 
 def unwindows(x: Tensor, like: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor:

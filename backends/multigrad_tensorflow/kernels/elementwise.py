@@ -172,15 +172,6 @@ def logaddexp(a: Tensor, b: Tensor) -> Tensor:
     return tf.where(a == b, a + math.log(2), apart)
 
 
-def xlogy(a: Tensor, b: Tensor) -> Tensor:
-    # tf.math.xlogy(0, NaN) is 0.
-    return tf.where(tf.math.is_nan(b), b, tf.math.xlogy(a, b))
-
-
-def xlog1py(a: Tensor, b: Tensor) -> Tensor:
-    return tf.where(tf.math.is_nan(b), b, tf.math.xlog1py(a, b))
-
-
 def erfinv(x: Tensor) -> Tensor:
     # tensorflow 2.21: tf.math.erfinv is ndtri of (x + 1) / 2, and is off by 6e6 eps near zero.
     wide = tf.cast(x, tf.float64)

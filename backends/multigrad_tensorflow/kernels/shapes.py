@@ -25,9 +25,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def swap_last(x: Tensor, axis: int) -> Tensor:
-    order = list(range(x.shape.rank))
-    order[axis], order[-1] = order[-1], order[axis]
-    return x if order == sorted(order) else tf.transpose(x, order)
+    return x if axis in (-1, x.shape.rank - 1) else swapaxes(x, axis1=axis, axis2=-1)
 
 
 def positions(x: Tensor, axis: int) -> Tensor:
@@ -143,11 +141,6 @@ def place_in_rows(key: Tensor, axis: int) -> Tensor:
 @lifted
 def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
     return tf.cast(order(x, axis, descending), tf.int64)
-
-
-@lifted
-def take_along(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    return take_in_rows(x, indices, axis)
 
 
 def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -290,15 +283,11 @@ def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     return tf.tile(x, (*(1,) * missing, *repetitions))
 
 
-def lengths(x: Tensor) -> list[Any]:
-    return [length_of(x, i) for i in range(x.shape.rank)]
-
-
 def repeat(x: Tensor, *, repeats: int, axis: int) -> Tensor:
     axis = range(x.shape.rank)[axis]
     copies = [1] * (x.shape.rank + 1)
     copies[axis + 1] = repeats
-    shape = lengths(x)
+    shape = [length_of(x, i) for i in range(x.shape.rank)]
     shape[axis] = shape[axis] * repeats
     return tf.reshape(tf.tile(tf.expand_dims(x, axis + 1), copies), shape)
 
@@ -343,6 +332,7 @@ OPS = {
     ops.SQUEEZE: tf.squeeze,
     ops.BROADCAST_TO_SHAPE: tf.broadcast_to,
     ops.TAKE_AT: tf.gather,
+    ops.TAKE_ALONG: lifted(take_in_rows),
     ops.CUMSUM: lifted(tf.cumsum),
     ops.CUMPROD: lifted(tf.math.cumprod),
     ops.LOGCUMSUMEXP: cumulated(logaddexp),
