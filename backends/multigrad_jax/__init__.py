@@ -19,8 +19,8 @@ from multigrad.backend import (
     WeakTypes,
 )
 
-from . import compile, differences, distributed, eject, models, versions
-from .attach import host, rehearse, render, vjp
+from . import compile, differences, distributed, eject, jaxprs, models, versions
+from .attach import host, render, vjp
 from .dialect import table
 from .importers import custom_gradients
 from .kernels import ops, random
@@ -64,8 +64,8 @@ backend = Backend(
         joins_loops=True,
         transposes=True,
         keeps_float_derivatives=True,
-        isolate=rehearse.isolate,
-        rehearse=rehearse.rehearse,
+        isolate=jaxprs.isolate,
+        rehearse=jaxprs.rehearse,
     ),
     draws=Draws(
         draw_key=random.draw_key,

@@ -50,6 +50,20 @@ def mapped_axes() -> tuple[str, ...]:
     return tuple(jax.sharding.get_abstract_mesh().manual_axes)
 
 
+def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
+    """Run a function under mapped axes of these names; none of its values are mapped."""
+    results: list[Any] = []
+
+    def call(_: int) -> int:
+        results[:] = [run()]
+        return 0
+
+    for name in names:
+        call = jax.vmap(call, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
+    call(0)
+    return results[0]
+
+
 def is_tracked() -> bool:
     """Return whether types say over which axes a value varies (`check_vma`)."""
     # with check_vma=False even an axis index does not vary, by its type

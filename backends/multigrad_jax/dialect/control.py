@@ -22,7 +22,7 @@ from multigrad.graph.ir.types import DTYPES, INT64, T, is_float
 from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
-from ..walk import jaxprs_of, opened
+from ..jaxprs import jaxprs_of, opened
 from .primitives import ImportScope, Operand, Unknown, integers, repeated
 
 MOST_UNROLLED = 64  # operations of a loop over rows; unrolled code of that size is fast everywhere

@@ -27,6 +27,7 @@ from multigrad.trace.coercion import lift_array
 from multigrad.trace.trace import Trace, Value, apply, cast, constant
 from multigrad.trace.xp import all as xp
 
+from ..jaxprs import subscripts_of
 from .families import ALIASES
 
 Tensor = Any
@@ -304,19 +305,8 @@ def iota(step: EquationStep) -> Operand:
 
 
 def dot_general(step: EquationStep) -> Operand:
-    (left_sum, right_sum), (left_batch, right_batch) = step.params["dimension_numbers"]
-    letters = iter("abcdefghijklmnopqrstuvwxyz")
-    left = [next(letters) for _ in step.shapes[0]]
-    right = [next(letters) for _ in step.shapes[1]]
-    for i, j in (
-        *zip(left_batch, right_batch, strict=True),
-        *zip(left_sum, right_sum, strict=True),
-    ):
-        right[j] = left[i]
-    batch = [left[i] for i in left_batch]
-    free = [letter for i, letter in enumerate(left) if i not in (*left_batch, *left_sum)]
-    free += [letter for j, letter in enumerate(right) if j not in (*right_batch, *right_sum)]
-    subscripts = f"{''.join(left)},{''.join(right)}->{''.join((*batch, *free))}"
+    numbers, (left, right) = step.params["dimension_numbers"], step.shapes
+    subscripts = subscripts_of(numbers, len(left), len(right))
     return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 

@@ -33,12 +33,11 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from .. import distributed
-from ..attach.rehearse import with_axes
+from ..distributed import mapped_axes, with_axes
 from ..importers.custom_functions import is_recorded
 from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
+from ..jaxprs import INLINED, opened, walk
 from ..versions import traced_of
-from ..walk import INLINED, opened, walk
 from .arrays import ARRAYS, ONLY_OWN, OWN
 from .control import CONTROL
 from .primitives import (
@@ -216,7 +215,7 @@ def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, 
         Unknown: it reads the number of shards, which would be a constant in the jaxpr.
     """
     make = jax.make_jaxpr(called, return_shape=True)
-    names = distributed.mapped_axes()
+    names = mapped_axes()
     if not names:
         return make(*given)
     # under axes of two sizes: a jaxpr that differs has read the size

@@ -24,8 +24,8 @@ from multigrad.functions.importer_api import find_imported
 from multigrad.graph.ir.types import is_float
 from multigrad.trace.trace import Value
 
+from ..jaxprs import opened, within
 from ..versions import VJP_KINDS, core, primal_of
-from ..walk import opened, within
 from .custom_functions import (
     call_itself,
     closed_over,

@@ -20,7 +20,7 @@ from jax.extend import core
 
 from multigrad.errors import RuleValueError
 
-from ..walk import bind, called, jaxprs_of, walk, within
+from ..jaxprs import bind, called, jaxprs_of, walk, within
 from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outline
 
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")

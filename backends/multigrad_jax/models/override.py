@@ -25,7 +25,7 @@ from multigrad.models.interpose import put_over
 from multigrad.models.override import Following, SelectedCalls, one_input
 
 from .. import versions
-from ..walk import bind, called, jaxprs_of, walk
+from ..jaxprs import bind, called, jaxprs_of, walk
 from .operations import (
     OWN_DERIVATIVE,
     CalledOperation,

@@ -16,7 +16,7 @@ from multigrad.models.attribution.kinds import KINDS, is_layer_rule
 from multigrad.models.interpose import named, over, put_over
 from multigrad.models.override import parts_of
 
-from ..walk import bind, walk
+from ..jaxprs import bind, walk
 from .layer_kinds import Layers, Plan, flatten
 
 Tensor = Any

@@ -1,31 +1,125 @@
-"""A NumPy interpreter of jaxprs, for functions that a proof runs several times.
+"""Jaxprs, walked equation by equation: in the caller's values, and by NumPy for proofs.
 
-A function is traced once. Eager jax would compile a kernel for each primitive and shape, some 25 ms
-each, and a compilation of the whole takes XLA seconds. PRIMITIVES has rows only where NumPy's
-numbers are XLA's up to rounding; jax computes all others.
+A function that a proof runs several times is traced once. Eager jax would compile a kernel for each
+primitive and shape, some 25 ms each, and a compilation of the whole takes XLA seconds. PRIMITIVES
+has rows only where NumPy's numbers are XLA's up to rounding; jax computes all others.
 """
 
 from __future__ import annotations
 
 import contextvars
-import math
 import operator
 import re
+import string
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import jax
 import numpy as np
 
+from multigrad.graph import ops
 from multigrad.graph.ops.arrays.loops import limited
 
-from .. import distributed
-from ..versions import core, folding_constants
-from ..walk import INLINED, opened
-from .render import rehearsing
+from .attach.render import rehearsing
+from .distributed import mapped_axes, with_axes
+from .versions import core, folding_constants
+
+Array = Any
+
+# The primitives that are calls, with the param that holds their jaxpr.
+INLINED = {
+    **dict.fromkeys(("jit", "pjit", "remat", "remat2", "checkpoint", "custom_lin"), "jaxpr"),
+    **dict.fromkeys(
+        ("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"
+    ),
+}
+
+
+def walk(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    arguments: Sequence[Any],
+    compute: Callable[[Any, list[Any]], Sequence[Any]],
+    literal: Callable[[Any], Any] = attrgetter("val"),
+    *,
+    last: Mapping[int, Sequence[Any]] | None = None,
+    values: dict[Any, Any] | None = None,
+) -> list[Any]:
+    """Evaluate a jaxpr and return its outputs.
+
+    Args:
+        compute: returns the results of an equation, given the values of its operands.
+        literal: returns the value of a literal.
+        last: the variables to forget after each equation, by its position.
+        values: filled with the variables' values, for a `compute` that reads others' too.
+    """
+    values = {} if values is None else values
+
+    def read(atom: Any) -> Any:
+        return literal(atom) if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, arguments, strict=True))
+    for i, equation in enumerate(jaxpr.eqns):
+        results = compute(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
+        for variable in last.get(i, ()) if last else ():
+            values.pop(variable, None)
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of an equation, computed by jax unchanged."""
+    primitive = equation.primitive
+    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]
+
+
+def opened(held: Any) -> tuple[Any, Sequence[Any]]:
+    """Return a jaxpr, closed or not, and its constants."""
+    return (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+
+
+def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
+    name, params = equation.primitive.name, equation.params
+    # None: the equation calls no function
+    return opened(params[INLINED[name]]) if name in INLINED else None
+
+
+def jaxprs_of(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs among an equation's params."""
+    for given in equation.params.values():
+        for each in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
+                yield opened(each)[0]
+
+
+def within(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr, nested ones included."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_of(equation):
+            yield from within(inner)
+
+
+def subscripts_of(dimension_numbers: Any, left_rank: int, right_rank: int) -> str:
+    """Return the subscripts of an `einsum` that means a `dot_general`."""
+    (left_sum, right_sum), (left_batch, right_batch) = dimension_numbers
+    letters = string.ascii_letters[: left_rank + right_rank]
+    left, right = list(letters[:left_rank]), list(letters[left_rank:])
+    for i, j in (
+        *zip(left_batch, right_batch, strict=True),
+        *zip(left_sum, right_sum, strict=True),
+    ):
+        right[j] = left[i]
+    free = [each for i, each in enumerate(left) if i not in (*left_batch, *left_sum)]
+    free += [each for j, each in enumerate(right) if j not in (*right_batch, *right_sum)]
+    return f"{''.join(left)},{''.join(right)}->{''.join((*(left[i] for i in left_batch), *free))}"
+
 
 # --- at once, whatever is traced, mapped or transformed around it ---------------------------------
 # Debug options that users set for their own errors; a proof's edge values would trip them.
@@ -39,7 +133,7 @@ def isolate(run: Callable[[], Any], is_random: bool) -> Any:
     Collectives over mapped axes run over axes of one shard. In a `shard_map` the function runs on a
     thread of its own, because jax cannot leave the axes around it.
     """
-    names = distributed.mapped_axes()
+    names = mapped_axes()
     run = partial(run_at_once, run)
     if names:
         return on_own_thread(lambda: on_one_shard(run, names))
@@ -69,20 +163,6 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
             names = (*names, missing[1])
 
 
-def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
-    """Run a function under mapped axes of these names; none of its values are mapped."""
-    found: list[Any] = []
-
-    def mapped(_: int) -> int:
-        found[:] = [run()]
-        return 0
-
-    for name in names:
-        mapped = jax.vmap(mapped, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
-    mapped(0)
-    return found[0]
-
-
 def on_own_thread(run: Callable[[], Any]) -> Any:
     """Run a function where no trace or axis of jax is around it."""
     found: list[Any] = []
@@ -104,7 +184,6 @@ def on_own_thread(run: Callable[[], Any]) -> Any:
     return result
 
 
-Array = Any
 Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
 
 
@@ -315,27 +394,6 @@ def sign(x: Array) -> Array:
     return np.where((x == 0) | np.isnan(x), x, np.sign(x))
 
 
-def logistic(x: Array) -> Array:
-    one = x.dtype.type(1)
-    return one / (one + np.exp(-x))
-
-
-def rsqrt(x: Array) -> Array:
-    return x.dtype.type(1) / np.sqrt(x)
-
-
-def erf(x: Array) -> Array:
-    from scipy import special
-
-    return special.erf(wide(x))
-
-
-def erfc(x: Array) -> Array:
-    from scipy import special
-
-    return special.erfc(wide(x))
-
-
 def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
         raise RefusedOperands
@@ -432,45 +490,25 @@ def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
     return np.broadcast_to(np.arange(shape[dimension], dtype=dtype).reshape(ones), shape)
 
 
-def dot_general(
-    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
-) -> Array:
-    (left, right), (left_batch, right_batch) = dimension_numbers
-    result = np.dtype(preferred_element_type or a.dtype)
-    # integer sums wrap at the width of the result, which NumPy may widen
-    if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
-        raise RefusedOperands
-    kind = np.float32 if result.itemsize == 2 else result
-    if a.ndim == b.ndim == 2 and len(left) == 1 and not left_batch:
-        a, b = a if left[0] else a.T, b.T if right[0] else b
-        return a.astype(kind) @ b.astype(kind)
-    lefts = [i for i in range(a.ndim) if i not in (*left, *left_batch)]
-    rights = [i for i in range(b.ndim) if i not in (*right, *right_batch)]
-    batch = tuple(a.shape[i] for i in left_batch)
-    inner = math.prod(a.shape[i] for i in left)
-    rows = a.transpose([*left_batch, *lefts, *left]).astype(kind)
-    columns = b.transpose([*right_batch, *right, *rights]).astype(kind)
-    outer = [a.shape[i] for i in lefts], [b.shape[i] for i in rights]
-    product = rows.reshape((*batch, math.prod(outer[0]), inner)) @ columns.reshape(
-        (*batch, inner, math.prod(outer[1]))
-    )
-    return product.reshape((*batch, *outer[0], *outer[1]))
-
-
 def reduced(function: Callable[..., Array]) -> Compute:
     def compute(x: Array, *, axes: Any) -> Array:
+        if not x.size:
+            raise RefusedOperands
         return function(wide(x), axis=tuple(axes))
 
     return compute
 
 
-def extreme(function: Callable[..., Array]) -> Compute:
-    def compute(x: Array, *, axes: Any) -> Array:
-        if not x.size:
-            raise RefusedOperands
-        return function(x, axis=tuple(axes))
-
-    return compute
+def dot_general(
+    a: Array, b: Array, *, dimension_numbers: Any, preferred_element_type: Any
+) -> Array:
+    result = np.dtype(preferred_element_type or a.dtype)
+    # integer sums wrap at the width of the result, which NumPy may widen
+    if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
+        raise RefusedOperands
+    kind = np.float32 if result.itemsize == 2 else result
+    subscripts = subscripts_of(dimension_numbers, a.ndim, b.ndim)
+    return np.einsum(subscripts, a.astype(kind), b.astype(kind), optimize=True)
 
 
 def summed(x: Array, *, axes: Any) -> Array:
@@ -495,9 +533,9 @@ PRIMITIVES: dict[str, Compute] = {
     "mul": np.multiply, "div": of_floats(np.true_divide), "neg": np.negative,
     "max": maximum, "min": minimum, "abs": np.abs, "sign": sign,
     "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log,
-    "log1p": np.log1p, "tanh": np.tanh, "logistic": logistic,
-    "rsqrt": rsqrt, "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
-    "rem": of_floats(np.fmod), "erf": erf, "erfc": erfc,
+    "log1p": np.log1p, "tanh": np.tanh, "logistic": ops.SIGMOID.numpy,
+    "rsqrt": ops.RSQRT.numpy, "cbrt": of_floats(np.cbrt), "pow": of_floats(np.power),
+    "rem": of_floats(np.fmod), "erf": ops.ERF.numpy, "erfc": ops.ERFC.numpy,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "sin": np.sin, "cos": np.cos, "tan": np.tan, "sinh": np.sinh,
@@ -513,6 +551,6 @@ PRIMITIVES: dict[str, Compute] = {
     "concatenate": concatenate, "stack": stack, "cumsum": cumsum,
     "slice": slice_, "dynamic_slice": dynamic_slice, "pad": pad, "split": split, "iota": iota,
     "dot_general": dot_general, "reduce_sum": summed, "reduce_prod": reduced(np.prod),
-    "reduce_max": extreme(np.max), "reduce_min": extreme(np.min),
-    "reduce_and": extreme(np.all), "reduce_or": extreme(np.any),
+    "reduce_max": reduced(np.max), "reduce_min": reduced(np.min),
+    "reduce_and": reduced(np.all), "reduce_or": reduced(np.any),
 }  # fmt: skip
