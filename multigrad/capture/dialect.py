@@ -264,6 +264,9 @@ class Dialect:
 GROUP = "multigrad.dialects"
 # Modules that tell a library, which computes by the tensors' own frameworks, of symbolic values.
 ACQUAINTED = "multigrad.acquainted"
+# Reasons for which functions are refused; each ends a sentence.
+CHANGES = "which gives another value at each call: make it"
+SWITCHES = "which changes the state of a library"
 XP = "xp"  # what authors call our own
 _dialects: dict[str, Dialect] = {}
 

@@ -452,18 +452,16 @@ def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[An
 
 
 class AliasesAndMore(Mapping[Any, Callable[..., Any]]):
-    """A library's aliases, and those of another library that may be imported later."""
+    """A library's aliases, and those of another library once it is imported."""
 
-    def __init__(
-        self,
-        aliases: Mapping[Any, Callable[..., Any]],
-        more: Callable[[Any], Callable[..., Any]],
-    ) -> None:
+    def __init__(self, aliases: Mapping[Any, Handler], library: str, more: Handler) -> None:
         """Take a function that returns the other library's handler or raises KeyError."""
-        self.aliases, self.more = aliases, more
+        self.aliases, self.library, self.more = aliases, library, more
 
-    def __getitem__(self, function: Any) -> Callable[..., Any]:
+    def __getitem__(self, function: Any) -> Handler:
         known = self.aliases.get(function)
+        if known is None and self.library not in sys.modules:
+            raise KeyError(function)
         return self.more(function) if known is None else known
 
     def __iter__(self) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from ..capture.dialect import find_dialect, load_dialects
 from ..capture.dialects import xp as xp_dialect
 from ..capture.foreign_calls import describe_routes, intercepting
 from ..capture.meanings.places import Extremes
-from ..capture.symbols.gradients import passing, prepare
+from ..capture.taken_gradients import passing, prepare
 from ..capture.types.library_types import LibraryTypes
 from ..capture.types.oracle import ModeOf, keeping_modes
 from ..capture.user_code.inspection import written_in

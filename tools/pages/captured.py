@@ -15,9 +15,9 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 from multigrad.backend.discovery import load_backend
+from multigrad.capture import dtypes
 from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
 from multigrad.capture.meanings.creation import Creator, creators
-from multigrad.capture.symbols import dtypes
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.trace.xp import all as xp

@@ -18,7 +18,7 @@ from typing import Any
 
 import multigrad
 from multigrad.capture.dialects import xp
-from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.symbols import SymbolicDType
 from multigrad.graph import ops
 from multigrad.graph.ops import results
 from multigrad.lowering.forwards import ACTIVATIONS, ALIASES, plainly

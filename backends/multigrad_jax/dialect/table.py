@@ -36,7 +36,7 @@ from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.meanings.parts import holds_places
 from multigrad.capture.name_tables import handlers_by_name
-from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.symbols import SymbolicDType
 from multigrad.capture.types.oracle import StandInCall, TypeOracle
 from multigrad.capture.values import indexing
 from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from multigrad.capture.meanings import composites
 from multigrad.capture.meanings.places import first_of, is_differentiated
-from multigrad.capture.symbols.symbols import SymbolicDType
+from multigrad.capture.symbols import SymbolicDType
 from multigrad.graph.ir.types import T, is_float
 from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import NeedsConcrete, Value, cast

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.symbols.gradients import rename, take_gradients, tell_apart
+from multigrad.capture.taken_gradients import rename, take_gradients, tell_apart
 from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Value, setting

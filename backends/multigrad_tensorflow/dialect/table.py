@@ -30,7 +30,7 @@ from multigrad.capture.dialect import (
 )
 from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
-from multigrad.capture.symbols.symbols import SymbolicShape
+from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
 from multigrad.capture.values.methods import NUMBERS, PRIVATE, refusals
 from multigrad.trace.trace import Value
@@ -330,7 +330,7 @@ def own_trace(function: Handler) -> Handler:
 
 DIALECT = Dialect(
     names=Names(
-        aliases=AliasesAndMore(ALIASES, operations.of_keras),
+        aliases=AliasesAndMore(ALIASES, "keras", operations.of_keras),
         methods={"get_shape": get_shape, "set_shape": set_shape},
         # These act without symbolic arguments too: on a shape, a dtype, a function.
         hidden={

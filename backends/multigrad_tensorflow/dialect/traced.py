@@ -11,8 +11,8 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework.ops import EagerTensor
 
 from multigrad.capture.dialect import OwnTrace
+from multigrad.capture.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.foreign_calls import record_call
-from multigrad.capture.symbols.dtypes import is_exact_cast, own_dtype
 from multigrad.capture.types.traced_calls import TracedCall, dtype_in, giving_reasons
 from multigrad.graph.support.trees import optree
 from multigrad.trace.axes import known_shape

@@ -11,12 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
-from multigrad.capture.symbols.gradients import (
-    carries_gradient,
-    renamed,
-    take_gradients,
-    tell_apart,
-)
+from multigrad.capture.taken_gradients import carries_gradient, renamed, take_gradients, tell_apart
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.trees import optree

@@ -16,11 +16,12 @@ from typing import Any, TypeAlias
 
 import torch
 
+from multigrad.capture.copies.stand_ins import refusing
+from multigrad.capture.dialect import CHANGES, SWITCHES
+from multigrad.capture.dtypes import cast
 from multigrad.capture.meanings import arrays
 from multigrad.capture.name_tables import handlers_by_name
-from multigrad.capture.symbols.dtypes import cast
-from multigrad.capture.symbols.symbols import KnownShape, SymbolicDevice, SymbolicShape
-from multigrad.capture.user_code.global_references import CHANGES, SWITCHES, refusing
+from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
 from multigrad.capture.values import methods
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float

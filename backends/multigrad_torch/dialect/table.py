@@ -14,6 +14,8 @@ from torch._higher_order_ops.while_loop import while_loop as torch_while_loop
 
 from multigrad.capture.control import control, scans
 from multigrad.capture.dialect import (
+    CHANGES,
+    SWITCHES,
     Calls,
     Classes,
     Convention,
@@ -30,8 +32,7 @@ from multigrad.capture.dialect import (
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
 from multigrad.capture.meanings.places import first_of
 from multigrad.capture.name_tables import named, reflected
-from multigrad.capture.symbols.symbols import SymbolicShape, is_instance
-from multigrad.capture.user_code.global_references import CHANGES, SWITCHES
+from multigrad.capture.symbols import SymbolicShape, is_instance
 from multigrad.capture.values import methods
 from multigrad.graph.passes.facts import needed_shapes
 from multigrad.graph.support.trees import optree

@@ -41,13 +41,13 @@ from ..dialect import (
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting, symbols_in
-from ..user_code.global_references import tensors_of
 from ..user_code.inspection import (
     contents,
     is_library_file,
     nested_codes,
     plain_function,
     readings_of,
+    tensors_of,
     whose_types,
 )
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown

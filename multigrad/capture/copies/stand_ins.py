@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import builtins
 import functools
+import logging
 import math
+import os
+import random
+import secrets
 import sys
+import time
 import types
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ...graph.support.class_bases import dataclass
 from ...graph.support.lazy_modules import whole
 from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
-from ..dialect import Dialect, registered_dialects
+from ..dialect import CHANGES, SWITCHES, Dialect, registered_dialects
 from ..dialects import scipy
 from ..foreign_calls import record_call
 from ..meanings.creation import creators
 from ..name_tables import named
-from ..symbols.symbols import (
+from ..symbols import (
     SymbolicDType,
     SymbolicShape,
     among_numbers,
@@ -36,7 +44,6 @@ from ..symbols.symbols import (
     rounded,
     type_of,
 )
-from ..user_code.global_references import GENERATORS, ROOTS, refused_functions
 from ..values.indexing import Picked
 
 TENSORS = (Value, Pair, Picked)
@@ -96,6 +103,99 @@ MATH = named(
 )
 
 
+# --- functions that a graph cannot hold: they act, or give another value at each call -------------
+AT_ONCE = "which happens once, when the rule is captured, and not at each call"
+UNSEEDED = "which gives another generator at each call: give it a seed"
+LOGS = "which says so once, when the rule is captured, and not at each call"
+
+# Modules with such functions, by the name that people import.
+ROOTS = ("logging", "math", "os", "random", "secrets", "time", "uuid")
+CHANGING = {
+    time: """
+        time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time
+        process_time_ns thread_time ctime localtime gmtime strftime
+    """,
+    os: "urandom getpid getenv times getloadavg",
+    uuid: "uuid1 uuid4 getnode",
+    secrets: "choice randbelow randbits token_bytes token_hex token_urlsafe",
+}
+# Functions that write into a log, with their level; `log` takes it as an argument.
+LEVELS = {
+    "critical": logging.CRITICAL,
+    "debug": logging.DEBUG,
+    "error": logging.ERROR,
+    "exception": logging.ERROR,
+    "info": logging.INFO,
+    "log": None,
+    "warning": logging.WARNING,
+}
+FUNCTIONS: dict[Any, str] = {
+    **{getattr(logging, name): LOGS for name in LEVELS},
+    **{getattr(room, name): CHANGES for room, names in CHANGING.items() for name in names.split()},
+    **dict.fromkeys((time.sleep, os.system, os.remove, os.mkdir, os.putenv), AT_ONCE),
+    **dict.fromkeys((np.seterr, np.seterrcall, np.set_printoptions, random.seed), SWITCHES),
+    np.geterr: CHANGES,
+    random.Random: UNSEEDED,
+}
+# Refused only without a seed. NumPy imports these on first access, so they are looked up then.
+SEEDED = "default_rng", "RandomState", "SeedSequence"
+GENERATORS = "numpy.random"
+BUILTIN = ("breakpoint", "input", "open", "print")
+
+
+def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
+    """Return functions that are refused even without symbols, and why, by `id`."""
+    rows: dict[Any, str] = dict(FUNCTIONS)
+    if (module := whole(GENERATORS)) is not None:
+        rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
+    for dialect in dialects.values():
+        if dialect.calls.protocol:
+            rows.update(dialect.names.refused)
+    return {id(function): (function, reason) for function, reason in rows.items()}
+
+
+def refusing(function: Any, reason: str, trace: Trace, name: str = "") -> Callable[..., Any]:
+    """Return a stand-in that raises if called, except with a seed or below the logging level."""
+    shown = name or getattr(function, "__name__", repr(function))
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        if reason is UNSEEDED and any(each is not None for each in (*args, *kwargs.values())):
+            return function(*args, **kwargs)
+        if reason is LOGS and not is_heard(function, args):
+            return None
+        what = f"{reason} {trace.words.param}" if reason is CHANGES else reason
+        raise trace.error(f"calls {shown}, {trace.words.ways(what)}")
+
+    return refused
+
+
+def refused_builtins(trace: Trace) -> dict[str, Any]:
+    own = sys.modules["builtins"]
+    return {name: refusing(getattr(own, name), AT_ONCE, trace, f"{name}()") for name in BUILTIN}
+
+
+def is_heard(function: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    """Return whether a logging function writes at the levels that are set."""
+    level = LEVELS[function.__name__]
+    logger = getattr(function, "__self__", logging.root)
+    return logger.isEnabledFor(args[0] if level is None else level)
+
+
+class Log:
+    """A stand-in for a logger."""
+
+    def __init__(self, logger: Any, trace: Trace) -> None:
+        self._logger = logger
+        self._trace = trace
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._logger, name)
+        if name not in LEVELS:
+            return value
+        return refusing(value, LOGS, self._trace, f"{name}() of a logger")
+
+
+# --- the index of all stand-ins -------------------------------------------------------------------
 class Index:
     """The stand-ins for the dialects registered now.
 
@@ -123,7 +223,8 @@ class Index:
             for name, functions in dialect.names.companions.items():
                 rows.update(functions() if name in self.companions else {})
         # Last, so that SciPy's rows win over a dialect's.
-        rows.update(scipy.stand_ins(has_symbols))
+        if scipy.MODULE in self.companions:
+            rows.update(scipy.stand_ins(has_symbols))
         # By id: a library's function may define `==` or refuse to be hashed.
         self.functions = {id(function): (function, stand_in) for function, stand_in in rows.items()}
         self.names = {getattr(function, "__name__", "") for function in rows}

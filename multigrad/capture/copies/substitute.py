@@ -21,8 +21,7 @@ from ...graph.support.trees import STANDS_FOR
 from ...trace.trace import Trace, Value
 from ..foreign_calls import call_by_own_gradient
 from ..meanings.creation import in_trace
-from ..symbols.symbols import Dispatch, compares_identity, is_dispatching
-from ..user_code.global_references import Log, note_constants, refused_builtins, refusing
+from ..symbols import Dispatch, compares_identity, is_dispatching
 from ..user_code.inspection import (
     defaults,
     held_around,
@@ -32,11 +31,12 @@ from ..user_code.inspection import (
     mentioned,
     method_of,
     nested_codes,
+    note_constants,
     own_root,
     plain_function,
     wrapped_function,
 )
-from .stand_ins import BUILTINS, FunctionStandIn, find_index
+from .stand_ins import BUILTINS, FunctionStandIn, Log, find_index, refused_builtins, refusing
 
 Maker = Callable[[], Any]  # makes the stand-in for one value
 OWN = __name__.partition(".")[0]

@@ -16,9 +16,9 @@ from ...trace import trace
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..dialect import Classes, Dialect, Habits, Names, Tensors, register_dialect
+from ..dtypes import own_dtype
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
-from ..symbols.dtypes import own_dtype
 from ..types.oracle import StandInCall, TypeOracle, run_each
 from ..values import methods
 from . import scipy
@@ -330,7 +330,7 @@ register_dialect(
     "numpy",
     Dialect(
         names=Names(
-            aliases=AliasesAndMore(FUNCTIONS, scipy.of_scipy),
+            aliases=AliasesAndMore(FUNCTIONS, "scipy", scipy.of_scipy),
             methods=METHODS,
             attributes={"imag": xp.zeros_like},
             hidden={np.isscalar: is_scalar},

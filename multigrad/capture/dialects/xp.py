@@ -20,7 +20,7 @@ from ...trace.xp import all as xp
 from ...trace.xp.all import *
 from ..control.scans import associative_scan, cond, fori_loop, scan
 from ..meanings import creation
-from ..symbols.symbols import SymbolicDType, SymbolicShape
+from ..symbols import SymbolicDType, SymbolicShape
 
 Tensor = Any
 

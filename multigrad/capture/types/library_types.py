@@ -37,8 +37,7 @@ from ...trace.lookups import note
 from ...trace.source import OF_CODE, OF_TENSORS
 from ...trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..dialect import find_dialect
-from ..meanings.places import Extremes
-from ..symbols.dtypes import (
+from ..dtypes import (
     cast,
     is_bool,
     is_exact_cast,
@@ -49,7 +48,8 @@ from ..symbols.dtypes import (
     source_dtype,
     steps_between,
 )
-from ..symbols.symbols import Number, SymbolicDevice, SymbolicDType
+from ..meanings.places import Extremes
+from ..symbols import Number, SymbolicDevice, SymbolicDType
 from .oracle import (
     ARRAYS,
     COMPUTES_IN,

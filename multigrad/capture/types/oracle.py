@@ -27,7 +27,7 @@ from ...trace.lookups import Telling
 from ...trace.trace import Value
 from ..dialect import find_dialect, registered_dialects
 from ..meanings.places import Extremes
-from ..symbols.symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
+from ..symbols import KnownShape, SymbolicDevice, SymbolicDType, SymbolicShape
 
 Tensor = Any
 Tiny = Callable[[str, tuple[int, ...], int, bool], Tensor]

@@ -20,8 +20,8 @@ from ...graph.support.trees import optree
 from ...trace.axes import ask_for
 from ...trace.source import OF_CODE, TENSORS, UNDECIDED, meet_numpy, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
-from ..symbols.dtypes import is_tensor, own_dtype, steps_between
-from ..symbols.symbols import SymbolicDType, SymbolicShape, is_number
+from ..dtypes import is_tensor, own_dtype, steps_between
+from ..symbols import SymbolicDType, SymbolicShape, is_number
 from .oracle import KINDS, leaves_of
 
 JUMPS = (ops.FLOOR_DIVIDE,)

@@ -7,19 +7,24 @@ from __future__ import annotations
 import dis
 import functools
 import itertools
+import math
 import os
 import re
 import sys
 import types
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
+from ...backend.discovery import backend_of
 from ...backend.installed import required_by
-from ...errors import RuleValueError
+from ...errors import BackendNotFound, RuleValueError
 from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...trace.lookups import Telling
 from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
 from ...trace.trace import NeedsConcrete, Trace
 from ..dialect import registered_dialects
@@ -335,3 +340,104 @@ def _listed(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
+
+
+# --- tensors of the module, the enclosing function or a default -----------------------------------
+# Small ones become constants of the graph, whose values are compared anew at each call.
+MOST_ELEMENTS = 1024
+MOST_ITEMS = 64
+
+
+class OutsideTensor(Telling):
+    """The fact that gives the values of a tensor outside the code, found by the path to it."""
+
+    read: Callable[[], Any]
+    path: tuple[int, ...]
+
+    @classmethod
+    def found(cls, anchor: Any, name: str, read: Callable[[], Any], path: Any = ()) -> Any:
+        """Return the fact about the result of `read`, or about an item in its nested tuples.
+
+        `read` must keep `anchor` alive, so that no other object gets its id.
+        """
+        fact = cls(f"tensor {id(anchor)} {name} {path}")
+        fact.read, fact.path = read, path
+        return fact
+
+    def meaning(self) -> Any:
+        """Return the values as a key; None if they cannot be read."""
+        found = self.read()
+        for place in self.path:
+            if not isinstance(found, tuple) or place >= len(found):
+                return None
+            found = found[place]
+        return values_of(found)
+
+
+def values_of(value: Any) -> Any:
+    """Return a small tensor's values as a key, None for anything else."""
+    try:
+        tensors = backend_of(value).tensors
+        if tensors.is_traced(value) or math.prod(value.shape) > MOST_ELEMENTS:
+            return None
+        array = np.asarray(tensors.to_numpy(value))
+    except (AttributeError, BackendNotFound, NotImplementedError, RuntimeError, TypeError):
+        return None
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def tensors_of(function: types.FunctionType) -> Iterator[tuple[Any, OutsideTensor]]:
+    """Yield the tensors that a function refers to, with the facts about them."""
+    namespace = function.__globals__
+    for name, value in mentioned(function):
+        yield from _inside(value, namespace, name, partial(namespace.get, name))
+    for cell in function.__closure__ or ():
+        yield from _inside(contents(cell), cell, "", partial(contents, cell))
+    for value in defaults(function):
+        yield from _inside(value, value, "", partial(_given, value))
+
+
+def note_constants(trace: Trace, module: types.ModuleType, name: str) -> None:
+    """Note a module's value: a number such as pi, or the tensors in it."""
+    value = getattr(module, name)
+    if type(value) is float:
+        trace.source.numbers.add(value)
+    found = _inside(value, module, name, partial(getattr, module, name, None))
+    trace.memory.outside.update((id(tensor), fact) for tensor, fact in found)
+
+
+def _given(value: Any) -> Any:
+    return value
+
+
+def _inside(
+    value: Any, anchor: Any, name: str, read: Callable[[], Any], path: tuple[int, ...] = ()
+) -> Iterator[tuple[Any, OutsideTensor]]:
+    if isinstance(value, tuple) and len(value) <= MOST_ITEMS:
+        for i, each in enumerate(value):
+            yield from _inside(each, anchor, name, read, (*path, i))
+    # A class that the code names may hold tensors as attributes or defaults.
+    elif isinstance(value, type) and not path:
+        if held := defaults_of(value):
+            yield from _inside(held, value, "", partial(defaults_of, value))
+    elif hasattr(type(value), "dtype") and hasattr(type(value), "shape") and _is_foreign(value):
+        yield value, OutsideTensor.found(anchor, name, read, path)
+
+
+def defaults_of(kind: type) -> tuple[Any, ...]:
+    """Return the arrays among a class's attributes and constructor defaults, at most MOST_ITEMS."""
+    held: list[Any] = []
+    for base in kind.__mro__[:-1]:
+        for name, value in list(vars(base).items()):
+            function = getattr(value, "__func__", value)
+            is_made = name in ("__new__", "__init__")
+            held += (getattr(function, "__defaults__", None) or ()) if is_made else (value,)
+    return tuple(each for each in held if hasattr(type(each), "dtype"))[:MOST_ITEMS]
+
+
+def _is_foreign(value: Any) -> bool:
+    # A framework's tensor; the values of NumPy's arrays are fixed at the capture.
+    try:
+        return backend_of(value).name != "numpy"
+    except BackendNotFound:
+        return False

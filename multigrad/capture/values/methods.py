@@ -27,13 +27,13 @@ from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import NeedsConcrete, Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
+from .. import dtypes, symbols
 from ..dialect import Dialect, find_dialect, passes_at
+from ..dtypes import cast, own_dtype
 from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
 from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
-from ..symbols import dtypes, symbols
-from ..symbols.dtypes import cast, own_dtype
-from ..symbols.symbols import SymbolicShape
+from ..symbols import SymbolicShape
 from ..user_code.inspection import library_for
 
 Tensor = Any

@@ -24,11 +24,10 @@ from ...trace.axes import known_shape
 from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
+from .. import dtypes
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
-from ..symbols import dtypes
-from ..symbols.gradients import carries_gradient
-from ..symbols.symbols import (
+from ..symbols import (
     KnownShape,
     Number,
     SymbolicDevice,
@@ -38,6 +37,7 @@ from ..symbols.symbols import (
     class_of,
     uses_attribute,
 )
+from ..taken_gradients import carries_gradient
 from ..user_code.inspection import library_for
 from . import indexing, methods
 from .methods import ABSENT, check_callers, find_method, find_row

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...capture.symbols.dtypes import is_in_order
+from ...capture.dtypes import is_in_order
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name

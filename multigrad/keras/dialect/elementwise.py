@@ -12,10 +12,10 @@ from typing import Any
 import keras
 
 from multigrad.capture.dialects import numpy as numpy_dialect
+from multigrad.capture.dtypes import own_dtype
 from multigrad.capture.meanings import composites, layers
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
-from multigrad.capture.symbols.dtypes import own_dtype
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, FLOATS, INT64, WHOLE, T
 from multigrad.trace.trace import Value, cast, copy_of

@@ -12,7 +12,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect, load_dialects
-from multigrad.capture.symbols.symbols import get_attribute
+from multigrad.capture.symbols import get_attribute
 from multigrad.capture.values.methods import FORMS, find_row
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import INPUT

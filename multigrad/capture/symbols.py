@@ -17,9 +17,9 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ...graph import ops
-from ...graph.ir.graph import Node
-from ...graph.ir.types import (
+from ..graph import ops
+from ..graph.ir.graph import Node
+from ..graph.ir.types import (
     BOOL,
     FLOATS,
     FLOATS_OF_16_BITS,
@@ -29,14 +29,14 @@ from ...graph.ir.types import (
     WHOLE,
     T,
 )
-from ...graph.ops.numerics import as_numpy_dtype
-from ...graph.passes.facts import needed_shapes
-from ...trace.assertions import is_call_of, is_searched
-from ...trace.axes import known_shape
-from ...trace.python_protocols import is_asked_by, place_of
-from ...trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
-from ...trace.xp import all as xp
-from ..dialect import Dialect, find_dialect, registered_dialects
+from ..graph.ops.numerics import as_numpy_dtype
+from ..graph.passes.facts import needed_shapes
+from ..trace.assertions import is_call_of, is_searched
+from ..trace.axes import known_shape
+from ..trace.python_protocols import is_asked_by, place_of
+from ..trace.trace import NeedsConcrete, Trace, Value, cast, cast_node, dtype_name
+from ..trace.xp import all as xp
+from .dialect import Dialect, find_dialect, registered_dialects
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ...errors import UnsupportedOp
-from ...graph import ops
-from ...graph.ir.graph import Graph, Node, make_node, walk
-from ...graph.ir.types import is_float
-from ...graph.passes.facts import IDENTITY
-from ...trace.derived.calls import CustomCall
-from ...trace.derived.derivatives import accumulate_all
-from ...trace.trace import NeedsConcrete, Trace, Value
-from ...trace.xp import all as xp
-from ..dialect import registered_dialects
+from ..errors import UnsupportedOp
+from ..graph import ops
+from ..graph.ir.graph import Graph, Node, make_node, walk
+from ..graph.ir.types import is_float
+from ..graph.passes.facts import IDENTITY
+from ..trace.derived.calls import CustomCall
+from ..trace.derived.derivatives import accumulate_all
+from ..trace.trace import NeedsConcrete, Trace, Value
+from ..trace.xp import all as xp
+from .dialect import registered_dialects
 
 
 def rename(node: Node) -> Node:

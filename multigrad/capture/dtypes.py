@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...graph import ops
-from ...graph.ir.graph import Node
-from ...graph.ir.types import (
+from ..graph import ops
+from ..graph.ir.graph import Node
+from ..graph.ir.types import (
     BOOL,
     FLOAT8,
     FLOATS_OF_16_BITS,
@@ -26,11 +26,11 @@ from ...graph.ir.types import (
     dtype_name,
     is_float,
 )
-from ...graph.ops import results
-from ...trace import trace
-from ...trace.trace import NeedsConcrete, Trace, Value, copy_of, mark_view
-from ...trace.xp import all as xp
-from ..dialect import habits_of
+from ..graph.ops import results
+from ..trace import trace
+from ..trace.trace import NeedsConcrete, Trace, Value, copy_of, mark_view
+from ..trace.xp import all as xp
+from .dialect import habits_of
 
 # --- the memory layout of computed tensors --------------------------------------------------------
 # It follows from the layout of the arguments, and decides whether a reshape is a view, so that
