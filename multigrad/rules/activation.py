@@ -86,8 +86,9 @@ class Activation(InNotebooks):
         self._latest = Remembered()
         self._met: RuleInForce | None = None  # whose numbers `latest.call` got last
         in_use()  # compilers can neither read the discovery of backends nor load one
-        own = self.own_in_force()  # a wrong rule or param is said here, not in the first forward
-        self.runtime = own.specialization.runtime if own is not None else ()
+        # A wrong rule or param is an error here, not in the first forward.
+        in_force = self.own_in_force()
+        self.runtime = () if in_force is None else in_force.specialization.runtime
 
     def __repr__(self) -> str:
         rule = f", rule={self.rule!r}" if self.rule is not None else ""
@@ -115,8 +116,8 @@ class Activation(InNotebooks):
         """Return itself, or a copy that looks its rule up again after names have changed."""
         if self._rule is None or not is_of_then():
             return self
-        activation, given = self.__reduce__()
-        return activation(*given)
+        activation, arguments = self.__reduce__()
+        return activation(*arguments)
 
     def own_in_force(self) -> RuleInForce | None:
         """Return the own rule, looked up by today's registry; None where `use` decides."""
@@ -126,9 +127,9 @@ class Activation(InNotebooks):
             return None
         epoch = Epoch.number  # first: a name that changes meanwhile is looked up again
         if self._own.epoch != epoch:
-            with reading() as found:
+            with reading() as meanings:
                 in_force = model.apply_now(self._rule, self._params)
-            self._own = Own(epoch, in_force, names_in(found))
+            self._own = Own(epoch, in_force, names_in(meanings))
         return self._own.in_force
 
     def in_force(self) -> RuleInForce | None:
@@ -136,12 +137,12 @@ class Activation(InNotebooks):
         active = CURRENT.get().activations
         if self._rule is None:
             return active
-        own = self.own_in_force()
-        assert own is not None
+        own_rule = self.own_in_force()
+        assert own_rule is not None
         if active is not None and active.counter is not None:
             # A key given to `use` seeds the layer's own random rule too.
-            return own.with_draws(active.draws)
-        return own
+            return own_rule.with_draws(active.draws)
+        return own_rule
 
     def __call__(self, x: T, **params: Any) -> T:
         """Return the activation of x; gradients flow back by the rule in force now.
@@ -203,16 +204,16 @@ class Activation(InNotebooks):
                 f"{self!r} got {word!r} and has no rule of its own to take it: write "
                 "xg.activation(forward, rule), or xg.use(rule, params={...}) around the call"
             )
-        own = in_force.numbers
-        unknown = [name for name in params if name not in own]
+        numbers = in_force.numbers
+        unknown = [name for name in params if name not in numbers]
         if unknown:
             rule = in_force.specialization.rule.name
             raise RuleTypeError(
-                f"{self!r} takes no {unknown[0]!r}{suggest(unknown[0], own)} (run-time params of "
-                f"rule {rule!r}: {', '.join(own) or 'none'}). As a function of its params it is "
-                f"xg.get({rule!r}).under({self.forward.name!r})"
+                f"{self!r} takes no {unknown[0]!r}{suggest(unknown[0], numbers)} (run-time params "
+                f"of rule {rule!r}: {', '.join(numbers) or 'none'}). As a function of its params "
+                f"it is xg.get({rule!r}).under({self.forward.name!r})"
             )
-        return tuple({**own, **params}.values())
+        return tuple({**numbers, **params}.values())
 
     def with_values(self, values: tuple[Any, ...]) -> RuleInForce:
         in_force, met = self.in_force(), self._met

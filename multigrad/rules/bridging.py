@@ -105,8 +105,8 @@ class GuestFunction:
         def pull_back(cotangents: Sequence[SharedBuffer | None]) -> list[SharedBuffer | None]:
             with ExitStack() as stack:
                 self._enter(stack, kinds)
-                found = self._attempt(pull, *self._borrow_cotangents(cotangents))
-                return self._lend_gradients(found, kinds)
+                gradients = self._attempt(pull, *self._borrow_cotangents(cotangents))
+                return self._lend_gradients(gradients, kinds)
 
         return lent, pull_back
 
@@ -115,9 +115,9 @@ class GuestFunction:
     ) -> list[SharedBuffer | None]:
         with ExitStack() as stack:
             self._enter(stack, inputs)
-            given = self._borrow(inputs)
-            found = self._attempt(self.backward, given, self._borrow_cotangents(cotangents))
-            return self._lend_gradients(found, inputs)
+            tensors = self._borrow(inputs)
+            gradients = self._attempt(self.backward, tensors, self._borrow_cotangents(cotangents))
+            return self._lend_gradients(gradients, inputs)
 
     def carries(self, position: int, dtype: str) -> bool:
         return dtype in FLOATS and position not in self.undifferentiable
@@ -172,11 +172,11 @@ class GuestFunction:
         return [None if c is None else borrow(self.guest, c, self.owns) for c in cotangents]
 
     def _lend_gradients(
-        self, found: Sequence[Tensor | None], inputs: Sequence[SharedBuffer]
+        self, gradients: Sequence[Tensor | None], inputs: Sequence[SharedBuffer]
     ) -> list[SharedBuffer | None]:
         lent: list[SharedBuffer | None] = [None] * len(inputs)
         for i in self.wrt:
-            gradient = found[i]
+            gradient = gradients[i]
             if gradient is not None:
                 lent[i] = self._check(lend(self.guest, gradient), inputs[i], i)
         return lent
@@ -201,8 +201,8 @@ class GuestFunction:
             ) from error
 
     def _try(self, inputs: Sequence[Kind], shapes: Sequence[Sequence[int]]) -> list[Kind]:
-        given = zip(shapes, inputs, strict=True)
-        zeros = [make_zeros(tuple(shape), dtype) for shape, (_, dtype) in given]
+        pairs = zip(shapes, inputs, strict=True)
+        zeros = [make_zeros(tuple(shape), dtype) for shape, (_, dtype) in pairs]
         return [(y.shape, y.dtype) for y in self.run(zeros)]
 
 
@@ -213,12 +213,12 @@ def infer_kinds(
     if not any(n is None for shape in shapes for n in shape):
         return attempt(fill(shapes, iter(())))
     try:
-        found = [attempt(fill(shapes, itertools.repeat(n))) for n in FILLS]
+        attempts = [attempt(fill(shapes, itertools.repeat(n))) for n in FILLS]
     except MultigradError as error:
         # A length must be that of another input; then the number of axes is all that is sure.
         kinds = _search(shapes, attempt, error)
         return [((None,) * len(shape), dtype) for shape, dtype in kinds]
-    return [_agree(kinds) for kinds in zip(*found, strict=True)]
+    return [_agree(kinds) for kinds in zip(*attempts, strict=True)]
 
 
 def _search(
@@ -390,7 +390,7 @@ def make_foreign(
     values = [leaves[i] for i in layout.indices("number")]
     # A number that is not plain, such as a tensor, becomes an input of the guest.
     numbers = [value if isinstance(value, int | float) else None for value in values]
-    given = count + numbers.count(None)
+    key_place = count + numbers.count(None)
     emitted = plain_functions.emitted
     wrt = (
         name in emitted.names.wrt and leaf.is_float
@@ -420,7 +420,7 @@ def make_foreign(
         wrt=tuple(i for i, each in enumerate(wrt) if each),
         like=(0,) if function.recipe.gives_like_input else None,
         undifferentiable=emitted.derivative.undifferentiable,
-        key=given if plain_functions.is_random else None,
+        key=key_place if plain_functions.is_random else None,
         keeps_outputs=plain_functions.keeps_outputs,
         probed=_probed_of(
             function, (guest.name, layout.key, layout.dtype, tuple(numbers), variant.graphs.name)
@@ -467,16 +467,16 @@ def _call_as_it_is(
         return note(*optree.tree_flatten(function(*args, **kwargs), none_is_leaf=True))
 
     def keep(*inputs: Tensor) -> Any:
-        given = replace_at(leaves, places, inputs)
-        flat, nesting, pull_leaves = vjp_leaves(function, given, layout.tree, guest)
+        arguments = replace_at(leaves, places, inputs)
+        flat, nesting, pull_leaves = vjp_leaves(function, arguments, layout.tree, guest)
         outputs = note(flat, nesting)
 
         def pull(*cotangents: Tensor) -> tuple[Tensor | None, ...]:
             upstream: list[Any] = [None] * len(flat)
             for i, cotangent in zip(seen["positions"], cotangents, strict=True):
                 upstream[i] = cotangent
-            found = pull_leaves(upstream)
-            return tuple(found[i] for i in places)
+            gradients = pull_leaves(upstream)
+            return tuple(gradients[i] for i in places)
 
         return outputs, pull
 

@@ -140,12 +140,12 @@ class use:
         self._given_scope: Any = scope if scope is ALL else self.scope
 
     def __repr__(self) -> str:
-        given = [repr(getattr(self.rule, "name", self.rule))]
-        given += [f"params={self.params!r}"] if self.params else []
+        words = [repr(getattr(self.rule, "name", self.rule))]
+        words += [f"params={self.params!r}"] if self.params else []
         scope = self.scope[0] if len(self.scope) == 1 else self.scope
-        given += [] if self._given_scope is ALL else [f"scope={scope!r}"]
-        given += [] if self.key is None else [f"key={self.key!r}"]
-        return f"use({', '.join(given)})"
+        words += [] if self._given_scope is ALL else [f"scope={scope!r}"]
+        words += [] if self.key is None else [f"key={self.key!r}"]
+        return f"use({', '.join(words)})"
 
     def __enter__(self) -> Self:
         # Resolved on entry: a name that changes later means the same rule here.

@@ -181,17 +181,17 @@ def _apply_to_all(
         return list(leaves)
     results: dict[int, Any] = {}
     groups = () if CHECKED else _groups(leaves, backends)  # each application is noted there
-    given = [i for i, leaf in enumerate(leaves) if leaf is not None]
+    positions = [i for i, leaf in enumerate(leaves) if leaf is not None]
     # In place, nothing is written until everything that may raise has run: groups are asked first.
-    asks = in_place and [len(places) for places in groups] != [len(given)]
+    asks = in_place and [len(places) for places in groups] != [len(positions)]
     waiting = []
     for places in groups:
         group = [leaves[i] for i in places]
-        found = apply_to_many(in_force, group, in_place, *((True,) if asks else ()))
-        if found is not None:
-            results.update(zip(places, group if asks else found, strict=True))
+        gradients = apply_to_many(in_force, group, in_place, *((True,) if asks else ()))
+        if gradients is not None:
+            results.update(zip(places, group if asks else gradients, strict=True))
             waiting += [group] if asks else []
-    alone = [i for i in given if i not in results]
+    alone = [i for i in positions if i not in results]
     results.update({i: apply_rule(in_force, None, leaves[i], None) for i in alone})
     if not in_place:
         return [results.get(i) for i in range(len(leaves))]
@@ -294,9 +294,9 @@ class GradientRule:
         """Return the rule that is meant now, with its params."""
         epoch = registry.epoch()  # first: a name that changes meanwhile is looked up again
         if epoch != self._epoch:
-            with reading() as found:
+            with reading() as meanings:
                 self._in_force = apply_now(self.rule, self.params)
-            self._epoch, self._names = epoch, names_in(found)
+            self._epoch, self._names = epoch, names_in(meanings)
         for lookup in self._names:  # what traces this keeps it for these
             note_lookup(lookup)
         return self._in_force

@@ -123,9 +123,9 @@ class OpaqueCode:
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outputs = self.forward(*args, **kwargs)
         kinds, nesting = self.declared(args, kwargs)
-        flat, own = optree.tree_flatten(outputs, none_is_leaf=True)
-        self._compare(flat, own, kinds, nesting)
-        return optree.tree_unflatten(own, list(map(np.asarray, flat)))
+        flat, nested = optree.tree_flatten(outputs, none_is_leaf=True)
+        self._compare(flat, nested, kinds, nesting)
+        return optree.tree_unflatten(nested, list(map(np.asarray, flat)))
 
     def pull(self, upstream: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.backward is None:
@@ -138,29 +138,29 @@ class OpaqueCode:
             (args, kwargs), is_leaf=lambda x: isinstance(x, Result), none_is_leaf=True
         )
         args, kwargs = optree.tree_unflatten(tree, [_described(leaf) for leaf in leaves])
-        said = self.result(*args, **kwargs) if callable(self.result) else self.result
-        flat, nesting = _flat(said)
+        result = self.result(*args, **kwargs) if callable(self.result) else self.result
+        flat, nesting = _flat(result)
         named: Mapping[str, Any] = kwargs
         if self.signature is not None:
             named = self.signature.bind(*args, **kwargs).arguments
-        found = [named.get(each, each) if isinstance(each, str) else each for each in flat]
-        results = (_as_result(self.subject, each) for each in found)
+        described = [named.get(each, each) if isinstance(each, str) else each for each in flat]
+        results = (_as_result(self.subject, each) for each in described)
         return [(each.shape, each.dtype) for each in results], nesting
 
-    def _compare(self, flat: list[Any], own: Any, kinds: list[Kind], nesting: Any) -> None:
-        if own != nesting:
+    def _compare(self, flat: list[Any], nested: Any, kinds: list[Kind], nesting: Any) -> None:
+        if nested != nesting:
             raise RuleTypeError(
-                f"{self.subject} returned {_words(own)}, and its result= says {_words(nesting)}"
+                f"{self.subject} returned {_words(nested)}, and its result= says {_words(nesting)}"
             )
         for n, (y, (shape, dtype)) in enumerate(zip(flat, kinds, strict=True)):
-            found = Result(np.shape(y), dtype_name(np.asarray(y).dtype))
-            fits = len(found.shape) == len(shape) and all(
-                want in (None, got) for got, want in zip(found.shape, shape, strict=True)
+            got = Result(np.shape(y), dtype_name(np.asarray(y).dtype))
+            fits = len(got.shape) == len(shape) and all(
+                want in (None, n) for n, want in zip(got.shape, shape, strict=True)
             )
-            if not fits or found.dtype != dtype:
+            if not fits or got.dtype != dtype:
                 which = f" output {n}" if len(flat) > 1 else ""
                 raise RuleTypeError(
-                    f"{self.subject} returned{which} {found.dtype} of shape {found.shape}, and its "
+                    f"{self.subject} returned{which} {got.dtype} of shape {got.shape}, and its "
                     f"result= says {dtype} of shape {shape}"
                 )
 
@@ -184,15 +184,15 @@ class OpaqueCode:
         def pull(arrays: Sequence[Array], cotangents: Sequence[Array]) -> tuple[Any, ...]:
             args, kwargs = _frozen(*place(arrays))
             upstream = optree.tree_unflatten(nesting, list(cotangents))
-            found = match_gradients(self.name, self.pull(upstream, args, kwargs), layout)
-            return tuple(_like(found[i], x) for i, x in zip(places, arrays, strict=True))
+            gradients = match_gradients(self.name, self.pull(upstream, args, kwargs), layout)
+            return tuple(_like(gradients[i], x) for i, x in zip(places, arrays, strict=True))
 
         def keep(*arrays: Array) -> Any:
             return run(*arrays), lambda *cotangents: pull(arrays, cotangents)
 
         def declare(kinds: Sequence[Kind]) -> tuple[list[Kind], Any]:
-            given = [Result(tuple(shape), dtype) for shape, dtype in kinds]
-            return self.declared(*place(given))
+            results = [Result(tuple(shape), dtype) for shape, dtype in kinds]
+            return self.declared(*place(results))
 
         nesting = declare([kind_of(leaves[i]) for i in places])[1]
         floats = (leaves[i] for i in places)
@@ -217,8 +217,8 @@ def recipe_of_opaque(code: OpaqueCode) -> Recipe:
         raise NotCaptured(TraceError(f"{recipe.subject} is opaque: nobody can look into it"))
 
     def copied(copy: Callable[[Any], Any]) -> Recipe:
-        own = {name: copy(getattr(code, name)) for name in ("forward", "backward", "result")}
-        return recipe_of_opaque(replace(code, **own))
+        parts = {name: copy(getattr(code, name)) for name in ("forward", "backward", "result")}
+        return recipe_of_opaque(replace(code, **parts))
 
     return Recipe(
         code.name,
@@ -281,13 +281,13 @@ def _like(gradient: Any, array: Array) -> Any:
     # Cast as the frameworks' engines cast gradients.
     if gradient is None:
         return None
-    given = np.asarray(gradient)
-    are_floats = {dtype_name(given.dtype), dtype_name(array.dtype)} <= {*FLOATS}
-    return given.astype(array.dtype) if are_floats else given
+    own_array = np.asarray(gradient)
+    are_floats = {dtype_name(own_array.dtype), dtype_name(array.dtype)} <= {*FLOATS}
+    return own_array.astype(array.dtype) if are_floats else own_array
 
 
-def _flat(said: Any) -> tuple[list[Any], Any]:
-    return optree.tree_flatten(said, is_leaf=_is_one, none_is_leaf=True)
+def _flat(result: Any) -> tuple[list[Any], Any]:
+    return optree.tree_flatten(result, is_leaf=_is_one, none_is_leaf=True)
 
 
 def _is_one(x: Any) -> bool:

@@ -149,8 +149,8 @@ def _add(name: str, rule: Rule, override: bool) -> None:
 
 
 def _with_ranges(rule: Rule, ranges: Any) -> Rule:
-    found = read_ranges(ranges, f"rule {rule.name!r}")
-    if not found:
+    new_ranges = read_ranges(ranges, f"rule {rule.name!r}")
+    if not new_ranges:
         return rule
     if rule.parts:
         raise RuleTypeError(
@@ -158,14 +158,14 @@ def _with_ranges(rule: Rule, ranges: Any) -> Rule:
             "them"
         )
     signature = rule.signature
-    for name, allowed in found.items():
+    for name, allowed in new_ranges.items():
         for known in (name, *allowed.others):
             if not isinstance(known, str) or not signature.takes(known):
                 raise RuleTypeError(
                     f"rule {rule.name!r}: ranges[{name!r}] names {known!r}, which is no param of it"
                     f"{suggest(str(known), list(signature.params))}"
                 )
-    rule = rule.copy(ranges={**rule.own_ranges, **found})
+    rule = rule.copy(ranges={**rule.own_ranges, **new_ranges})
     # Bound values and defaults must be within the new ranges too.
     rule._check_ranges(rule.bound, whole=True)
     return rule
@@ -304,16 +304,15 @@ def _is_function(part: Any) -> bool:
 def _mixed(function: Any, rule: Any) -> RuleTypeError:
     name = getattr(function, "name", None) or function.forward.name
     if isinstance(rule, str | Rule):
-        found = resolve(rule)
+        word = resolve(rule).name
         return RuleTypeError(
-            f"compose takes rules or Functions: {found.name!r} is a rule, {name!r} a Function. Put "
-            f"the rule under an activation, which makes it a Function: "
-            f"xg.get({found.name!r}).under('Linear')"
+            f"compose takes rules or Functions: {word!r} is a rule, {name!r} a Function. Put the "
+            f"rule under an activation, which makes it a Function: xg.get({word!r}).under('Linear')"
         )
-    own = getattr(rule, "__name__", type(rule).__name__)
+    word = getattr(rule, "__name__", type(rule).__name__)
     return RuleTypeError(
-        f"compose takes rules or Functions: {name!r} is a Function, and {own!r} is none; write "
-        f"xg.function({own}) for its true derivative, or xg.function({own}, backward)"
+        f"compose takes rules or Functions: {name!r} is a Function, and {word!r} is none; write "
+        f"xg.function({word}) for its true derivative, or xg.function({word}, backward)"
     )
 
 

@@ -102,10 +102,10 @@ def from_dict(data: Mapping[str, Data]) -> Rule | Function[..., Any]:
     """
     kind, fields = unseal(data, ("rule", "function"))
     evidence = fields.pop("evidence", None)
-    found = decode_rule(Rule, fields) if kind == "rule" else restore(decode_function(fields))
+    obj = decode_rule(Rule, fields) if kind == "rule" else restore(decode_function(fields))
     if evidence is not None:
         check_evidence(evidence, data)
-    return found
+    return obj
 
 
 # --- files ---------------------------------------------------------------------------------------
@@ -165,17 +165,17 @@ def make_vectors(obj: Rule | Function[..., Any], document: Data) -> tuple[list[V
     """Return vectors of a document, by NumPy's reference, and why there are none if so."""
     backend = load_backend("numpy")
     tries = _of_rule(document) if isinstance(obj, Rule) else _of_function(obj, document)
-    found: list[Vector] = []
+    vectors: list[Vector] = []
     problem = ""
     for form in itertools.islice(tries, MOST_VECTORS):
         for vector in form:  # the first that runs
             try:
-                found.append({**vector, **run_vector(obj, vector, backend)})
+                vectors.append({**vector, **run_vector(obj, vector, backend)})
             except UNFIT as error:
                 problem = problem or f"{type(error).__name__}: {error}"
             else:
                 break
-    return found, "" if found else f"it does not run on arrays that are made up: {problem:.200}"
+    return vectors, "" if vectors else f"it does not run on arrays that are made up: {problem:.200}"
 
 
 def run_vector(
@@ -208,10 +208,10 @@ def _run_function(
     # Cotangents have the outputs' shapes, which only a run tells.
     encoded = [_encode(backend, output) for output in outputs]
     cotangents = [_cotangent(each) for each in encoded]
-    found = pull([None if each is None else _decode(each, backend) for each in cotangents])
+    pulled = pull([None if each is None else _decode(each, backend) for each in cotangents])
     gradients = {
         leaf.name: None if gradient is None else _encode(backend, gradient)
-        for leaf, gradient in zip(layout.leaves, found, strict=True)
+        for leaf, gradient in zip(layout.leaves, pulled, strict=True)
         if leaf.kind == "tensor"
     }
     return {"cotangents": cotangents, "outputs": encoded, "gradients": gradients}
@@ -239,18 +239,18 @@ def _of_rule(document: Data) -> Iterator[list[Vector]]:
 
 
 def _params_of(document: Data) -> dict[str, str]:
-    found = {}
+    numbers = {}
     for param in document.get("params", ()):
         value = document["bound"].get(param["name"], param.get("default", 1.0))
         if "value" not in param and isinstance(value, int | float) and not isinstance(value, bool):
-            found[param["name"]] = hex_of(value)
-    return found
+            numbers[param["name"]] = hex_of(value)
+    return numbers
 
 
 def _is_random(document: Data) -> bool:
     if "parts" in document:
         return any(map(_is_random, document["parts"]))
-    return any(own[0] == "key" for graph in document["graphs"] for own in graph["inputs"])
+    return any(row[0] == "key" for graph in document["graphs"] for row in graph["inputs"])
 
 
 def _constants(graph: Data) -> list[Any]:
@@ -295,8 +295,8 @@ def _leaf(points: Array, leaf: Any, facts: Mapping[str, Any], shape: tuple[int, 
         return hex_of(facts.get(f"param:{leaf.name}", 0.5))
     # Facts of the capture fix ranks and shapes.
     rank = facts.get(f"ndim:{leaf.name}", facts.get("ndim", len(shape)))
-    own = tuple(facts.get(f"shape:{leaf.name}", (*shape, *(1,) * rank)[:rank]))
-    numbers = np.resize(points, own)
+    own_shape = tuple(facts.get(f"shape:{leaf.name}", (*shape, *(1,) * rank)[:rank]))
+    numbers = np.resize(points, own_shape)
     dtype = facts.get("dtype", "float64") if leaf.dtype == "T" else leaf.dtype
     return _array(numbers if dtype in FLOATS else numbers > 0, dtype)
 
@@ -439,8 +439,8 @@ def _ops_of(data: Data) -> Iterator[str]:
 def check_evidence(data: Data, document: Mapping[str, Data]) -> None:
     """Check what a document carries; its vectors are not run."""
     read_evidence(data, "evidence")
-    found = hash_of({name: field for name, field in document.items() if name != "evidence"})
-    if found != data["hash"]:
+    actual = hash_of({name: field for name, field in document.items() if name != "evidence"})
+    if actual != data["hash"]:
         fail(
             "evidence.hash",
             "the document is not as it was saved: its content has another hash. Save it again, or "

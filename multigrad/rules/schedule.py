@@ -255,14 +255,14 @@ class Schedule(Moving, InNotebooks):
     def _check(self, step: Any) -> float:
         try:
             if self._kind == "of":
-                found = self._numbers["fn"](int(step) if isinstance(step, Integral) else step)
+                result = self._numbers["fn"](int(step) if isinstance(step, Integral) else step)
             else:
-                found = FORMULAS[self._kind](NUMBERS, float(step), **self._numbers)
+                result = FORMULAS[self._kind](NUMBERS, float(step), **self._numbers)
         except OverflowError:
-            found = math.inf
-        value = found if type(found) is float else number_in(found)
+            result = math.inf
+        value = result if type(result) is float else number_in(result)
         if value is None:
-            raise RuleTypeError(f"{self._at(step)} gives {found!r:.60}; expected a number")
+            raise RuleTypeError(f"{self._at(step)} gives {result!r:.60}; expected a number")
         if not math.isfinite(value):
             raise RuleValueError(f"{self._at(step)} gives {value!r}; expected a finite number")
         return value
@@ -524,7 +524,7 @@ def piecewise(
         pairs = sorted((read_whole("piecewise: a step", k, 0), v) for k, v in boundaries.items())
         if not pairs or pairs[0][0] != 0:
             raise RuleValueError(f"piecewise needs the value at step 0, got {boundaries!r:.60}")
-        steps, given = [step for step, _ in pairs[1:]], [value for _, value in pairs]
+        steps, chosen = [step for step, _ in pairs[1:]], [value for _, value in pairs]
     elif values is None or not _are_items(boundaries) or not _are_items(values):
         raise RuleTypeError(
             "piecewise takes values by first step, {0: 1.0, 100: 0.5}, or boundaries and values, "
@@ -532,14 +532,14 @@ def piecewise(
         )
     else:
         steps = [read_whole("piecewise: a boundary", step, 1) for step in boundaries]
-        given = list(values)
-    if len(given) != len(steps) + 1:
+        chosen = list(values)
+    if len(chosen) != len(steps) + 1:
         raise RuleValueError(
-            f"piecewise takes one value more than boundaries, got {len(given)} and {len(steps)}"
+            f"piecewise takes one value more than boundaries, got {len(chosen)} and {len(steps)}"
         )
     if any(b <= a for a, b in itertools.pairwise(steps)):
         raise RuleValueError(f"piecewise: the boundaries ascend, got {steps}")
-    numbers = tuple(read_number("piecewise: a value", value) for value in given)
+    numbers = tuple(read_number("piecewise: a value", value) for value in chosen)
     return Schedule("piecewise", {"boundaries": tuple(steps), "values": numbers})
 
 

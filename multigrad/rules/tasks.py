@@ -74,26 +74,26 @@ def find_task_rule(rule: Any) -> TaskRule:
 
 def combine(trees: Any, rule: Any, params: Mapping[str, Any] | None, key: Any) -> Any:
     """Return the sum of the tasks' gradients, each with the weight that a rule gives it."""
-    found = find_task_rule(rule)
-    known = [each.name for each in found.params]
+    chosen = find_task_rule(rule)
+    known = [each.name for each in chosen.params]
     for name in params or ():
-        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in found.params):
+        if name not in known and not any(p.kind is p.VAR_KEYWORD for p in chosen.params):
             raise RuleTypeError(
-                f"rule {found.name!r} on several tasks has no param {name!r}{suggest(name, known)}"
+                f"rule {chosen.name!r} on several tasks has no param {name!r}{suggest(name, known)}"
                 f"; its params are {', '.join(known) or 'none'}"
             )
-    columns, tree = align(found.name, trees)
+    columns, tree = align(chosen.name, trees)
     tensors = [column for column in columns if column is not None]
     if not tensors:
         return optree.tree_unflatten(tree, columns)
-    given = [leaf for column in tensors for leaf in column if leaf is not None]
-    wide = widest(found.name, given)
+    leaves = [leaf for column in tensors for leaf in column if leaf is not None]
+    wide = widest(chosen.name, leaves)
     products = products_of(tensors, len(trees), wide)
-    function = found.function if key is None else found.function.keyed(key)
+    function = chosen.function if key is None else chosen.function.keyed(key)
     weights = function(products, **(params or {}))
     if tuple(weights.shape) != (len(trees),):
         raise RuleValueError(
-            f"rule {found.name!r} gave weights of shape {tuple(weights.shape)} for {len(trees)} "
+            f"rule {chosen.name!r} gave weights of shape {tuple(weights.shape)} for {len(trees)} "
             "tasks; expected one number for each"
         )
     return optree.tree_unflatten(
@@ -112,11 +112,11 @@ def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
         )
     flat = [optree.tree_flatten(each, none_is_leaf=True) for each in trees]
     tree = flat[0][1]
-    for i, (_, own) in enumerate(flat):
-        if own != tree:
+    for i, (_, nesting) in enumerate(flat):
+        if nesting != tree:
             raise RuleValueError(
                 f"rule {name!r}: the gradients of task {i} are nested otherwise than those of task "
-                f"0: {own} and {tree}. Give None for a tensor that a loss does not reach"
+                f"0: {nesting} and {tree}. Give None for a tensor that a loss does not reach"
             )
     columns: list[list[Tensor] | None] = []
     for path, column in zip(
@@ -128,8 +128,8 @@ def align(name: str, trees: Any) -> tuple[list[list[Tensor] | None], Any]:
                 f"rule {name!r}: the gradients at {list(path)} have shapes "
                 f"{', '.join(map(str, sorted(shapes)))}; those of all tasks are of one tensor"
             )
-        own = [np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for leaf in column]
-        columns.append(None if all(leaf is None for leaf in own) else own)
+        arrays = [np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for leaf in column]
+        columns.append(None if all(leaf is None for leaf in arrays) else arrays)
     return columns, tree
 
 
@@ -150,15 +150,16 @@ def widest(name: str, leaves: Sequence[Tensor]) -> str:
 
 
 def products_of(columns: Sequence[Sequence[Tensor]], number: int, wide: str) -> Tensor:
-    found: dict[tuple[int, int], Tensor] = {}
+    products: dict[tuple[int, int], Tensor] = {}
     for column in columns:
-        own = {i: flat(leaf, wide) for i, leaf in enumerate(column) if leaf is not None}
+        vectors = {i: flat(leaf, wide) for i, leaf in enumerate(column) if leaf is not None}
         # Reversed, so that i >= j in each pair, as the rows below look them up.
-        for i, j in itertools.combinations_with_replacement(reversed(own), 2):
-            product = xp.sum(own[i] * own[j], axis=0, keepdims=True)
-            found[i, j] = product if (i, j) not in found else found[i, j] + product
-    zero = xp.zeros_like(next(iter(found.values())))
-    rows = [found.get((max(i, j), min(i, j)), zero) for i in range(number) for j in range(number)]
+        for i, j in itertools.combinations_with_replacement(reversed(vectors), 2):
+            product = xp.sum(vectors[i] * vectors[j], axis=0, keepdims=True)
+            products[i, j] = product if (i, j) not in products else products[i, j] + product
+    zero = xp.zeros_like(next(iter(products.values())))
+    pairs = itertools.product(range(number), repeat=2)
+    rows = [products.get((max(pair), min(pair)), zero) for pair in pairs]
     return xp.reshape(xp.concat(rows), (number, number))
 
 

@@ -128,11 +128,11 @@ def _recipe_of_transpose(
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         (cotangent,) = inspect.Signature.bind(signature, *args, **kwargs).args
-        given = match(recipe.subject, trace, cotangent)
+        seeds = match(recipe.subject, trace, cotangent)
         # Only the shapes of the inputs are read, because the function is linear in them.
         zeros = {name: _zeros(trace, shape) for name, shape in shapes.items()}
-        found = replay(trace, graph, {**zeros, **numbers, **given})
-        args, _ = optree.tree_unflatten(examples, found)
+        cotangents = replay(trace, graph, {**zeros, **numbers, **seeds})
+        args, _ = optree.tree_unflatten(examples, cotangents)
         return Recorded(tuple(args), None)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -151,15 +151,15 @@ def _match(
 ) -> dict[str, Value]:
     # `outputs`: the shapes of the function's outputs as a flat list, and their nesting.
     shapes, nesting = outputs
-    flat, own = optree.tree_flatten(cotangent, none_is_leaf=True)
-    if own != nesting:
+    flat, nested = optree.tree_flatten(cotangent, none_is_leaf=True)
+    if nested != nesting:
         raise RuleTypeError(
             f"{subject} takes one cotangent nested like the function's outputs, {nesting},"
-            f" None for zero; got {own}"
+            f" None for zero; got {nested}"
         )
     # Outputs that are fixed values have no cotangent.
     places = [i for i in range(len(shapes)) if i not in variant.fixed]
-    given: dict[str, Value] = {}
+    seeds: dict[str, Value] = {}
     for i, seed in zip(places, variant.graphs.seeds, strict=True):
         if seed is None:
             continue
@@ -169,7 +169,7 @@ def _match(
         # None and plain numbers become tensors of the output's shape.
         if node is None or node.type.kind == "scalar":
             zeros = _zeros(trace, shape)
-            given[seed] = zeros if value is None else zeros + value
+            seeds[seed] = zeros if value is None else zeros + value
             continue
         actual = tuple(map(int, value.shape))
         if actual != shape:
@@ -177,8 +177,8 @@ def _match(
                 f"{subject} got a cotangent of shape {actual} for an output of shape "
                 f"{shape}; expected the same shape"
             )
-        given[seed] = value
-    return given
+        seeds[seed] = value
+    return seeds
 
 
 def _zeros(trace: Trace, shape: Shape) -> Value:

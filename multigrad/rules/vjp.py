@@ -79,9 +79,9 @@ def vjp(f: Callable[..., R], *inputs: Any) -> tuple[R, Pullback]:
     """
     # A second call on NumPy arrays of the same dtypes needs none of the checks below.
     if inputs and ARRAYS.issuperset(map(type, inputs)) and isinstance(f, Function | Activation):
-        found = _as_before(f, inputs)
-        if found is not None:
-            return found
+        known = _as_before(f, inputs)
+        if known is not None:
+            return known
     leaves, tree, backend = open_inputs("vjp", f, inputs)
     flat, nesting, pull_leaves = vjp_leaves(f, leaves, tree, backend)
     shapes = list(map(_shape_of, flat))  # and not the outputs, which it would keep alive
@@ -145,8 +145,8 @@ def vjp_leaves(
     def pull(cotangents: list[Any]) -> list[Any]:
         gradients: list[Any] = [None] * len(leaves)
         pairs = zip(cotangents, flat, strict=True)
-        given = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
-        for i, gradient in zip(places, pull_tensors(given), strict=True):
+        cast = [as_that_of(y, c, backend, COTANGENT) for c, y in pairs]
+        for i, gradient in zip(places, pull_tensors(cast), strict=True):
             gradients[i] = gradient
         return gradients
 
@@ -192,11 +192,11 @@ def _pullback(
                 f"vjp's pullback got {len(flat)} cotangents for {len(shapes)} outputs; pass them "
                 "nested like the outputs, None for zero"
             )
-        for given, shape in zip(flat, shapes, strict=True):
-            found = None if given is None else _shape_of(given)
-            if found is not None and shape is not None and found != shape:
+        for each, shape in zip(flat, shapes, strict=True):
+            actual = None if each is None else _shape_of(each)
+            if actual is not None and shape is not None and actual != shape:
                 raise GradientError(
-                    f"vjp's pullback got a cotangent of shape {found} for an output of shape "
+                    f"vjp's pullback got a cotangent of shape {actual} for an output of shape "
                     f"{shape}; expected the same shape"
                 )
         args, _ = optree.tree_unflatten(tree, pull(flat))
@@ -256,15 +256,15 @@ def _of_function(
         error.error.__cause__ = error.__cause__
         if function.recipe.is_derived:
             raise error.error from error.__cause__
-        told = function.recipe.give_up(error.error)
-        return _as_it_is(function, layout, leaves, backend, told)
+        reported = function.recipe.give_up(error.error)
+        return _as_it_is(function, layout, leaves, backend, reported)
     if reason:
         return _as_it_is(function, layout, leaves, backend, None)
     graphs = variant.graphs
-    given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
+    arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     native = function.entries.lowered(variant, backend).native
     try:
-        output, pull_arrays = native.vjp(*given)
+        output, pull_arrays = native.vjp(*arguments)
     except IndexError:
         explain_places(function.recipe.subject, variant, backend, leaves)
         raise
@@ -278,10 +278,10 @@ def _of_function(
     def pull(cotangents: list[Any]) -> list[Any]:
         pairs = [(assembled[i], cotangents[i]) for i in positions]
         chosen = [as_that_of(y, c, backend, COTANGENT) for y, c in pairs]
-        found = pull_arrays(chosen[0] if single else tuple(chosen))
-        found = (found,) if len(graphs.inputs) == 1 else found
+        pulled = pull_arrays(chosen[0] if single else tuple(chosen))
+        pulled = (pulled,) if len(graphs.inputs) == 1 else pulled
         gradients: list[Any] = [None] * len(leaves)
-        for i, gradient in zip(layout.indices("tensor"), found, strict=True):
+        for i, gradient in zip(layout.indices("tensor"), pulled, strict=True):
             gradients[i] = _zeros_if_none(gradient, leaves[i], layout.leaves[i].is_float, backend)
         return gradients
 
@@ -317,15 +317,13 @@ def _keep(
         shape, dtype, arrays = output.shape, output.dtype, leaves[:count]
 
         def pull(cotangents: list[Any]) -> list[Any]:
-            given = cotangents[0]
-            if getattr(given, "dtype", None) != dtype:
-                given = as_that_of(np.empty(0, dtype), given, load_backend("numpy"), COTANGENT)
-            found = pull_array(given)
-            found = (found,) if count == 1 else found
-            return [
-                np.zeros_like(x) if gradient is None else gradient
-                for gradient, x in zip(found, arrays, strict=True)
-            ]
+            upstream = cotangents[0]
+            if getattr(upstream, "dtype", None) != dtype:
+                like = np.empty(0, dtype)
+                upstream = as_that_of(like, upstream, load_backend("numpy"), COTANGENT)
+            pulled = pull_array(upstream)
+            pairs = zip((pulled,) if count == 1 else pulled, arrays, strict=True)
+            return [np.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
 
         def pullback(cotangent: Any) -> tuple[Any, ...]:
             if type(cotangent) in ARRAYS and cotangent.shape == shape:
@@ -391,32 +389,32 @@ def _as_it_is(
     return recorded.outputs, pull
 
 
-def _as_cotangent(given: Any, output: Tensor, backend: Backend) -> Tensor:
-    found = as_that_of(output, given, backend, COTANGENT)
-    return _zeros_like(output, backend) if found is None else found
+def _as_cotangent(value: Any, output: Tensor, backend: Backend) -> Tensor:
+    cotangent = as_that_of(output, value, backend, COTANGENT)
+    return _zeros_like(output, backend) if cotangent is None else cotangent
 
 
-def as_that_of(tensor: Any, given: Any, backend: Backend, what: str) -> Any:
+def as_that_of(tensor: Any, value: Any, backend: Backend, what: str) -> Any:
     """Return a cotangent or a tangent in the dtype of its tensor; None, which is zero, stays None,
     and zeros of no bytes, which jax has for integers, become None.
 
     Args:
         what: "vjp's pullback got a cotangent", for the message.
     """
-    dtype = getattr(given, "dtype", None)
-    if given is None or getattr(dtype, "itemsize", 1) == 0:
+    dtype = getattr(value, "dtype", None)
+    if value is None or getattr(dtype, "itemsize", 1) == 0:
         return None
-    own = getattr(tensor, "dtype", None)
-    if own is None or dtype == own:
-        return given
-    if owner_of(given) is not backend:
-        given = in_one_framework([np.asarray(given), tensor])[0]
-    if owner_of(given) is not backend or dtype_name(given.dtype) not in (*FLOATS, *WHOLE, BOOL):
+    target = getattr(tensor, "dtype", None)
+    if target is None or dtype == target:
+        return value
+    if owner_of(value) is not backend:
+        value = in_one_framework([np.asarray(value), tensor])[0]
+    if owner_of(value) is not backend or dtype_name(value.dtype) not in (*FLOATS, *WHOLE, BOOL):
         raise GradientError(
-            f"{what} of {dtype_name(np.asarray(given).dtype)} for a tensor of {dtype_name(own)}; "
-            "pass real numbers, or None for zero"
+            f"{what} of {dtype_name(np.asarray(value).dtype)} for a tensor of "
+            f"{dtype_name(target)}; pass real numbers, or None for zero"
         )
-    return backend.kernels.rows[ops.CAST](given, dtype=own)
+    return backend.kernels.rows[ops.CAST](value, dtype=target)
 
 
 def _zeros_if_none(gradient: Any, like: Tensor, is_float: bool, backend: Backend) -> Any:
@@ -476,10 +474,10 @@ def jvp(f: Callable[..., R], inputs: Sequence[Any], tangents: Sequence[Any]) -> 
         # Without any tangent a plain call is enough.
         is_still = all(move is None for move in own)
         try:
-            found, flat = (run(tensors), None) if is_still else push(run, tensors, own)
+            flat_outputs, flat = (run(tensors), None) if is_still else push(run, tensors, own)
         except NotImplementedError as error:
             raise UnsupportedOp(f"xg.jvp has no way through what it was given: {error}") from error
-        outputs = optree.tree_unflatten(nesting[-1], found)
+        outputs = optree.tree_unflatten(nesting[-1], flat_outputs)
     results, own = optree.tree_flatten(outputs, none_is_leaf=True)
     flat = [None] * len(results) if flat is None else flat
     changes = [_or_zeros(t, y, backend) for t, y in zip(flat, results, strict=True)]
@@ -526,7 +524,7 @@ def _jvp_by_capture(
         variant = function.entries.decide(PUSHED, layout, leaves, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
-    given = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
+    arguments = checked_values(function, variant, layout, leaves, draws=draws, backend=backend)
     emitted = function.entries.lowered(variant, backend).emitted
     dual = None if emitted is None else emitted.derivative.dual
     if dual is None:
@@ -534,7 +532,7 @@ def _jvp_by_capture(
         raise UnsupportedOp(f"{function.recipe.subject}: {lack}")
     # `moves` covers the caller's leaves only: defaults and a rule's numbers do not move.
     moved = [moves[i] if i < len(moves) else None for i in layout.indices("tensor")]
-    output, pushed = dual().native.jvp(given, moved)
+    output, pushed = dual().native.jvp(arguments, moved)
     single = len(variant.graphs.cotangents) == 1
     changes = iter((pushed,) if single else pushed)
     fixed = range(variant.outputs.num_leaves)

@@ -45,7 +45,7 @@ from ...trace.xp import all as xp
 
 Tensor = Any
 Lengths: TypeAlias = tuple[Any, ...]
-# `fit(own, like)` returns the expected shape in words, "" if `own` fits.
+# `fit(lengths, like)` returns the expected shape in words, "" if it fits.
 Fit: TypeAlias = Callable[[Lengths, Lengths], str]
 
 
@@ -100,8 +100,8 @@ def coerce(subject: str, name: str, annotation: str, value: Any) -> Any:
             raise TypeError("a number or a tensor" if KINDS[kind][1] is as_tensor else kind)
         return KINDS[kind][1](value)
     except TypeError as expected:
-        given = f"{type(value).__name__} {value!r:.40}"
-        raise RuleTypeError(f"{subject}: {name!r} is {expected}, got {given}") from None
+        description = f"{type(value).__name__} {value!r:.40}"
+        raise RuleTypeError(f"{subject}: {name!r} is {expected}, got {description}") from None
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -115,40 +115,41 @@ def lengths_of(value: Any) -> Lengths | None:
     return tuple(shape)
 
 
-def agree(own: Any, other: Any) -> bool:
-    return own is None or other is None or own == other
+def agree(length: Any, other: Any) -> bool:
+    return length is None or other is None or length == other
 
 
-def broadcasts(own: Lengths, like: Lengths) -> str:
+def broadcasts(lengths: Lengths, like: Lengths) -> str:
     """Return "" if a shape broadcasts to the first argument's, else the expected one in words."""
-    if len(own) <= len(like):
-        for mine, other in zip(own[::-1], like[::-1], strict=False):
+    if len(lengths) <= len(like):
+        for mine, other in zip(lengths[::-1], like[::-1], strict=False):
             if mine != 1 and not agree(mine, other):
                 break
         else:
             return ""
     expected = "a shape that broadcasts to it, as ()"
-    places = [i for i, n in enumerate(like) if own == (n,)]
+    places = [i for i, n in enumerate(like) if lengths == (n,)]
     if not places:
         return expected
     channels = tuple(n if i == places[0] else 1 for i, n in enumerate(like))
     return f"{expected}, or {channels} for one number per index of axis {places[0]}"
 
 
-def alike(own: Lengths, like: Lengths) -> str:
-    is_same = len(own) == len(like) and all(map(agree, own, like))
+def alike(lengths: Lengths, like: Lengths) -> str:
+    is_same = len(lengths) == len(like) and all(map(agree, lengths, like))
     return "" if is_same else "the same shape"
 
 
-def codes(own: Lengths, like: Lengths) -> str:
+def codes(lengths: Lengths, like: Lengths) -> str:
     """Return "" for a table of vectors as long as the first one's last axis, else its shape."""
-    if len(own) == 2 and like and agree(own[1], like[-1]) and own[0] != 0:
+    if len(lengths) == 2 and like and agree(lengths[1], like[-1]) and lengths[0] != 0:
         return ""
     return f"(number of codes, {like[-1] if like else 'length of a vector'})"
 
 
-def row(own: Lengths, like: Lengths) -> str:
-    return "" if len(own) == 1 and own[0] != 0 else "one axis, with a number for each level but one"
+def row(lengths: Lengths, like: Lengths) -> str:
+    is_row = len(lengths) == 1 and lengths[0] != 0
+    return "" if is_row else "one axis, with a number for each level but one"
 
 
 MOST = 512  # calls whose arguments are known to be right
@@ -178,10 +179,10 @@ class Argument:
 def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
     first = np.linspace(-1.6, 1.5, 12).reshape(3, 4)
     channels = np.array([0.5, 0.75, 1.0, 1.25])
-    given = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
+    arrays = [first, *(first[::-1] if each.fits is alike else channels for each in arguments[1:])]
     return tuple(
         array if each.default is inspect.Parameter.empty else each.default
-        for each, array in zip(arguments, given, strict=True)
+        for each, array in zip(arguments, arrays, strict=True)
     )
 
 
@@ -219,8 +220,8 @@ def _padded(recorded: Recorded, count: int) -> Recorded:
 
     def pull_all(grad_out: Any) -> tuple[Any, ...]:
         returned = pull(grad_out)
-        given = returned if isinstance(returned, tuple) else (returned,)
-        return (*given, *(None,) * (count - len(given)))
+        gradients = returned if isinstance(returned, tuple) else (returned,)
+        return (*gradients, *(None,) * (count - len(gradients)))
 
     return replace(recorded, pull=pull_all)
 
@@ -295,8 +296,8 @@ class Estimator(Function[P, R]):
     @property
     def ranges(self) -> Mapping[str, Range]:
         """The ranges of its numbers, by name."""
-        found = {each.name: each.range for each in self.arguments if each.range is not None}
-        return MappingProxyType(found)
+        ranges = {each.name: each.range for each in self.arguments if each.range is not None}
+        return MappingProxyType(ranges)
 
     def with_defaults(self, values: tuple[Any, ...]) -> Self:
         """Return this Function with other values for all arguments but the first.
@@ -309,8 +310,8 @@ class Estimator(Function[P, R]):
         """
         other = super().with_defaults(values)
         first, *rest = self.arguments
-        own = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
-        other.arguments = (first, *own)
+        changed = [replace(each, default=v) for each, v in zip(rest, values, strict=True)]
+        other.arguments = (first, *changed)
         other._values = (self._values[0], *values)
         other._required = 1
         other.choose(completion=Checked(other, other.parameters, values))
@@ -331,16 +332,17 @@ class Estimator(Function[P, R]):
         for is_reading, call_read, _ in FUNCTION_READERS:
             if is_reading():
                 return call_read(self, self.prepare(args, kwargs), {})
-        given = self._completed(args, kwargs)
+        arguments = self._completed(args, kwargs)
         # The check and the entry of a call with arguments like these are cached.
-        entry = self._looked.get(_look(given)) if tuple(map(type, given)) in self._kinds else None
-        return self._apply_checked(given) if entry is None else entry.run(given, self.draws)
+        is_known = tuple(map(type, arguments)) in self._kinds
+        entry = self._looked.get(_look(arguments)) if is_known else None
+        return self._apply_checked(arguments) if entry is None else entry.run(arguments, self.draws)
 
     def _apply_checked(self, args: tuple[Any, ...]) -> Any:
-        given = self.prepare(args, {})
-        outputs = self._apply(given, {})
+        checked = self.prepare(args, {})
+        outputs = self._apply(checked, {})
         # Cached only if checks changed nothing, and nothing in the arguments can change meanwhile.
-        if all(map(operator.is_, args, given)) and not any(map(_is_open, args)):
+        if all(map(operator.is_, args, checked)) and not any(map(_is_open, args)):
             entry = self._known.get(tuple(map(kind_of, args)))
             if entry is not None:
                 if len(self._looked) >= MOST:
@@ -355,22 +357,22 @@ class Estimator(Function[P, R]):
         """Return all arguments of a call by position, checked; tensors are not read."""
         args = self._completed(args, kwargs)
         shape = lengths_of(args[0])
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         bounded = []
         for argument, value in zip(self.arguments, args, strict=True):
             if type(value) is not argument.usual:
                 value = now(value, backend)
-                own = lengths_of(value)
-                if own is not None and shape is not None and given:
-                    self._check_shape(argument, own, shape)
+                lengths = lengths_of(value)
+                if lengths is not None and shape is not None and values:
+                    self._check_shape(argument, lengths, shape)
                 value = coerce(self.recipe.subject, argument.name, argument.annotation, value)
-            given[argument.name] = value
+            values[argument.name] = value
             if argument.range is not None and type(value) is argument.usual:
                 bounded.append(argument)
         for argument in bounded:
             assert argument.range is not None
-            argument.range.check(self.recipe.subject, argument.name, given[argument.name], given)
-        return tuple(given.values())
+            argument.range.check(self.recipe.subject, argument.name, values[argument.name], values)
+        return tuple(values.values())
 
     def _completed(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         if kwargs or not self._required <= len(args) <= len(self._values):
@@ -379,12 +381,12 @@ class Estimator(Function[P, R]):
 
     def _in_order(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         arguments = self.arguments
-        given, rest = list(args), dict(kwargs)
+        values, rest = list(args), dict(kwargs)
         for argument in arguments[len(args) :]:
-            given.append(rest.pop(argument.name, argument.default))
+            values.append(rest.pop(argument.name, argument.default))
         missing = [
             each.name
-            for each, value in zip(arguments, given, strict=False)
+            for each, value in zip(arguments, values, strict=False)
             if value is inspect.Parameter.empty
         ]
         if len(args) > len(arguments) or rest or missing:
@@ -400,13 +402,13 @@ class Estimator(Function[P, R]):
             else:
                 problem = f"got {len(args)} arguments for {len(arguments)}"
             raise RuleTypeError(f"{self.recipe.subject} {problem} (arguments: {', '.join(names)})")
-        return tuple(given)
+        return tuple(values)
 
-    def _check_shape(self, argument: Argument, own: Any, shape: Any) -> None:
-        expected = argument.fits(own, shape)
+    def _check_shape(self, argument: Argument, lengths: Any, shape: Any) -> None:
+        expected = argument.fits(lengths, shape)
         if expected:
             raise RuleValueError(
-                f"{self.recipe.subject} got {argument.name!r} of shape {own} for "
+                f"{self.recipe.subject} got {argument.name!r} of shape {lengths} for "
                 f"{self.arguments[0].name!r} of shape {shape}; expected {expected}"
             )
 
@@ -468,8 +470,8 @@ def describe(function: Estimator) -> tuple[str, str, str]:
         >>> forward, gradients
         ('x rounded to the nearest integer, ties to even.', 'x: 1.')
     """
-    said, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
-    text = " ".join(said.split())
+    docstring, _, _ = inspect.cleandoc(function.__doc__ or "").partition("Examples:")
+    text = " ".join(docstring.split())
     forward, _, rest = text.partition("Gradients")
     gradients, _, source = rest.partition("Source: ")
     return forward.strip(), gradients.lstrip(":, ").strip(), source.strip()

@@ -94,12 +94,12 @@ STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] =
 
 def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """Return the axes along which each index has numbers of its own."""
-    given = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
-    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in given):
+    axes = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
+    if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in axes):
         raise RuleTypeError(f"{owner}: axis is an int, several or None, got {axis!r:.60}")
-    if any(not -ndim <= each < ndim for each in given):
+    if any(not -ndim <= each < ndim for each in axes):
         raise RuleValueError(f"{owner} has {ndim} axes, and none is axis={axis!r}")
-    return tuple(each % ndim for each in given)
+    return tuple(each % ndim for each in axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,37 +129,37 @@ class Quantization:
     @property
     def words(self) -> str:
         """The name and the options, as `repr` of a layer says them."""
-        own = [f"{name}={value!r}" for name, value in self.options.items()]
-        return ", ".join([self.function.name, *own])
+        options = [f"{name}={value!r}" for name, value in self.options.items()]
+        return ", ".join([self.function.name, *options])
 
 
-def read_quantization(owner: str, of: str, given: Any, bits: int) -> Quantization:
+def read_quantization(owner: str, of: str, description: Any, bits: int) -> Quantization:
     """Return the quantization that a layer is asked for.
 
     Args:
         owner: the layer's name in errors.
         of: "weights" or "activations".
-        given: a `Description`.
+        description: of it.
         bits: for an estimator that has bits, if the description has none.
     """
-    if isinstance(given, Function) and not isinstance(given, Estimator):
-        return Quantization(given, (), {})
-    name = given.name if isinstance(given, Estimator) else given
-    options = dict(given) if isinstance(given, Mapping) else {"name": name}
+    if isinstance(description, Function) and not isinstance(description, Estimator):
+        return Quantization(description, (), {})
+    name = description.name if isinstance(description, Estimator) else description
+    options = dict(description) if isinstance(description, Mapping) else {"name": name}
     name, known = options.pop("name", None), NAMES[of]
-    own = {**known, **{each: each for each in known.values()}}
+    names = {**known, **{each: each for each in known.values()}}
     if not isinstance(name, str):
         raise RuleTypeError(
             f"{owner}: {of} is the name of an estimator ({', '.join(sorted(known))}), or "
             '{"name": "lsq", "bits": 8, ...}, or a Function of one tensor, as '
-            f"xg.custom_gradient makes it; got {type(given).__name__} {given!r:.60}"
+            f"xg.custom_gradient makes it; got {type(description).__name__} {description!r:.60}"
         )
-    if name not in own:
+    if name not in names:
         raise RuleValueError(
-            f"{owner}: no quantizer {name!r} of {of}{suggest(name, own)} ({of}: "
+            f"{owner}: no quantizer {name!r} of {of}{suggest(name, names)} ({of}: "
             f"{', '.join(sorted(known))})"
         )
-    estimator: Any = catalogue()[own[name]]
+    estimator: Any = catalogue()[names[name]]
     rest = estimator.arguments[1:]
     learned = tuple(each.name for each in rest if each.annotation == "Tensor")
     if any(each.name == "bits" for each in rest):
@@ -170,7 +170,7 @@ def read_quantization(owner: str, of: str, given: Any, bits: int) -> Quantizatio
     every = {each.name: each.default for each in rest if each.name not in learned}
     usual = Quantization(estimator, learned, every).start(STANDARD)
     estimator.prepare((0.0, *map(float, usual)), options)  # wrong options are told as at a call
-    found = Quantization(estimator, learned, {**every, **options})
+    quantization = Quantization(estimator, learned, {**every, **options})
     # Refused here if the start values cannot be computed, not when the layer is built.
-    found.start(STANDARD)
-    return found
+    quantization.start(STANDARD)
+    return quantization

@@ -57,35 +57,36 @@ def table(module: str) -> Callable[..., Rule]:
     ) -> Rule:
         package, _, last = name.rpartition(".")
         source = source if " " in source else f"`{source or last}` of {package}"
-        own = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
-        words = {old: word for old, (word, _) in own.items()}
-        function = _renamed(what, own) if isinstance(what, Rule) else _multiplying(what, own)
+        numbers = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
+        words = {old: word for old, (word, _) in numbers.items()}
+        make = _renamed if isinstance(what, Rule) else _multiplying
+        function = make(what, numbers)
         # The registry and the docs read these, as of a rule that is written by hand.
         function.__name__ = last
         function.__module__ = module
         function.__doc__ = _described(what, words, f"{note} Source: {source}.".strip())
-        function.__signature__ = _signature(dict(own.values()))
+        function.__signature__ = _signature(dict(numbers.values()))
         ranges = {words[old]: _reworded(text, words) for old, text in _ranges_of(what, words)}
         return register(name, ranges=ranges)(function)
 
     return named
 
 
-def _multiplying(curve: Callable[..., Tensor], own: Mapping[str, tuple[str, Number]]) -> Any:
+def _multiplying(curve: Callable[..., Tensor], numbers: Mapping[str, tuple[str, Number]]) -> Any:
 
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **given: Any) -> Tensor:
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
         if tin is None:
             return grad_out
-        return grad_out * curve(tin, **{old: given.get(*new) for old, new in own.items()})
+        return grad_out * curve(tin, **{old: params.get(*new) for old, new in numbers.items()})
 
     return rule
 
 
-def _renamed(same: Rule, own: Mapping[str, tuple[str, Number]]) -> Any:
+def _renamed(same: Rule, numbers: Mapping[str, tuple[str, Number]]) -> Any:
     run: Any = same.function
 
-    def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **given: Any) -> Tensor:
-        return run(ctx, grad_out, tin, **{old: given.get(*new) for old, new in own.items()})
+    def rule(ctx: Any, grad_out: Tensor, tin: Tensor | None, **params: Any) -> Tensor:
+        return run(ctx, grad_out, tin, **{old: params.get(*new) for old, new in numbers.items()})
 
     return rule
 
@@ -101,10 +102,10 @@ def _signature(defaults: Mapping[str, Number]) -> inspect.Signature:
 
 def _ranges_of(what: Any, words: Mapping[str, str]) -> list[tuple[str, str]]:
     if isinstance(what, Rule):
-        found: Mapping[str, str] = {n: allowed.text for n, allowed in what.own_ranges.items()}
+        ranges: Mapping[str, str] = {n: allowed.text for n, allowed in what.own_ranges.items()}
     else:
-        found = getattr(what, "ranges", {})
-    return [(name, found[name]) for name in words if name in found]
+        ranges = getattr(what, "ranges", {})
+    return [(name, ranges[name]) for name in words if name in ranges]
 
 
 def _described(what: Any, words: Mapping[str, str], ending: str) -> str:
@@ -116,7 +117,7 @@ def _described(what: Any, words: Mapping[str, str], ending: str) -> str:
 
 
 def _reworded(text: str, words: Mapping[str, str]) -> str:
-    return re.sub(r"[A-Za-z_]\w*", lambda found: words.get(found[0], found[0]), text)
+    return re.sub(r"[A-Za-z_]\w*", lambda match: words.get(match[0], match[0]), text)
 
 
 # --- shapes ---------------------------------------------------------------------------------------

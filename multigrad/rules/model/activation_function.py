@@ -144,9 +144,9 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
                 raise NeedsConcrete(*needed_shapes(output.node))
             if "shape" not in trace.facts:
                 raise NeedsConcrete("shape")
-            own = trace.facts["shape"]
-            if shape != own:
-                raise self._misfit(f"the shape {shape} for an input of {own}")
+            expected = trace.facts["shape"]
+            if shape != expected:
+                raise self._misfit(f"the shape {shape} for an input of {expected}")
         if type_.dtype == T:
             return output
         if type_.dtype in FLOATS:
@@ -162,9 +162,9 @@ class ForwardOfCode(Forward, HeldWeakly):  # type: ignore[misc]
         text = f"{error}. Under a rule the forward {self.name!r} has to be captured"
         return TraceError(text, error.place)
 
-    def _misfit(self, given: str) -> GradientError:
+    def _misfit(self, result: str) -> GradientError:
         return GradientError(
-            f"forward {self.name!r} gives {given}; under a rule a forward gives one tensor of the "
+            f"forward {self.name!r} gives {result}; under a rule a forward gives one tensor of the "
             "input's shape and dtype, as the rule's gradient is that of its input. Leave the rest "
             "outside the activation, or write xg.function(forward, backward)"
         )
@@ -405,13 +405,13 @@ def _capture(
     leaves: Sequence[Any],
 ) -> Variant:
     # The specialization itself knows what its code reads besides the arguments.
-    own = {fact: value for fact, value in facts.items() if not is_read(fact)}
-    graph = forward.graph_for(own)  # outside `try`: its failure is not the rule's
+    own_facts = {fact: value for fact, value in facts.items() if not is_read(fact)}
+    graph = forward.graph_for(own_facts)  # outside `try`: its failure is not the rule's
     if leaves and not isinstance(leaves[0], Value):
         forward.prove(leaves[0])
     try:
         with _calling(specialization, leaves):
-            graphs = graphs_under(specialization, forward, own, graph)
+            graphs = graphs_under(specialization, forward, own_facts, graph)
     except TraceError as error:
         raise NotCaptured(error) from error.__cause__
     # What the rule's code read becomes facts of this Function, too.
@@ -450,13 +450,13 @@ def _prove(
     # Compares the rule with its graph, in the dtype of a call or on its input (`is_call`).
     if specialization is None or not leaves or isinstance(leaves[0], Value):
         return ""
-    own = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
+    own_facts = {fact: value for fact, value in variant.facts.items() if not is_read(fact)}
     with _calling(specialization, leaves):
         if is_call:
-            specialization.prove_call(True, own)
+            specialization.prove_call(True, own_facts)
             return ""
         try:
-            specialization.prove_dtype(True, own)
+            specialization.prove_dtype(True, own_facts)
         except TraceError as error:
             raise NotCaptured(error) from error
     return ""

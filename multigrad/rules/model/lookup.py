@@ -46,10 +46,10 @@ def resolve(rule: str | Rule | Callable[..., Any]) -> Rule:
         >>> resolve(lambda ctx, grad_out, tin: grad_out).params  # a function is a rule
         {}
     """
-    found: Any = rule_names.get(rule)
-    if isinstance(found, Rule):
-        return found
-    name, function = name_of(found), called_method(found)
+    known: Any = rule_names.get(rule)
+    if isinstance(known, Rule):
+        return known
+    name, function = name_of(known), called_method(known)
     key = function_key(function)
     return _wrapped.get(key) or _wrapped.setdefault(key, Rule(name=name, function=function))
 
@@ -78,31 +78,31 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
     words: Any = None
     numbers: dict[str, Any] = {}
-    given: tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
     form: _Form | None = None
     # Read first: a name that changes meanwhile is looked up again. In a region that runs again
     # after names have changed, it equals no epoch.
     now: Any = object() if THEN.get() is not None and is_of_then() else Epoch.number
     if key is None and type(rule) is str and (params is None or isinstance(params, dict)):
-        given = tuple(params.values()) if params else ()
-        words = (rule, *(params or ()), *map(type, given))
+        values = tuple(params.values()) if params else ()
+        words = (rule, *(params or ()), *map(type, values))
         form = IN_FORCE.get(words)
         if params and (form is None or form.epoch != now):  # else all are floats
             words, numbers = _words_of(rule, params)
-            given = tuple(numbers.values())
+            values = tuple(numbers.values())
             form = IN_FORCE.get(words)
     if form is not None and form.epoch == now:
-        active = None if 0.0 in given else form.known.get(given)  # 0.0 equals -0.0
-        active = active or form.with_numbers(given, not numbers)
+        active = None if 0.0 in values else form.known.get(values)  # 0.0 equals -0.0
+        active = active or form.with_numbers(values, not numbers)
         if active is not None:
             if ON_DEPEND or READING.get() is not None:  # else nothing depends on the look-up
                 for lookup in form.lookups:
                     note_lookup(lookup)
             return active
-    with reading() as found:
+    with reading() as meanings:
         in_force = bind(resolve(rule), params, FREE if key is None else keyed(key))
     active = ActiveRules(in_force, in_force, in_force.token)
-    lookups = names_in(found)
+    lookups = names_in(meanings)
     if words is not None:
         if len(IN_FORCE) >= MOST_IN_FORCE:
             IN_FORCE.clear()
@@ -111,7 +111,7 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
         places = tuple(map(runtime.index, numbers)) if found_all else None
         form = IN_FORCE[words] = _Form(now, lookups, in_force, places)
         if not in_force.has_tensors:
-            form.keep(given, active)
+            form.keep(values, active)
     for lookup in lookups:
         note_lookup(lookup)
     return active
@@ -249,7 +249,7 @@ def refuse_misplaced(
     function: Callable[..., Any],
     name: str,
     rule: str | Rule | Callable[..., Any] | None,
-    given: Mapping[str, Any],
+    misplaced: Mapping[str, Any],
 ) -> RuleTypeError:
     """Return the error for keywords that a function does not take.
 
@@ -258,18 +258,18 @@ def refuse_misplaced(
         name: what people call it.
         rule: the rule whose params they may be.
     """
-    word, value = next(iter(given.items()))
+    word, value = next(iter(misplaced.items()))
     known = _signature_of(rule)
-    if known is not None and all(map(known.takes, given)):
-        written = ", ".join(f'"{key}": {each!r}' for key, each in given.items())
+    if known is not None and all(map(known.takes, misplaced)):
+        written = ", ".join(f'"{key}": {each!r}' for key, each in misplaced.items())
         return RuleTypeError(
             f"{name} takes no {word!r}, which is a param of {_rule(rule)}: write "
             f"params={{{written}}}"
         )
     parameters = inspect.signature(function).parameters.values()
-    own = [p.name for p in parameters if p.kind not in SPREAD and p.name not in NOT_NAMED]
+    keywords = [p.name for p in parameters if p.kind not in SPREAD and p.name not in NOT_NAMED]
     params = [] if known is None else sorted(known.params)
-    close = closest(word, [*params, *own])
+    close = closest(word, [*params, *keywords])
     if close is None and len(params) == 1 and isinstance(value, Real):
         close = params[0]
     if close in params:

@@ -115,8 +115,9 @@ class Rule(InNotebooks):
         self._specializations: dict[Any, dict[Any, Specialization]] = {}
         self._over: dict[Shards, dict[Any, dict[Any, Specialization]]] = {}  # the same, by shards
         self.signature_of_function: Any = None if parts else read_signature(name, function)
-        own = None if function is None else function.__doc__  # that of None is a text from 3.13 on
-        self.__doc__ = own or f"{name} applied in series."
+        # Not that of None, which has a text from Python 3.13 on.
+        docstring = None if function is None else function.__doc__
+        self.__doc__ = docstring or f"{name} applied in series."
         self.__name__ = getattr(function, "__name__", name)
         # None if `exec` made it.
         self.__module__ = getattr(function, "__module__", None) or type(self).__module__
@@ -176,13 +177,13 @@ class Rule(InNotebooks):
             >>> {name: allowed.text for name, allowed in xg.get("triangular").ranges.items()}
             {'width': '>= 0'}
         """
-        found = dict(self.own_ranges)
+        ranges = dict(self.own_ranges)
         for part in self._resolved_parts():
             for name, allowed in part.ranges.items():
-                found[name] = both(found.get(name), allowed)
+                ranges[name] = both(ranges.get(name), allowed)
         for name in self.bound:
-            found.pop(name, None)
-        return types.MappingProxyType(found)
+            ranges.pop(name, None)
+        return types.MappingProxyType(ranges)
 
     def _check_ranges(self, values: Mapping[str, Any], *, whole: bool = False) -> None:
         # `whole`: params that are not given have their defaults.
@@ -233,8 +234,8 @@ class Rule(InNotebooks):
             >>> renamed
             <Rule hat(width=1.0)>
         """
-        own = {name: getattr(self, name) for name in ATTRIBUTES}
-        other = type(self)(**{"ranges": self.own_ranges, **own, **changes})
+        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
+        other = type(self)(**{"ranges": self.own_ranges, **attributes, **changes})
         if changes.keys() <= {"bound"}:  # its values run as params do, by the same code
             other._specializations, other._over = self._specializations, self._over
         return other
@@ -398,11 +399,11 @@ class Rule(InNotebooks):
         if self.function is not None:
             if self.native is True:
                 raise TraceError(f"rule {self.name!r} runs as written (native=True)")
-            given = self.signature_of_function.select(values)
+            selected = self.signature_of_function.select(values)
             if isinstance(self.function, SavedRule):  # no source to prepare
-                return self.function.record(trace, grad_out, tin, given)
+                return self.function.record(trace, grad_out, tin, selected)
             return capturing.run_written_in(
-                self.library, self.function, trace, None, grad_out, tin, **given
+                self.library, self.function, trace, None, grad_out, tin, **selected
             )
         for part in self._resolved_parts():
             if part.shards is not None:
@@ -474,11 +475,13 @@ class Rule(InNotebooks):
         if known is not None and known.function is self.function is not None and not known.bound:
             choices = {"shards": self.shards, "fused": self.fused, "residuals": self.residuals}
             return _by_name, (self.name, dict(self.bound), choices)
-        own = {name: getattr(self, name) for name in ATTRIBUTES}
+        attributes = {name: getattr(self, name) for name in ATTRIBUTES}
         # A mapping proxy does not pickle.
-        own["bound"] = dict(self.bound)
+        attributes["bound"] = dict(self.bound)
+        if self.own_ranges:
+            attributes["ranges"] = dict(self.own_ranges)
         # As an argument, so that a deep copy copies what is bound: schedules count by themselves.
-        return _rebuild, ({**own, "ranges": dict(self.own_ranges)} if self.own_ranges else own,)
+        return _rebuild, (attributes,)
 
 
 def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) -> Any:
@@ -495,10 +498,10 @@ def _record_part(rule: Rule, grad_out: Value, tin: Value | None, params: Any) ->
         except NeedsConcrete as need:
             for fact in need.facts:
                 facts[fact] = _asked(fact, grad_out, bound_rule.params, known)
-    given = {"grad_out": grad_out, "tin": tin, **bound_rule.numbers, **params}
+    inputs = {"grad_out": grad_out, "tin": tin, **bound_rule.numbers, **params}
     if graph.input("key") is not None:
-        given["key"] = trace.next_key()
-    return replay(trace, graph, given)[0]
+        inputs["key"] = trace.next_key()
+    return replay(trace, graph, inputs)[0]
 
 
 def _asked(fact: str, x: Value, params: Mapping[str, Any], known: Mapping[str, Any]) -> Any:

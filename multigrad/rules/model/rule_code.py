@@ -92,12 +92,12 @@ class RuleCode:
             memory = self._memories.setdefault(key, ({}, {}))
         return memory
 
-    def note_capture(self, graph: Graph, found: Meanings) -> None:
+    def note_capture(self, graph: Graph, meanings: Meanings) -> None:
         """Note what a capture read; graphs and code are keyed by its meaning from now on."""
         self.draws = self.draws or graph.input("key") is not None
-        note(found)  # by a capture around this one too
-        if not self.reads >= found.keys():
-            self.reads = self.reads | found.keys()
+        note(meanings)  # by a capture around this one too
+        if not self.reads >= meanings.keys():
+            self.reads = self.reads | meanings.keys()
             # Their keys lack what this capture read.
             self._memories.clear()
 
@@ -191,9 +191,8 @@ class Specialization:
         # strictly between the two fits.
         self._ranges: list[tuple[int, float, float, Range]] | None = None
         if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
-            places = enumerate(runtime)
-            own = rule.own_ranges
-            self._ranges = [(i, *own[name].inner, own[name]) for i, name in places if name in own]
+            ranges = [(i, rule.own_ranges.get(name)) for i, name in enumerate(runtime)]
+            self._ranges = [(i, *each.inner, each) for i, each in ranges if each is not None]
 
     @property
     def subject(self) -> str:
@@ -207,7 +206,7 @@ class Specialization:
 
     def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         try:
-            with reading() as found:
+            with reading() as meanings:
                 graph = self._prove(self._capture(has_tin, facts), has_tin, facts)
             if self.rule.shards is not None:
                 # A new graph, which says the same about the proof.
@@ -220,13 +219,13 @@ class Specialization:
                 ) from need
             self.code.facts = self.code.facts | set(need.facts)
             raise
-        self.code.note_capture(graph, found)
+        self.code.note_capture(graph, meanings)
         self.code.proven[has_tin, items_key(facts)] = graph, {called_dtype()}
         return graph
 
     def _run(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
-        rule, given = self.open(params)
-        return rule._run(trace, grad_out, tin, given)
+        rule, free = self.open(params)
+        return rule._run(trace, grad_out, tin, free)
 
     def run_as_it_is(
         self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
@@ -240,9 +239,9 @@ class Specialization:
             )
         if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
             raise error.to_keep()
-        rule, given = self.open(self._given(values))
+        rule, params = self.open(self._given(values))
         try:
-            grad_in = rule._run_native(ctx, grad_out, tin, given)
+            grad_in = rule._run_native(ctx, grad_out, tin, params)
         except MultigradError:
             raise
         except Exception as failure:
@@ -272,9 +271,9 @@ class Specialization:
             if not (type(value) is float and low < value < high) and not allowed.holds(value):
                 fits = False
         if not fits:
-            rule, given = self.open(self._given(values))
+            rule, params = self.open(self._given(values))
             # The parts of a series have defaults of their own; else all values are given.
-            rule._check_ranges(given, whole=bool(rule.parts))
+            rule._check_ranges(params, whole=bool(rule.parts))
         self.in_range = values
 
     def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
@@ -286,12 +285,12 @@ class Specialization:
 
     def open(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
         """Return the rule with what its parts have bound, and the other params."""
-        given = {name: value for name, value in params.items() if name not in self.hidden}
-        return (_fill(self.rule, params) if self.hidden else self.rule), given
+        free = {name: value for name, value in params.items() if name not in self.hidden}
+        return (_fill(self.rule, params) if self.hidden else self.rule), free
 
     def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
-        told = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        return capturing.capture(self.rule.name, self._run, has_tin=has_tin, **told)
+        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        return capturing.capture(self.rule.name, self._run, has_tin=has_tin, **known)
 
     def _prove(self, graph: Graph, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
         if not is_asked(self.rule.prove):
@@ -302,12 +301,12 @@ class Specialization:
     def _prove_graph(
         self, graph: Graph, has_tin: bool, facts: Mapping[str, Any], is_call: bool = False
     ) -> str:
-        told = {"runtime": self.runtime, "static": self.static, "facts": facts}
-        told |= {
+        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        known |= {
             "emitted": self.code.emitted,
             "is_again": any(g is graph for g, _ in self.code.proven.values()),
         }
-        under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **told)
+        under_proof = RuleUnderProof(self.rule, self.open, graph, has_tin, **known)
         again = functools.partial(self._capture, has_tin, facts)
         return prove_rule(under_proof, again, is_call=is_call)
 
@@ -362,9 +361,9 @@ def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
     if not isinstance(grad_in, owner.tensors.types):
         kind = type(grad_in)
         home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        given = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
+        description = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
         raise GradientError(
-            f"rule {rule!r} returned {given}; expected the gradient, a tensor of {owner.name}"
+            f"rule {rule!r} returned {description}; expected the gradient, a tensor of {owner.name}"
         )
     shape_check(rule)(grad_in, like)
     if grad_in.dtype != like.dtype:
@@ -375,6 +374,6 @@ def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
     return grad_in
 
 
-def _fill(rule: Rule, given: Mapping[str, Any]) -> Rule:
-    bound = {k: given[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
-    return rule.copy(bound=bound, parts=tuple(_fill(part, given) for part in rule.parts))
+def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
+    bound = {k: values[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
+    return rule.copy(bound=bound, parts=tuple(_fill(part, values) for part in rule.parts))

@@ -137,10 +137,10 @@ class RuleInForce:
                 return self.specialization.graph(True, facts)
             except NeedsConcrete as need:
                 names = [fact.removeprefix("param:") for fact in need.facts]
-                given = self._given()
-                if not given.keys() >= set(names):
+                params = self._given()
+                if not params.keys() >= set(names):
                     raise
-                facts.update({f"param:{name}": settle(given[name]) for name in names})
+                facts.update({f"param:{name}": settle(params[name]) for name in names})
 
     def likely_graph(self, has_tin: bool) -> tuple[Graph | None, dict[str, Any]]:
         """Return the rule's graph for a likely input and the facts it needed; None: no graph."""
@@ -180,12 +180,12 @@ def bind(
     rule: Rule, params: Mapping[str, Any] | None = None, draws: KeySource = FREE
 ) -> RuleInForce:
     """Return a rule with values for its params, checked against its signature and ranges."""
-    given = read_params(params)
-    if any(map(is_address, given)) and rule.parts:
-        rule, given = bind_addressed(rule, given)
+    chosen = read_params(params)
+    if any(map(is_address, chosen)) and rule.parts:
+        rule, chosen = bind_addressed(rule, chosen)
     signature = rule.signature
-    rule._check_names(given, signature)
-    values = {**_values(rule, signature, given), **rule.bound}
+    rule._check_names(chosen, signature)
+    values = {**_values(rule, signature, chosen), **rule.bound}
     if rule.bound:
         # Bound values run as params do, so that the code of a rule is shared by all its bindings.
         rule = rule.copy(bound={})
@@ -215,11 +215,11 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
     return f"{specialization.id}({','.join(words)})"
 
 
-def _values(rule: Rule, signature: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(given)
+def _values(rule: Rule, signature: Signature, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    values = dict(chosen)
     is_single = _is_single(rule)
     for param in signature.params.values():
-        if param.name in given:
+        if param.name in chosen:
             continue
         if param.default is REQUIRED:
             raise RuleTypeError(
@@ -248,10 +248,10 @@ def _hide_bound(rule: Rule, taken: set[str], path: str = "") -> tuple[Rule, dict
     for name, value in rule.bound.items():
         # All values share the code: a slot is filled at each call.
         if not isinstance(value, STATIC_TYPES):
-            own = f"{name}_of_part{path}"
-            while own in taken:
-                own += "_"
-            hidden[own], bound[name] = value, Slot(own)
+            slot = f"{name}_of_part{path}"
+            while slot in taken:
+                slot += "_"
+            hidden[slot], bound[name] = value, Slot(slot)
     parts = []
     for i, part in enumerate(rule.parts, 1):
         part, inner = _hide_bound(part, taken, f"{path}_{i}")
@@ -268,17 +268,19 @@ def _specialize(
     known: dict[Any, dict[Any, Specialization]],
 ) -> Specialization:
     identity = _identity(rule)
-    own = known.get(identity)
-    if own is None:  # a part's name means another rule now: what was made for the old one goes
+    specializations = known.get(identity)
+    if specializations is None:
+        # A part's name means another rule now: what was made for the old one goes.
         known.clear()
-        own = known.setdefault(identity, {})
+        specializations = known.setdefault(identity, {})
     key = (runtime, items_key(static))
-    specialization = own.get(key)
+    specialization = specializations.get(key)
     if specialization is None:
         code = code_of(rule.name, (identity, *key), _owners(rule))
-        if len(own) >= MOST_SPECIALIZATIONS:
-            own.clear()
-        specialization = own.setdefault(key, Specialization(rule, runtime, static, hidden, code))
+        if len(specializations) >= MOST_SPECIALIZATIONS:
+            specializations.clear()
+        specialization = Specialization(rule, runtime, static, hidden, code)
+        specialization = specializations.setdefault(key, specialization)
     return specialization
 
 
@@ -352,11 +354,11 @@ def _bind(rule: Rule, path: Path, address: str, param: str, value: Any) -> Rule:
         )
     first, *inner = path
     parts = list(rule._resolved_parts())
-    own = parts[first]
+    chosen_part = parts[first]
     parts[first] = (
-        _bind(own, tuple(inner), address, param, value)
+        _bind(chosen_part, tuple(inner), address, param, value)
         if inner
-        else own.with_params(**{param: value})
+        else chosen_part.with_params(**{param: value})
     )
     # The other parts stay names, which are looked up at each use.
     kept = (part if i == first else rule.parts[i] for i, part in enumerate(parts))
@@ -388,7 +390,7 @@ def chain_of(rule: Rule) -> str:
     if not rule.parts:
         return f"{rule.name}({bound})" if bound else rule.name
     rows = zip(rule.parts, rule._resolved_parts(), strict=True)
-    words = [given if isinstance(given, str) else _within(part) for given, part in rows]
+    words = [part if isinstance(part, str) else _within(resolved) for part, resolved in rows]
     chain = " → ".join(words)
     return f"({chain})({bound})" if bound else chain
 
@@ -439,10 +441,10 @@ def apply_rule(in_force: RuleInForce, ctx: Any, grad_out: Tensor, tin: Tensor | 
     if tin is not None and grad_out.dtype != tin.dtype:
         grad_out = backend.kernels.rows[ops.CAST](grad_out, dtype=tin.dtype)
     find, _ = _opaque.get(backend.name) or _make_opaque(backend)
-    found = find(specialization, backend, grad_out, tin, values)
-    if found is None:
+    emitted = find(specialization, backend, grad_out, tin, values)
+    if emitted is None:
         return specialization.run_as_it_is(ctx, grad_out, tin, values)
-    call, is_random, lacking = found
+    call, is_random, lacking = emitted
     refuse_lacking(lacking, dtype_name(grad_out.dtype))
     arguments = (grad_out,) if tin is None else (grad_out, tin)
     key = (in_force.draws.next_key(backend),) if is_random else ()
@@ -482,9 +484,9 @@ def find_rule(
         except NotCaptured as error:
             raise error.error from None
         key = (backend.name, tin is None, grad_out.dtype, items_key(facts))
-        found = specialization.code.entries.get(key, _MISSING)
-        if found is not _MISSING:
-            return found
+        emitted = specialization.code.entries.get(key, _MISSING)
+        if emitted is not _MISSING:
+            return emitted
         build = functools.partial(_build, specialization, backend, tin is not None, facts)
         try:
             with calling(grad_out if tin is None else tin, specialization.params(values)):
@@ -541,15 +543,15 @@ def _act(
     first = gradients[0]
     check_float(first, specialization.rule)
     check_values(specialization.subject, specialization.runtime, backend, first, values)
-    found = find_rule(specialization, backend, first, None, values)
+    emitted = find_rule(specialization, backend, first, None, values)
     if (
-        found is None
-        or found[1]
+        emitted is None
+        or emitted[1]
         or specialization.code.facts
         or specialization.rule.shards is not None
     ):
         return None
-    refuse_lacking(found[2], dtype_name(first.dtype))
+    refuse_lacking(emitted[2], dtype_name(first.dtype))
     key = ("many", backend.name, in_place)
     build = functools.partial(_build_many, specialization.graph(False, {}), backend, in_place)
     run = build_once(specialization.code.entries, key, build, MOST_ENTRIES)

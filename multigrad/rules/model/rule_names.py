@@ -44,15 +44,15 @@ def get(rule: str | Callable[..., Any]) -> Any:
         if rule not in RULES:
             load_library(rule)
         number = NUMBERS.get(rule)
-        found, number = meant(rule, (RULES.get(rule), number))
-        if found is None:
+        known, number = meant(rule, (RULES.get(rule), number))
+        if known is None:
             respelled = as_registered(rule)
             if respelled is None:
                 raise unknown(rule)
             note_lookup(Lookup(rule, number))
             return get(respelled)
         note_lookup(Lookup(rule, number))
-        return found
+        return known
     if callable(rule):
         return rule
     advice = ""
@@ -192,13 +192,13 @@ def called_so(word: str, docstrings: Mapping[str, str]) -> list[str]:
     last = plain(word.rpartition(".")[2])
     if len(last) < 2:
         return []
-    said = [name for name, text in docstrings.items() if last in words_of(text)]
+    mentioned = [name for name, text in docstrings.items() if last in words_of(text)]
     named = [name for name in docstrings if plain(name.rpartition(".")[2]) == last]
     short = [name for name in docstrings if is_short_for(last, name)]
     part = [name for name in docstrings if "." not in name and last in name.lower().split("_")]
-    found = {*named, *short, *part, *(said if len(said) <= COMMON else ())}
-    first = [name for name in found if plain(name).startswith(last)]
-    return sorted(found, key=lambda name: ("." in name, name not in named, name not in first, name))
+    names = {*named, *short, *part, *(mentioned if len(mentioned) <= COMMON else ())}
+    first = [name for name in names if plain(name).startswith(last)]
+    return sorted(names, key=lambda name: ("." in name, name not in named, name not in first, name))
 
 
 def plain(name: str) -> str:
