@@ -19,6 +19,7 @@ import jax
 from jax.extend import core
 
 from multigrad.errors import RuleValueError
+from multigrad.models.attribution.kinds import kind_of_function
 
 from ..jaxprs import bind, called, jaxprs_of, walk, within
 from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outline
@@ -26,12 +27,8 @@ from .operations import OWN_DERIVATIVE, Inlined, find, is_float, name_of, outlin
 SHAPING = ("reshape", "squeeze", "transpose", "broadcast_in_dim", "convert_element_type")
 AFFINE = ("add", "sub", "mul", "div")
 PRODUCTS = ("dot_general", "conv_general_dilated")
-# The functions of `jax.nn`, and primitives, that are activations.
-ACTIVATIONS = frozenset({
-    "celu", "elu", "gelu", "hard_sigmoid", "hard_swish", "hard_silu", "hard_tanh", "leaky_relu",
-    "log_sigmoid", "logistic", "mish", "relu6", "selu", "sigmoid", "silu", "soft_sign", "softplus",
-    "squareplus", "swish", "tanh",
-})  # fmt: skip
+# The functions of `jax.nn`, and a primitive, that are activations: all others are what they call.
+ACTIVATIONS = frozenset(name for name in (*dir(jax.nn), "logistic") if kind_of_function(name))
 
 
 @dataclass(slots=True)
@@ -92,16 +89,17 @@ def flatten(closed: Any) -> Any:
 @functools.cache
 def inlined_activations() -> tuple[Inlined, ...]:
     """Return the activations of `jax.nn` that jax inlines."""
-    found = [find(getattr(jax.nn, name)) for name in sorted(ACTIVATIONS) if hasattr(jax.nn, name)]
+    names = sorted(name for name in ACTIVATIONS - {"relu"} if hasattr(jax.nn, name))
+    found = [find(getattr(jax.nn, name)) for name in names]
     return tuple(meant.inlined for meant in found if meant.inlined is not None)
 
 
 def activation_of(equation: Any) -> str | None:
     """Return the kind of an activation; None for another equation."""
     name = name_of(equation) or equation.primitive.name
-    if name == "relu" or (name == "max" and any(map(is_zero, equation.invars))):
+    if name == "max" and any(map(is_zero, equation.invars)):
         return "relu"
-    return "activation" if name in ACTIVATIONS else None
+    return kind_of_function(name) if name in ACTIVATIONS else None
 
 
 def is_zero(atom: Any) -> bool:

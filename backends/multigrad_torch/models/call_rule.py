@@ -7,7 +7,7 @@ runs unchanged on detached inputs, and gets the rule's gradient (`multigrad.mode
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -42,13 +42,17 @@ MERGES = "_multigrad_merges"
 
 
 class PlainRule:
-    """A rule that acts on the one tensor from which a call computes its output."""
+    """A rule that acts on the one tensor from which a call computes its output.
 
-    def __init__(self, rule: Any) -> None:
+    Args:
+        operations: those that it may meet.
+    """
+
+    def __init__(self, rule: Any, operations: Collection[str] = OPERATIONS) -> None:
         self.rule = resolve(rule)
         self.name = named(rule)
         self.over = RuleOver(rule)  # raises the errors of a wrong rule or param
-        self.activations = {name: Activation(name, rule) for name in ACTIVATIONS}
+        self.activations = {n: Activation(n, rule) for n in ACTIVATIONS if n in operations}
         self.in_place = {name: InPlace(act) for name, act in self.activations.items()}
 
     def activation(
@@ -62,7 +66,7 @@ class PlainRule:
             given = args[position] if len(args) > position else kwargs.get(name, value)
             if given != value:
                 return None
-        return self.activations[operation]
+        return self.activations.get(operation)
 
     def apply(self, x: Tensor, forward: Call, where: Callable[[], str]) -> Tensor:
         """Return the output of a forward on x, with the rule's gradient.
@@ -188,8 +192,15 @@ refuse_shape = dynamo.disable(check_fit)
 
 
 @dynamo.disable
-def refuse(message: str) -> None:
+def raise_now(message: str) -> None:
     raise RuleValueError(message)
+
+
+def refuse(message: str) -> None:
+    """Raise an error, also from traced code."""
+    if is_compiling():
+        torch._dynamo.graph_break(msg=message)
+    raise_now(message)
 
 
 def may_have_gradient(x: Tensor) -> bool:
@@ -365,7 +376,7 @@ def rule_of_operation(operation: str, rule: Any) -> CallRule:
             f"rule {named(rule)!r} reads what layers hold and has no meaning for operation "
             f"{operation!r} (operations: {known})"
         )
-    return rule_of_calls(rule)
+    return WeightRule(rule) if is_layer_rule(rule) else PlainRule(rule, (operation,))
 
 
 def rules_inside(rule: Any, merges: bool = False) -> Mapping[str, CallRule]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleValueError
-from multigrad.models.attribution.kinds import has_weight
+from multigrad.models.attribution.kinds import has_weight, kind_of_function
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -181,7 +181,17 @@ def over_axes(
     }
 
 
-# One row for each operation. To support another layer, add a row here; nothing else is needed.
+# The operation that an activation's module computes has its name in lower case, except of these.
+NAMES = {nn.LeakyReLU: "leaky_relu"}
+# The activations that are ours, with the numbers that make them so.
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    **{name: {} for name in ("relu", "relu6", "sigmoid", "silu", "tanh")},
+    "elu": {"alpha": 1.0},
+    "gelu": {"approximate": "none"},
+    "leaky_relu": {"negative_slope": 0.01},
+}
+# One row for each operation, and one for each activation that `kind_of_function` knows. To support
+# another layer, add a row here; nothing else is needed.
 OPERATIONS: Mapping[str, Operation] = {
     "linear": Operation("linear", (nn.Linear,), linear),
     **over_axes("Conv", "convolution", lambda n: convolution),
@@ -199,22 +209,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "batch_norm": Operation(
         "batch_normalization", (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     ),
-    "relu": Operation("relu", (nn.ReLU,), settings={}),
-    "elu": Operation("activation", (nn.ELU,), settings={"alpha": 1.0}),
-    "gelu": Operation("activation", (nn.GELU,), settings={"approximate": "none"}),
-    "leaky_relu": Operation("activation", (nn.LeakyReLU,), settings={"negative_slope": 0.01}),
     **{
-        each.__name__.lower(): Operation("activation", (each,), settings={})
-        for each in (nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Tanh)
-    },
-    # torch has functions with the names of these modules; none is one of our activations.
-    **{
-        each.__name__.lower(): Operation("activation", (each,))
-        for each in (
-            *(nn.CELU, nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.LogSigmoid),
-            *(nn.Mish, nn.PReLU, nn.RReLU, nn.SELU, nn.Softplus, nn.Softshrink, nn.Softsign),
-            *(nn.Tanhshrink, nn.Threshold),
+        (name := NAMES.get(module, module.__name__.lower())): Operation(
+            kind, (module,), settings=SETTINGS.get(name)
         )
+        for module in vars(nn).values()
+        if isinstance(module, type) and (kind := kind_of_function(module.__name__)) is not None
     },
 }
 # Our activations, and the modules that are exactly one: a subclass may compute something else.

@@ -30,7 +30,7 @@ from .call_rule import (
     stack_length,
 )
 from .layer_kinds import ACTIVATION_OF, ACTIVATIONS
-from .override import OperationMode, count_hits
+from .override import OperationMode
 from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 
 Tensor: TypeAlias = torch.Tensor
@@ -279,18 +279,17 @@ class InsideActing(OnLayer):
         self.mode = OperationMode(rules_inside(rule, merges))
 
     def wrap_forward(self, original: type, method: Method) -> Method:
-        mode, key, must_act = self.mode, self.mode.key, self.must_act
+        mode, must_act = self.mode, self.must_act
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            before = count_hits(key) if is_compiling() else mode.count()
+            before = mode.count()
             with mode:
                 output = method(module, *args, **kwargs)
-            after = count_hits(key) if is_compiling() else mode.count()
-            if must_act and before == after:
-                message = "a layer calls no operation that its rule has a meaning for"
-                if is_compiling():
-                    torch._dynamo.graph_break(msg=message)
-                refuse(f"{self.name_of(module)}, rule {self.rule_name!r}: {message}")
+            if must_act and before == mode.count():
+                refuse(
+                    f"{self.name_of(module)}, rule {self.rule_name!r}: a layer calls no operation "
+                    "that its rule has a meaning for"
+                )
             return output
 
         return forward

@@ -14,7 +14,12 @@ from keras.src.backend.common.tensor_attributes import get_tensor_attr, set_tens
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
 from ...models.attribution.composites import Composite
-from ...models.attribution.kinds import is_layer_rule, merge_batch_norm, weight_axis
+from ...models.attribution.kinds import (
+    is_layer_rule,
+    kind_of_function,
+    merge_batch_norm,
+    weight_axis,
+)
 from ...models.interpose import (
     Attachment,
     Choice,
@@ -343,8 +348,7 @@ def plan_composite(
             runs[id(layer)] = None
         if rule is not None:
             rows.append(each.row())
-    kinds_of = {name: "relu" if name == "relu" else "activation" for name in ACTIVATIONS}
-    operations = {name: composite.rule(kind) for name, kind in kinds_of.items()}
+    operations = {name: composite.rule(kind_of_function(name)) for name in ACTIVATIONS}
     operations = {name: rule for name, rule in operations.items() if rule is not None}
     if not rows and not operations:
         refuse_empty(composite)

@@ -25,6 +25,7 @@ from keras.src.ops.numpy import Add as AddOperation
 from ...backend.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
 from ...graph.support.class_bases import dataclass
+from ...models.attribution.kinds import kind_of_function
 from ...models.interpose import HeldFunction, Layer
 from ...models.layer_memory import WHOLE, Row, Within
 from ..compiled_steps import BACKEND
@@ -185,20 +186,15 @@ def _call_within(within: Within, name: str, call: Any, *args: Any, **kwargs: Any
 
 Tensor = Any
 layers = keras.layers
-# These are not elementwise; the others count as activations.
-NO_ACTIVATIONS = ("softmax", "log_softmax", "glu", "sparsemax")
-ACTIVATIONS = tuple(
-    name
-    for name in sorted({*NAMES.values()})
-    if hasattr(keras.activations, name) and name not in NO_ACTIVATIONS
-)
+ACTIVATIONS = tuple(name for name in sorted({*NAMES.values()}) if kind_of_function(name))
 GLOBAL_AVERAGES = (
     layers.GlobalAveragePooling1D.call,
     layers.GlobalAveragePooling2D.call,
     layers.GlobalAveragePooling3D.call,
 )
 STANDARD = BaseConv.convolution_op
-# One row per class of layers, by the method that computes it: a new layer is added only here.
+# One row per class of layers, by the method that computes it, and one per activation that
+# `kind_of_function` knows: a new layer is added only here.
 BY_CALL: Mapping[Any, str] = {
     layers.Dense.call: "linear",
     BaseConv.call: "convolution",
@@ -206,10 +202,11 @@ BY_CALL: Mapping[Any, str] = {
     BaseDepthwiseConv.call: "convolution",
     BaseConvTranspose.call: "convolution_transpose",
     layers.BatchNormalization.call: "batch_normalization",
-    layers.ReLU.call: "relu",
-    layers.LeakyReLU.call: "activation",
-    layers.PReLU.call: "activation",
-    layers.ELU.call: "activation",
+    **{
+        each.call: kind
+        for name, each in vars(layers).items()
+        if (kind := kind_of_function(name)) is not None
+    },
     **dict.fromkeys(GLOBAL_AVERAGES, "average_pooling"),
 }
 
@@ -223,8 +220,7 @@ def kind_of(layer: Any) -> str | None:
         merge = type(layer)._merge_function
         return "addition" if merge is layers.Add._merge_function else None
     if call is layers.Activation.call:
-        name = FUNCTIONS.get(layer.activation)
-        return "relu" if name == "relu" else "activation" if name in ACTIVATIONS else None
+        return kind_of_function(FUNCTIONS.get(layer.activation, ""))
     if getattr(type(layer), "convolution_op", STANDARD) is not STANDARD:
         return None
     return BY_CALL.get(call)

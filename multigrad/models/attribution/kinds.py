@@ -240,6 +240,50 @@ KINDS: Mapping[str, LayerKind] = MappingProxyType(
 )
 
 
+# Functions of one tensor, by the names that libraries give them, without case and underscores.
+ACTIVATIONS = frozenset(
+    [
+        "celu",
+        "elu",
+        "gelu",
+        "hardshrink",
+        "hardsigmoid",
+        "hardsilu",
+        "hardswish",
+        "hardtanh",
+        "leakyrelu",
+        "logistic",
+        "logsigmoid",
+        "mish",
+        "prelu",
+        "relu",
+        "relu6",
+        "rrelu",
+        "selu",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "softshrink",
+        "softsign",
+        "sparseplus",
+        "sparsesigmoid",
+        "squareplus",
+        "swish",
+        "tanh",
+        "tanhshrink",
+        "threshold",
+    ]
+)
+
+
+def kind_of_function(name: str) -> str | None:
+    """Return the kind of an activation, by any library's name for it; None for another function."""
+    plain = name.replace("_", "").lower()
+    if plain not in ACTIVATIONS:
+        return None
+    return "relu" if plain == "relu" else "activation"
+
+
 def weight_axis(kind: str) -> int:
     """Return the axis of output channels in a weight, of a kind that has one."""
     channels = KINDS[kind].channels
