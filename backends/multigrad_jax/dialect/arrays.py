@@ -377,10 +377,10 @@ def triangular_solve(step: EquationStep) -> Operand:
     result = matrices.solve_triangular(
         step.whole(0),
         step.whole(1),
+        params["left_side"],
         lower=params["lower"],
         transposed=params["transpose_a"],
-        unit=params["unit_diagonal"],
-        left=params["left_side"],
+        unit_diagonal=params["unit_diagonal"],
     )
     return step.result(result)
 

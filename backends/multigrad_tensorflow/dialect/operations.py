@@ -344,11 +344,11 @@ BY_OPERATION: dict[str, tuple[Any, Sequence[str]]] = {
 }
 NAMED = TENSORFLOW.called(
     {
-        matrices: """
-            solve_triangular: linalg.triangular_solve(adjoint=transposed); tensordot;
-            cross: linalg.cross
+        matrices: "tensordot; cross: linalg.cross",
+        xp: """
+            cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm;
+            solve_triangular: linalg.triangular_solve(adjoint=transposed)
         """,
-        xp: "cholesky: linalg.cholesky; det: linalg.det; expm: linalg.expm",
     }
 )
 ALIASES: dict[Any, Handler] = {

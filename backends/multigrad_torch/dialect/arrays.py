@@ -369,7 +369,7 @@ def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fa
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    return matrices.solve_triangular(A, B, lower=not upper, unit=unitriangular, left=left)
+    return matrices.solve_triangular(A, B, left, lower=not upper, unit_diagonal=unitriangular)
 
 
 # --- inverses and determinants --------------------------------------------------------------------

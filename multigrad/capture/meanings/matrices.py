@@ -61,24 +61,14 @@ def solve_positive(a: Tensor, b: Tensor, lower: bool) -> Tensor:
     return cholesky_solve(b, cholesky(a, not lower), not lower)
 
 
-def solve_triangular(
-    a: Tensor,
-    b: Tensor,
-    *,
-    lower: bool,
-    transposed: bool = False,
-    unit: bool = False,
-    left: bool = True,
-    vectors: bool = False,
-) -> Tensor:
-    """Solve op(a) x = b, or x op(a) = b; b holds matrices or vectors in its last axes."""
-    options = {"lower": bool(lower), "unit_diagonal": bool(unit)}
-    if not left:
-        right = xp.solve_triangular(a, turned(b), transposed=not transposed, **options)
-        return turned(right)
-    columns = xp.expand_dims(b, -1) if vectors else b
-    result = xp.solve_triangular(a, columns, transposed=bool(transposed), **options)
-    return xp.squeeze(result, -1) if vectors else result
+def solve_triangular(a: Tensor, b: Tensor, left: bool, **options: bool) -> Tensor:
+    """Solve op(a) x = b, or x op(a) = b if a is not at the left; `xp.solve_triangular` has the
+    options.
+    """
+    if left:
+        return xp.solve_triangular(a, b, **options)
+    options["transposed"] = not options.get("transposed", False)
+    return turned(xp.solve_triangular(a, turned(b), **options))
 
 
 TRANSPOSED = {0: False, 1: True, 2: True, "N": False, "T": True, "C": True}

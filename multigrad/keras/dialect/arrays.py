@@ -1,26 +1,242 @@
-"""Keras's functions over whole arrays, in ops: normalization, shapes, pooling, linear algebra."""
+"""Keras's functions in ops: elementwise, activations, cross-entropies, normalization, shapes,
+pooling, linear algebra; see `table.py`.
+
+Rows are keyed by the public name in `keras.ops` or `keras.activations`, or by the function; names
+that the installed Keras lacks are left out.
+"""
 
 # Keras gathers its public names at import, where pyright cannot follow.
 # pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
 
-from multigrad.capture.dialects import numpy
-from multigrad.capture.meanings import arrays, layers, matrices, parts, places, reductions
+from multigrad.capture.dialects import numpy as numpy_dialect
+from multigrad.capture.dtypes import own_dtype
+from multigrad.capture.meanings import (
+    arrays,
+    composites,
+    layers,
+    matrices,
+    parts,
+    places,
+    reductions,
+)
 from multigrad.capture.meanings.composites import is_whole
 from multigrad.capture.meanings.layers import channels_first, channels_last, per_axis
-from multigrad.capture.name_tables import Handler, handlers_by_name, ops_by_name
-from multigrad.graph.ir.types import FLOATS_OF_16_BITS, T
-from multigrad.trace.trace import cast
+from multigrad.capture.name_tables import Handler, Library, handlers_by_name, ops_by_name
+from multigrad.graph import ops
+from multigrad.graph.ir.types import BOOL, FLOATS, FLOATS_OF_16_BITS, INT64, WHOLE, T
+from multigrad.trace.trace import Value, cast, copy_of
 from multigrad.trace.xp import all as xp
 
-from .elementwise import KERAS, of_floats
+from .backend import (
+    answer,
+    floors_quotients,
+    limits_logarithms,
+    remembers_logits,
+    takes_lower_limit,
+)
 
 Tensor = Any
+KERAS = Library(keras.ops)
+
+
+def divide_no_nan(x1: Tensor, x2: Tensor) -> Tensor:
+    is_zero = xp.equal(x2, 0)
+    return xp.where(is_zero, 0.0, xp.divide(x1, xp.where(is_zero, 1.0, x2)))
+
+
+def where(condition: Tensor, x1: Any = None, x2: Any = None) -> Tensor:
+    if x1 is None or x2 is None:
+        raise TypeError("where without x1 and x2 gives indices")
+    return xp.where(as_bool(condition), x1, x2)
+
+
+def as_bool(x: Any) -> Any:
+    # Keras's logic takes numbers too: all but 0 are true
+    return cast(x, BOOL) if isinstance(x, Value) else x
+
+
+def of_bools(function: Handler) -> Handler:
+    """Return a function of two bools, which takes numbers too."""
+
+    @functools.wraps(function)
+    def record(x1: Tensor, x2: Tensor) -> Tensor:
+        return function(as_bool(x1), as_bool(x2))
+
+    return record
+
+
+def logical_not(x: Tensor) -> Tensor:
+    return xp.logical_not(as_bool(x))
+
+
+def copy(x: Any) -> Tensor:
+    # a list is stacked, as Keras converts it
+    return xp.stack(x, 0) if isinstance(x, list | tuple) else copy_of(x)
+
+
+def of_floats(product: Handler) -> Handler:
+    """Return a product that refuses integers, which Keras multiplies in floats."""
+
+    @functools.wraps(product)
+    def record(x1: Any, x2: Any, *args: Any) -> Tensor:
+        if {own_dtype(x1), own_dtype(x2)} & {*WHOLE}:
+            raise TypeError("integers, which Keras multiplies in floats: cast them first")
+        return product(x1, x2, *args)
+
+    return record
+
+
+def together(function: Handler) -> Handler:
+    """Return a function that casts two integers first: Keras casts int64 with others to int32."""
+
+    @functools.wraps(function)
+    def record(x1: Any, x2: Any) -> Tensor:
+        dtype = expected(x1, x2)
+        if dtype and all(own_dtype(x) in WHOLE or isinstance(x, int) for x in (x1, x2)):
+            x1, x2 = cast(x1, dtype), cast(x2, dtype)
+        return function(x1, x2)
+
+    return record
+
+
+def expected(*operands: Any) -> str:
+    """Return the dtype that Keras gives the recorded call; int64 if unknown."""
+    trace = next(x.trace for x in operands if isinstance(x, Value))
+    return "" if trace.types is None else trace.types.expected or INT64
+
+
+def floor_divide(x1: Any, x2: Any) -> Tensor:
+    dtype = expected(x1, x2)
+    if dtype in (T, *FLOATS) and answer(floors_quotients):
+        quotient = xp.floor(xp.divide(x1, x2))
+    else:
+        quotient = xp.floor_divide(x1, x2)
+    # Keras casts the quotient of floats, not the operands
+    return cast(quotient, dtype) if dtype in (T, *FLOATS) else quotient
+
+
+def full_like(x: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    if isinstance(fill_value, list | tuple):
+        raise TypeError("full_like of several values; use broadcast_to")
+    return xp.full_like(x, fill_value, dtype)
+
+
+def clip(x: Tensor, x_min: Any, x_max: Any) -> Tensor:
+    if answer(takes_lower_limit) and (isinstance(x_min, Value) or isinstance(x_max, Value)):
+        # limits may cross: TensorFlow gives the lower one, others the upper
+        return xp.maximum(xp.minimum(x, x_max), x_min)
+    return xp.clip(x, x_min, x_max)
+
+
+# --- cross-entropies ------------------------------------------------------------------------------
+def binary_crossentropy(target: Any, output: Tensor, from_logits: bool = False) -> Tensor:
+    need_floats(output)
+    output, from_logits = behind(output, from_logits)
+    if from_logits:
+        positive, negative = xp.log_sigmoid(output), xp.log_sigmoid(xp.negative(output))
+    else:
+        p = within(output)
+        if answer(limits_logarithms):
+            return layers.binary_cross_entropy(p, target)
+        positive, negative = xp.log(p), xp.log(xp.subtract(1.0, p))
+    rest = xp.multiply(xp.subtract(1.0, target), negative)
+    return xp.negative(xp.add(xp.multiply(target, positive), rest))
+
+
+def categorical_crossentropy(
+    target: Any, output: Tensor, from_logits: bool = False, axis: int = -1
+) -> Tensor:
+    need_floats(output)
+    output, from_logits = behind(output, from_logits)
+    if from_logits:
+        return layers.softmax_cross_entropy(output, target, axis)
+    p = xp.divide(output, xp.sum(output, axis, keepdims=True))
+    return xp.negative(xp.sum(xp.multiply(target, xp.log(within(p))), axis))
+
+
+def behind(output: Any, from_logits: bool) -> tuple[Any, bool]:
+    """Return the logits that probabilities were made of, if Keras goes back to them."""
+    # `_get_logits` of Keras on TensorFlow: probabilities of 0 and 1 would hide the logits
+    made = output.node if isinstance(output, Value) else None
+    if made is not None and made.op in (ops.SIGMOID, ops.SOFTMAX) and answer(remembers_logits):
+        return output.trace.value(made.operands[0]), True
+    return output, from_logits
+
+
+def within(p: Tensor) -> Tensor:
+    epsilon = keras.config.epsilon()
+    return xp.clip(p, epsilon, 1.0 - epsilon)
+
+
+def need_floats(given: Any) -> None:
+    if is_whole(given):
+        raise TypeError("predictions of integers, in which Keras computes: cast to a float first")
+
+
+# --- activations ----------------------------------------------------------------------------------
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    if alpha == 0:
+        raise TypeError("celu with alpha=0, which each backend of Keras divides by in its own way")
+    return xp.celu(x, alpha)
+
+
+def relu(
+    x: Tensor, negative_slope: Any = 0.0, max_value: Any = None, threshold: Any = 0.0
+) -> Tensor:
+    if any(type(n) not in (int, float) or n != 0 for n in (negative_slope, threshold)):
+        raise TypeError("relu with a slope or a threshold")
+    return xp.relu(x) if max_value is None else xp.clip(x, 0.0, max_value)
+
+
+def linear(x: Tensor) -> Tensor:
+    return x
+
+
+maximum, minimum = together(xp.maximum), together(xp.minimum)
+fmax, fmin = together(xp.fmax), together(xp.fmin)
+logical_and, logical_or = of_bools(xp.logical_and), of_bools(xp.logical_or)
+logical_xor = of_bools(xp.logical_xor)
+UNARY: dict[str, Handler] = {
+    **ops_by_name("""
+        neg: negative; square; sqrt; rsqrt; reciprocal; cbrt; abs: abs absolute fabs; sign; floor;
+        ceil; trunc; exp; expm1; exp2; log; log1p; log2; log10; sin; cos; tan; asin: arcsin;
+        acos: arccos; atan: arctan; sinh; cosh; tanh; asinh: arcsinh;
+        acosh: arccosh; atanh: arctanh; erf; erfc; erfinv; sinc; isnan; isinf; isfinite; signbit;
+        bitwise_invert: bitwise_invert bitwise_not; nan_to_num
+    """),
+    **handlers_by_name({__name__: "copy: copy real conj conjugate; logical_not"}),
+}
+# In keras.ops and in keras.activations.
+SHARED_ACTIVATIONS: dict[str, Handler] = ops_by_name("""
+    sigmoid; log_sigmoid; silu: silu swish; softplus; relu6; elu; selu;
+    soft_sign: softsign; tanh_shrink; hard_sigmoid; hard_silu: hard_silu hard_swish;
+    softmax; log_softmax; glu
+""")
+SHARED: dict[Any, str] = {
+    __name__: "celu",
+    composites: "hard_shrink(threshold=lambd)",
+    xp: """
+        gelu; hard_tanh; leaky_relu(negative_slope=slope); soft_shrink(threshold=lambd); threshold
+    """,
+}
+ELEMENTWISE: dict[str, Handler] = {
+    **UNARY,
+    **SHARED_ACTIVATIONS,
+    **{f.__name__: f for f in (binary_crossentropy, categorical_crossentropy, xp.relu, where)},
+}
+ACTIVATIONS: dict[str, Handler] = {
+    **ops_by_name("exp: exponential; tanh; mish"),
+    **SHARED_ACTIVATIONS,
+    "linear": linear,
+    "relu": relu,
+}
 
 
 # --- normalization --------------------------------------------------------------------------------
@@ -67,7 +283,7 @@ def layer_normalization(
 # --- shapes ---------------------------------------------------------------------------------------
 def pad(x: Tensor, pad_width: Any, mode: str = "constant", constant_values: Any = None) -> Tensor:
     value = 0 if constant_values is None else constant_values
-    return numpy.pad(x, pad_width, mode, constant_values=value)
+    return numpy_dialect.pad(x, pad_width, mode, constant_values=value)
 
 
 def get_item(x: Tensor, key: Any) -> Tensor:
@@ -131,6 +347,7 @@ def mean(x: Tensor, sizes: Any, steps: Any, border: Any) -> Tensor:
 
 max_pool, average_pool = pool(largest, "max_pool"), pool(mean, "average_pool")
 OPS: dict[str, Handler] = {
+    **ELEMENTWISE,
     **ops_by_name("swapaxes; moveaxis; flip; roll; tril; triu; repeat"),
     **handlers_by_name(
         {
@@ -146,25 +363,36 @@ OPS: dict[str, Handler] = {
 }
 dot, matmul = of_floats(arrays.np_dot), of_floats(xp.matmul)
 inner, tensordot = of_floats(matrices.inner), of_floats(matrices.tensordot)
-NAMED = KERAS.called(
-    {
-        arrays: """
-            cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
-            np_quantile: quantile; np_reshape: reshape
-        """,
-        matrices: "diag; diagonal; kron; trace; cholesky; cholesky_inverse; norm",
-        places: "topk: top_k; argsort; take_along_axis",
-        layers: "batch_norm: batch_normalization(offset=shift)",
-        numpy: "split",
-        parts: "expand_dims",
-        reductions: """
-            all; any; max: max amax; mean; min: min amin; nanmax; nanmean;
-            nanmin; nanprod; nanstd; nansum; nanvar; prod; std; sum; var
-        """,
-        __name__: "dot; inner; matmul; tensordot",
-        xp: """
-            concatenate; einsum(kwargs=); permute_dims: transpose; squeeze; stack; take;
-            tile; det; inv; logabsdet: logdet; slogdet
-        """,
-    }
-)
+NAMED: dict[Any, Handler] = {
+    **KERAS.called(SHARED),
+    **Library(keras.activations).called(SHARED),
+    **KERAS.called(
+        {
+            arrays: """
+                cumprod; cumsum; expand: broadcast_to; np_outer: outer; np_percentile: percentile;
+                np_quantile: quantile; np_reshape: reshape
+            """,
+            matrices: "diag; diagonal; kron; trace; cholesky; cholesky_inverse; norm",
+            numpy_dialect: "round_: round; split",
+            places: "topk: top_k; argsort; take_along_axis",
+            layers: "batch_norm: batch_normalization(offset=shift)",
+            parts: "expand_dims",
+            reductions: """
+                all; any; max: max amax; mean; min: min amin; nanmax; nanmean; nanmin; nanprod;
+                nanstd; nansum; nanvar; prod; std; sum; var
+            """,
+            __name__: """
+                clip; divide_no_nan; dot; floor_divide; fmax; fmin; inner; logical_and; logical_or;
+                logical_xor; matmul; maximum; minimum; tensordot
+            """,
+            xp: """
+                add; bitwise_and; bitwise_left_shift: bitwise_left_shift left_shift; bitwise_or;
+                bitwise_right_shift: bitwise_right_shift right_shift; bitwise_xor; concatenate; det;
+                divide: divide true_divide; einsum(kwargs=); equal; fmod; greater; greater_equal;
+                hypot; atan2: arctan2; inv; less; less_equal; logabsdet: logdet; logaddexp;
+                multiply; not_equal; permute_dims: transpose; pow: power; remainder: mod; slogdet;
+                squeeze; stack; stop_gradient; subtract; take; tile
+            """,
+        }
+    ),
+}

@@ -43,7 +43,7 @@ from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name
 from multigrad.trace.xp import all as xp
 
-from . import arrays, elementwise
+from . import arrays
 from .backend import TYPES, at_once, compute_at_once, find_traced
 
 Tensor = Any
@@ -153,7 +153,7 @@ TENSORS: dict[str, Handler] = {
     **{f.__name__: f for f in (xp.cast, xp.ones_like, xp.size, xp.zeros_like)},
     "dtype": dtype_of,
     "empty_like": xp.zeros_like,
-    "full_like": elementwise.full_like,
+    "full_like": arrays.full_like,
 }
 
 
@@ -186,14 +186,13 @@ LOSSES = {
 # By module of Keras.
 NAMES: dict[str, Mapping[str, Handler]] = {
     "ops": {
-        **elementwise.OPS,
         **arrays.OPS,
         **TENSORS,
         **LOOPS,
     },
     "losses": {name: by_its_code(loss) for name, loss in LOSSES.items()},
     "utils": {"normalize": arrays.normalize},
-    "activations": elementwise.ACTIVATIONS,
+    "activations": arrays.ACTIVATIONS,
     "quantizers": {
         name: typed_by_keras(getattr(keras.quantizers, name))
         for name in ("fake_quant_with_min_max_vars",)
@@ -373,9 +372,7 @@ DIALECT = Dialect(
     names=Names(
         aliases={
             **by_function(NAMES),
-            **elementwise.NAMED,
             **arrays.NAMED,
-            **elementwise.KERAS.called({xp: "stop_gradient"}),
         },
         hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
         refused=by_function(REASONS),
