@@ -10,7 +10,6 @@ object itself is called, unless that was ruled out; elsewhere its tensors are co
 from __future__ import annotations
 
 import copy
-import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -194,82 +193,71 @@ class Structure:
 
 
 class HiddenTensors(Completion):
-    """Completes a call by the tensors that objects hold."""
+    """Completes a call by the tensors that objects hold: what is called, or some arguments.
 
-    def __init__(self, parameters: inspect.Signature | None, values: tuple[Any, ...] = ()) -> None:
-        super().__init__(parameters, values)
+    Attributes:
+        called: the object, or the method of one, that is called.
+        holds: whether an argument holds tensors; None: those of `called` are meant.
+    """
+
+    def __init__(self, called: Any = None, holds: Callable[[Any], bool] | None = None) -> None:
+        super().__init__(None)
+        self.called, self.holds = called, holds
         self._structures: dict[Any, Structure] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied: Any = super().__deepcopy__(memo)
         copied._structures = {}
-        return copied
-
-    def structure(self, state: ObjectState) -> Structure:
-        """Return the structure that represents a state; equal states have the same one."""
-        # Equal states then get new structures, and are captured again.
-        if len(self._structures) >= MOST_ENTRIES:
-            self._structures.clear()
-        return self._structures.setdefault(state.key, Structure())
-
-    def with_state(
-        self, leaves: Sequence[Any], tree: Any, state: ObjectState, is_inside: bool = False
-    ) -> tuple[Sequence[Any], Any]:
-        """Return the leaves of a call with those of its objects, and their nesting.
-
-        Args:
-            is_inside: the objects hold symbols of a capture around it.
-        """
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
-        backend = next((owner for owner in owners if owner is not None), None)
-        held = {
-            name: own if is_inside else on_backend(backend, held_by(own))
-            for name, own in state.tensors.items()
-        }
-        return flatten(args, {**kwargs, STATE: {"": self.structure(state), **held}})
-
-
-class TensorsOfOwner(HiddenTensors):
-    """Completes a call of an object, or of a method, by the tensors that the object holds."""
-
-    def __init__(self, called: Callable[..., Any]) -> None:
-        super().__init__(None)
-        self.called = called
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        copied: Any = super().__deepcopy__(memo)
         copied.called = copy.deepcopy(self.called, memo)
         return copied
 
-    @property
-    def owner(self) -> Any:
-        return owner_of_method(self.called)
-
     def is_needed(self, leaves: Sequence[Any]) -> bool:
-        return True
+        return self.holds is None or bool(self.values) or any(map(self.holds, leaves))
 
     def complete(
         self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
     ) -> tuple[Sequence[Any], Any]:
-        if STATE in optree.tree_unflatten(tree, leaves)[1]:
+        args, kwargs = optree.tree_unflatten(tree, leaves)
+        if STATE in kwargs or not self.is_needed(leaves):
             return leaves, tree
-        return self.with_state(leaves, tree, read_state(self.owner))
+        is_inside = self.holds is not None and any(isinstance(leaf, Value) for leaf in leaves)
+        # The tensors of objects may be symbols only inside a capture.
+        state = self._read(leaves)
+        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
+            return leaves, tree  # what is no symbol of the capture around is a constant there
+        owners = (owner_of(leaf) for leaf in leaves if not isinstance(leaf, Value))
+        home = next((owner for owner in owners if owner is not None), None)
+        held = {
+            name: own if is_inside else on_backend(home, held_by(own))
+            for name, own in state.tensors.items()
+        }
+        return flatten(args, {**kwargs, STATE: {"": self._structure(state), **held}})
 
     def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        return (self.structure(read_state(self.owner)),)
+        return (self._structure(self._read(leaves)),) if self.is_needed(leaves) else ()
+
+    def _read(self, leaves: Sequence[Any]) -> ObjectState:
+        if self.holds is None:
+            return read_state(owner_of_method(self.called))
+        return read_state(tuple(filter(self.holds, leaves)))
+
+    def _structure(self, state: ObjectState) -> Structure:
+        # Equal states have the same one. Of a full table they get new ones, and are captured again.
+        if len(self._structures) >= MOST_ENTRIES:
+            self._structures.clear()
+        return self._structures.setdefault(state.key, Structure())
 
 
 class OfObject(Function):
     """A Function whose hidden arguments are the tensors that an object holds."""
 
-    completion: TensorsOfOwner
+    completion: HiddenTensors
 
     def __init__(
         self, function: Callable[..., Any], native: bool | None, library: str, prove: bool
     ) -> None:
         recipe = recipe_of_object(function, name_of(function), native=native, library=library)
-        completion = TensorsOfOwner(function)
+        completion = HiddenTensors(function)
         super().__init__(recipe, called_method(function), prove, completion)
         completion.parameters = self.parameters
 
@@ -284,7 +272,7 @@ class OfObject(Function):
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
             given = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
-            if not is_symbolic and given == {read_state(self.completion.owner).home}:
+            if not is_symbolic and given == {read_state(owner_of_method(self.original)).home}:
                 return self.original(*args, **kwargs)
         return self._apply_any(args, kwargs, None)
 
@@ -439,42 +427,11 @@ def without_gradients(symbols: Sequence[Any]) -> Iterator[None]:
             symbol.notes = {**(symbol.notes or {}), "grad": None}
 
 
-class TensorsOfArguments(HiddenTensors):
-    """Completes a call by the tensors that objects among its arguments hold."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        super().__init__(None)
-        self.recipe = recipe
-
-    def is_needed(self, leaves: Sequence[Any]) -> bool:
-        assert self.recipe.holds is not None
-        return bool(self.values) or any(map(self.recipe.holds, leaves))
-
-    def complete(
-        self, leaves: Sequence[Any], tree: Any, backend: Backend | None = None
-    ) -> tuple[Sequence[Any], Any]:
-        args, kwargs = optree.tree_unflatten(tree, leaves)
-        if STATE in kwargs or not self.is_needed(leaves):
-            return leaves, tree
-        is_inside = any(isinstance(leaf, Value) for leaf in leaves)
-        # The tensors of objects may be symbols only inside a capture.
-        state = state_of(self.recipe, (args, kwargs))
-        if is_inside and not all(isinstance(own, Value) for own in state.tensors.values()):
-            return leaves, tree  # what is no symbol of the capture around is a constant there
-        return self.with_state(leaves, tree, state, is_inside)
-
-    def key(self, leaves: Sequence[Any], tree: Any) -> tuple[Any, ...]:
-        if not self.is_needed(leaves):
-            return ()
-        arguments = optree.tree_unflatten(tree, leaves)
-        return (self.structure(state_of(self.recipe, arguments)),)
-
-
 class MayTakeObjects(Function):
     """A framework's own custom gradient, some of whose arguments may hold tensors."""
 
     def __init__(self, recipe: Recipe, prove: bool = True) -> None:
-        completion = TensorsOfArguments(recipe)
+        completion = HiddenTensors(holds=recipe.holds)
         super().__init__(holding(recipe), prove=prove, completion=completion)
         completion.parameters = self.parameters
 

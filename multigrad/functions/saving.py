@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -86,14 +86,7 @@ def encode_variant(function: Function, variant: Variant) -> dict[str, Data]:
         )
     arrays: list[ArrayValue] = []
     form = _encode_form(_related(function, general), arrays)
-    fields = {
-        "name": function.name,
-        "doc": "",
-        "parameters": positional_names(function.parameters),
-        "arrays": [encode_array(array) for array in arrays],
-        "forms": [form],
-    }
-    return seal("function", fields, decode_function)
+    return seal("function", _fields(function, [form], arrays), decode_function)
 
 
 def _encode_default(function: str, name: str, value: Any) -> Data:
@@ -145,12 +138,19 @@ def _encode(function: Function) -> dict[str, Data]:
             f"function {function.name!r} was called for some gradients only, and for all it needs "
             "to know more: call it with tensors that require them, and save it again"
         )
+    doc = clean(function.__doc__ if function.__doc__ != type(function).__doc__ else "")
+    return _fields(function, list(forms.values()), arrays, doc)
+
+
+def _fields(
+    function: Function, forms: list[Data], arrays: Sequence[ArrayValue], doc: str = ""
+) -> dict[str, Data]:
     return {
         "name": function.name,
-        "doc": clean(function.__doc__ if function.__doc__ != type(function).__doc__ else ""),
+        "doc": doc,
         "parameters": positional_names(function.parameters),
         "arrays": [encode_array(array) for array in arrays],
-        "forms": list(forms.values()),
+        "forms": forms,
     }
 
 

@@ -6,7 +6,7 @@ import dis
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -256,18 +256,12 @@ class Recipe:
 
 
 class CodeRecipe:
-    """The base of recipes that backends of other authors define as classes; see `Recipe`."""
+    """The base of recipes that backends of other authors write as classes.
+
+    Their attributes and methods are the fields of `Recipe`; `functions` is a method.
+    """
 
     name: str
-    signature: inspect.Signature | None = None
-    native: bool | None = None
-    is_derived: bool = False
-    gives_tangents: bool = False
-    fixed_names: tuple[str, ...] = ()
-    is_checked: bool = False
-    makes_arrays_of_numbers: bool = False
-    apply: Callable[..., Any] | None = None
-    bound_to: Callable[[Any], Any] | None = None
 
     def dialect(self) -> str:
         """Return the library that it is written in, "" where it is written for all."""
@@ -277,31 +271,10 @@ class CodeRecipe:
         """Return the user's functions that it runs, the forward first."""
         return ()
 
-    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run the function on symbolic values."""
-        raise NotImplementedError
-
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        """Run the function as written, on a framework's tensors."""
-        raise NotImplementedError
-
     def as_recipe(self) -> Recipe:
-        return Recipe(
-            self.name,
-            self.run,
-            self.record,
-            functions=self.functions(),
-            written_in=self.dialect,
-            signature=self.signature,
-            native=self.native,
-            is_derived=self.is_derived,
-            gives_tangents=self.gives_tangents,
-            fixed_names=self.fixed_names,
-            is_checked=self.is_checked,
-            makes_arrays_of_numbers=self.makes_arrays_of_numbers,
-            apply=self.apply,
-            bound_to=self.bound_to,
-        )
+        names = {each.name for each in fields(Recipe)} - {"functions", "written_in"}
+        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return Recipe(functions=self.functions(), written_in=self.dialect, **given)
 
 
 # --- what fails while a function is captured -----------------------------------------------------

@@ -54,20 +54,7 @@ class FunctionUnderProof:
     acts: bool = False
     rehearsed: dict[Any, Callable[..., Any] | None] = field(default_factory=dict)
 
-    # Cached, as both sides ask for it with each sample.
-    @cached_property
-    def outputs(self) -> tuple[str, ...]:
-        return self.graphs.outputs
-
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        return self.layout.indices("number")
-
-    @cached_property
-    def seeds(self) -> tuple[str | None, ...]:
-        """The names of the cotangents, None for outputs that carry no gradient."""
-        return self.graphs.seeds
-
+    # Cached, as both sides ask for these with each sample.
     @cached_property
     def graphs(self) -> FunctionGraph:
         return self.variant.graphs
@@ -223,14 +210,16 @@ def _run(
     graphs = given.graphs
     leaves = _leaves(given, backend, sample)
     outputs, pull = side(leaves)
-    found = {name: as_array(backend, y) for name, y in zip(given.outputs, outputs, strict=True)}
+    found = {
+        name: as_array(backend, y) for name, y in zip(given.graphs.outputs, outputs, strict=True)
+    }
     if given.variant.updates:  # and a backward may write into the outputs
         found = {name: y if y is None else y.copy() for name, y in found.items()}
     names = (*given.asked, *given.omitted)
     if pull is None or not names:
         return found
     cotangents = []
-    for name, output in zip(given.seeds, found.values(), strict=True):
+    for name, output in zip(given.graphs.seeds, found.values(), strict=True):
         seed = None if name is None else sample.arrays[name]
         if seed is not None and getattr(output, "shape", None) != seed.shape:
             return found  # which is the difference
@@ -239,7 +228,7 @@ def _run(
     gradients = pull(cotangents)
     if sample.label == samples.OWN and _are_written(given, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
-        apart = {n: sample.arrays[n].copy() for n in given.seeds if n is not None}
+        apart = {n: sample.arrays[n].copy() for n in given.graphs.seeds if n is not None}
         return _run(given, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
     found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
     if sample.label == samples.DRAWN and given.asked and not given.acts and not graphs.is_random:
@@ -254,7 +243,7 @@ def _are_written(
     given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
     # Only an expanded cotangent matters: its strides are 0, so one write changes all elements.
-    rows = zip(given.seeds, cotangents, strict=True)
+    rows = zip(given.graphs.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
         and not np.array_equal(np.asarray(as_array(backend, cotangent)), sample.arrays[name])
@@ -338,9 +327,9 @@ def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list
 
 def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
     graphs, lowered = given.graphs, _attached(given, backend)
-    tensors, numbers = given.tensors, [leaves[i] for i in given.numbers]
+    tensors, numbers = given.tensors, [leaves[i] for i in given.layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(given.outputs) == 1
+    single = len(given.graphs.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 
