@@ -24,7 +24,8 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.context import CURRENT, ActiveRules
-from multigrad.trace.active_rules import BRANCH, Branch, Counter, join, part
+from multigrad.trace import active_rules
+from multigrad.trace.active_rules import BRANCH, Branch, Counter, join
 
 from .kernels.random import is_dtensor
 from .kernels.shapes import dim
@@ -226,6 +227,7 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
     return x
 
 
+# By name: a function that is imported here may not be called like an op.
 OPS = rows_of(globals())
 
 
@@ -243,7 +245,7 @@ pause_to_merge = mirrored_run._MirroredReplicaContext._merge_call
 def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function once per replica, each in a copy of this call's context."""
     around = copy_context()
-    branches = part(len(strategy.extended.worker_devices))
+    branches = active_rules.part(len(strategy.extended.worker_devices))
 
     def call_replica(*args: Any, **kwargs: Any) -> Any:
         thread: Any = threading.current_thread()
@@ -269,7 +271,7 @@ class MergeCall:
 def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a function across replicas in a copy of the first one's context."""
     around, active = copy_context(), CURRENT.get()
-    (branch,) = part(1)
+    (branch,) = active_rules.part(1)
 
     def merge(*args: Any, **kwargs: Any) -> Any:
         around.run(BRANCH.set, branch)
