@@ -186,15 +186,17 @@ def audit(
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with ignoring_warnings(), keeping_dtypes(called):
         found = tuple(_named(_hold(called, trial, law), trial, parameters) for law in chosen)
-    unnamed = [""] * (len(trial.leaves) - len(parameters))
+    unnamed = [""] * (len(trial.arguments.leaves) - len(parameters))
     names = [*unnamed, *(f"{name} " for name in parameters)]
-    shown = ", ".join(name + _shown(leaf) for name, leaf in zip(names, trial.leaves, strict=True))
+    shown = ", ".join(
+        name + _shown(leaf) for name, leaf in zip(names, trial.arguments.leaves, strict=True)
+    )
     return AuditReport(trial.name, trial.backend.name, found, inputs=shown)
 
 
 def _named(finding: Finding, trial: Trial, parameters: Sequence[str]) -> Finding:
     # `open_up` appends the parameters, so they are the last tensors.
-    first = len(trial.places) - len(parameters)
+    first = len(trial.arguments.places) - len(parameters)
 
     def name(argument: re.Match[str]) -> str:
         n = int(argument[1]) - first

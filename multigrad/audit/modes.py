@@ -15,7 +15,6 @@ from ..errors import GradientError
 from ..functions.captures import capture_example
 from ..functions.record import NotCaptured
 from ..graph.ir.types import dtype_name
-from ..graph.support.trees import optree
 from ..look.convert import brief
 from ..look.subject import as_float
 from .numbers import differs_in, rounded
@@ -188,7 +187,7 @@ def _least(trial: Trial) -> str:
         return ""
     try:
         # The cut is known once these inputs are captured.
-        capture_example(trial.converted, *optree.tree_unflatten(trial.tree, trial.leaves)[0])
+        capture_example(trial.converted, *trial.arguments.nest(trial.given)[0])
         least = sum(each.size for each in _kept(replace(trial, call=trial.converted)))
     except NotApplicable:
         least = 0

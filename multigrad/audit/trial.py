@@ -16,7 +16,7 @@ import numpy as np
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..functions.calls.arguments import flatten, owner_of
+from ..functions.calls.arguments import owner_of, replace_at
 from ..functions.function import Function
 from ..functions.proof.compare import eps_of
 from ..graph.ir.types import FLOATS, dtype_name
@@ -24,17 +24,17 @@ from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.support.class_bases import cached_property
 from ..graph.support.trees import optree
 from ..look.subject import (
-    as_array,
+    Arguments,
     as_float,
     brackets,
     find_original,
     is_float_array,
     precision,
+    read_arguments,
     subject_of,
 )
 from ..rules.activation import Activation
 from ..rules.model.rule import Rule
-from ..rules.vjp import vjp_leaves
 
 Array = Any
 Tensor = Any
@@ -77,8 +77,7 @@ class Trial:
 
     Attributes:
         call: the function of tensors, unchanged.
-        leaves, tree: its arguments; tensors are arrays.
-        places: of the tensors.
+        arguments: those of its call.
         is_surrogate: whether its gradient is meant to differ from the derivative.
         meant: the function whose derivative a surrogate is meant to be, if the caller names it.
         converted: multigrad's version; None if it is not another framework's custom gradient.
@@ -88,9 +87,7 @@ class Trial:
     name: str
     call: Callable[..., Any]
     backend: Backend
-    leaves: tuple[Any, ...]
-    tree: Any
-    places: tuple[int, ...]
+    arguments: Arguments
     is_surrogate: bool = False
     meant: Callable[..., Any] | None = None
     converted: Function[..., Any] | None = None
@@ -98,7 +95,7 @@ class Trial:
 
     @cached_property
     def given(self) -> Arrays:
-        return [self.leaves[i] for i in self.places]
+        return self.arguments.arrays
 
     @cached_property
     def stated(self) -> Trial:
@@ -187,17 +184,11 @@ class Trial:
 
     def cast(self, dtype: str) -> Arrays:
         """Return the tensors with their floats in a dtype."""
-        return [as_float(a, dtype) if is_float_array(a) else a for a in self.given]
+        return self.arguments.cast(dtype)
 
     def changed(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
         """Return arrays in the place of the tensors, with the floats among them changed."""
         return [change(a) if n in self.floats else a for n, a in enumerate(arrays)]
-
-    def _filled(self, tensors: Sequence[Tensor]) -> list[Any]:
-        leaves = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            leaves[place] = tensor
-        return leaves
 
     @contextmanager
     def quiet(self, dtype: str = "") -> Iterator[None]:
@@ -214,22 +205,17 @@ class Trial:
 
     def run_on(self, tensors: Sequence[Tensor], vjp: Any = None) -> ForwardRun:
         """Run forward on tensors of the framework, by its own vjp or another one."""
-        leaves = self._filled(tensors)
-        outputs, _, pull_leaves = vjp_leaves(self.call, leaves, self.tree, self.backend, vjp)
+        outputs, pull_whole = self.arguments.pull(self.call, self.backend, tensors, vjp)
         kept = [n for n, y in enumerate(outputs) if _is_float(y)]
 
         def pull(cotangents: Sequence[Tensor]) -> list[Any]:
-            whole: list[Any] = [None] * len(outputs)
-            for n, cotangent in zip(kept, cotangents, strict=True):
-                whole[n] = cotangent
-            found = pull_leaves(whole)
-            return [found[i] for i in self.places]
+            return pull_whole(replace_at([None] * len(outputs), kept, cotangents))
 
         return ForwardRun(self.backend, list(tensors), [outputs[n] for n in kept], pull)
 
     def outputs(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return the float outputs, under the transforms that are in force."""
-        args, kwargs = optree.tree_unflatten(self.tree, self._filled(tensors))
+        args, kwargs = self.arguments.nest(tensors)
         flat = optree.tree_leaves(self.call(*args, **kwargs), none_is_leaf=True)
         return [y for y in flat if _is_float(y)]
 
@@ -272,9 +258,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
         name, call, declared, homes = original.name, original.call, False, original.homes
         homes = homes or (load_backend("numpy"),)
         converted = function = original.function if original.is_custom else None
-    leaves, tree = flatten(tuple(inputs), {})
-    arrays = tuple(as_array(leaf) for leaf in leaves)
-    places = tuple(i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
+    arguments = read_arguments(inputs)
     forward = None if function is None else _forward_of(function)
     failure: Exception | None = None
     # The first framework that runs forward and backward is its home.
@@ -283,9 +267,7 @@ def trial_of(obj: Any, inputs: Sequence[Any], surrogate: bool | Callable[..., An
             name,
             call,
             home,
-            leaves=arrays,
-            tree=tree,
-            places=places,
+            arguments,
             is_surrogate=declared if surrogate is None else bool(surrogate),
             meant=surrogate if callable(surrogate) else None,
             converted=converted,

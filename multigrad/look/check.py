@@ -201,7 +201,7 @@ class Case:
     def outputs(self, arrays: Sequence[Array]) -> list[Array]:
         tensors = [self.backend.tensors.from_numpy(array) for array in arrays]
         # Outputs that are no tensors, such as numbers, have no gradient.
-        found = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)))
+        found = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)[0]))
         flat = [y for y in found if hasattr(y, "dtype")]
         each = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
         return [array for array in each if is_float_array(array)]
@@ -209,14 +209,14 @@ class Case:
     def gradients(self, arrays: Sequence[Array], cotangents: Sequence[Array]) -> list[Array | None]:
         """Return the gradient of each tensor, for cotangents of the float outputs."""
         rest = iter(cotangents)
-        inputs = self.inputs.nest(arrays)
+        inputs, _ = self.inputs.nest(arrays)
         call = self.subject.call
         return run_arrays(call, self.backend, inputs, lambda n, shape: next(rest))[1]
 
 
 def _compare_numerically(case: Case) -> CheckReport:
     subject, inputs = case.subject, case.inputs
-    arrays = inputs.arrays("float64")
+    arrays = inputs.cast("float64")
     outputs = case.outputs(arrays)
     generator = np.random.default_rng(SEED)
     # Random weights show errors that cancel in a plain sum.
@@ -237,7 +237,7 @@ def _compare_numerically(case: Case) -> CheckReport:
     for n, (array, gradient) in enumerate(zip(arrays, found, strict=True)):
         if not is_float_array(array):
             continue
-        path = inputs.paths[inputs.places[n]]
+        path = inputs.paths[n]
         given = np.zeros_like(array) if gradient is None else gradient
         for index in pick(array.shape, MOST_ELEMENTS):
             slope, settled = slope_at(weigh, arrays, n, index)
@@ -315,7 +315,7 @@ def differentiate(f: Callable[[float], float], x: float) -> tuple[float, bool]:
 def _compare_surrogate(case: Case) -> CheckReport:
     subject = case.subject
     assert subject.forward is not None
-    (array,) = case.inputs.arrays("float64")
+    (array,) = case.inputs.cast("float64")
     (given,) = case.gradients([array], [np.ones(array.shape)])
     assert given is not None
     # By NumPy in float64, whichever backend the surrogate runs on.

@@ -159,7 +159,7 @@ def parity(
     subject = subject_of(obj)
     made = not inputs
     read = read_inputs(subject, inputs or make_inputs(subject))
-    arrays = read.arrays("float32" if made else None)
+    arrays = read.cast("float32" if made else None)
     names = find_names(backends)
     expected = _expect(subject, read, arrays)
     reference = _run(subject, read, arrays, load_backend("numpy"))
@@ -192,7 +192,7 @@ def _run(
     widest = "float64" if any(array.dtype.itemsize == 8 for array in arrays) else "float32"
     call, keyed = _keyed(subject)
     with precision(backend, widest), keyed:
-        outputs, gradients = run_arrays(call, backend, inputs.nest(arrays), ones)
+        outputs, gradients = run_arrays(call, backend, inputs.nest(arrays)[0], ones)
     return outputs + [
         np.zeros_like(array) if gradient is None else gradient
         for gradient, array in zip(gradients, arrays, strict=True)
@@ -229,7 +229,7 @@ def _expect(
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
         if is_float_array(array):
-            path = "x" if subject.function is None else inputs.paths[inputs.places[n]]
+            path = "x" if subject.function is None else inputs.paths[n]
             whats.append(f"gradient of {path}")
             rows.append(found.get(name, Bounded(np.zeros_like(array), 0.0)))
     return whats, rows
@@ -240,7 +240,7 @@ def _graphs(
 ) -> tuple[FunctionGraph, dict[str, Any]]:
     if subject.function is not None:
         try:
-            variant = capture_example(subject.function, *inputs.nest(arrays))
+            variant = capture_example(subject.function, *inputs.nest(arrays)[0])
         except NotCaptured as error:
             raise error.error from None
         return variant.graphs, _numbers_of(variant.layout, subject.function, inputs.leaves)

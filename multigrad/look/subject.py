@@ -147,23 +147,76 @@ def make_inputs(subject: Subject) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
-    """Inputs as flat leaves, tensors among them as NumPy arrays."""
+class Arguments:
+    """The arguments of a call as flat leaves; tensors, at `places`, are NumPy arrays."""
 
     leaves: tuple[Any, ...]
     tree: Any
-    places: tuple[int, ...]  # of the tensors
+    places: tuple[int, ...]
+
+    @property
+    def arrays(self) -> list[Array]:
+        return [self.leaves[place] for place in self.places]
+
+    def cast(self, dtype: str | None) -> list[Array]:
+        """Return the arrays, floats in the given dtype, if there is one."""
+        return [as_float(array, dtype) if is_float_array(array) else array for array in self.arrays]
+
+    def nest(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with tensors at their places."""
+        return optree.tree_unflatten(self.tree, replace_at(self.leaves, self.places, tensors))
+
+    def mode(self, backend: Backend) -> AbstractContextManager[Any]:
+        wide = any(array.dtype == np.float64 for array in self.arrays)
+        return precision(backend, "float64" if wide else "float32")
+
+    def tensors(self, backend: Backend) -> list[Any]:
+        """Return the arrays as a backend's tensors, which may be written to."""
+        return [backend.tensors.from_numpy(array.copy()) for array in self.arrays]
+
+    def pull(
+        self,
+        call: Callable[..., Any],
+        backend: Backend,
+        tensors: Sequence[Any],
+        vjp: Callable[..., Any] | None = None,
+    ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+        """Return the outputs for tensors at the places, and the map from cotangents to theirs."""
+        leaves = replace_at(self.leaves, self.places, tensors)
+        outputs, _, pull = vjp_leaves(call, leaves, self.tree, backend, vjp)
+
+        def pull_places(cotangents: Sequence[Any]) -> list[Any]:
+            gradients = pull(cotangents)
+            return [gradients[place] for place in self.places]
+
+        return outputs, pull_places
+
+    def differentiate(
+        self,
+        call: Callable[..., Any],
+        backend: Backend,
+        cotangents: Cotangents,
+        tensors: Sequence[Any] | None = None,
+        vjp: Callable[..., Any] | None = None,
+    ) -> tuple[list[Any], list[Any]]:
+        given = self.tensors(backend) if tensors is None else tensors
+        outputs, pull = self.pull(call, backend, given, vjp)
+        return outputs, pull(
+            [_as_cotangent(n, each, backend, cotangents) for n, each in enumerate(outputs)]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs(Arguments):
+    """The inputs of a subject.
+
+    Attributes:
+        paths: the name of each tensor.
+        owner: the backend of the tensors.
+    """
+
     paths: tuple[str, ...]
     owner: Backend | None
-
-    def arrays(self, dtype: str | None = None) -> list[Array]:
-        """Return the tensors as arrays, floats in the given dtype."""
-        found = [np.asarray(self.leaves[i]) for i in self.places]
-        return [as_float(array, dtype) if is_float_array(array) else array for array in found]
-
-    def nest(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        """Return the inputs with other tensors."""
-        return optree.tree_unflatten(self.tree, replace_at(self.leaves, self.places, tensors))
 
 
 def brackets(index: Sequence[int]) -> str:
@@ -186,7 +239,7 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
     """Return inputs as they were given, tensors of any framework as NumPy arrays."""
     if subject.forward is not None:
         check_array(subject, inputs)
-    leaves, tree = optree.tree_flatten(inputs, none_is_leaf=True)
+    leaves, tree = flatten(inputs, {})
     leaves = [unwrap(leaf) for leaf in leaves]
     places = tuple(i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None)
     # Floats stand for tensors only if no tensor is given.
@@ -198,8 +251,9 @@ def read_inputs(subject: Subject, inputs: tuple[Any, ...]) -> Inputs:
         raise RuleTypeError(f"{subject.name} got no tensor to be checked with; pass arrays")
     owner = backend_among(leaves[i] for i in places)
     for i in places:
-        leaves[i] = backend_of(leaves[i]).tensors.to_numpy(leaves[i])
-    return Inputs(tuple(leaves), tree, places, _name_paths(subject, tree), owner)
+        leaves[i] = np.asarray(backend_of(leaves[i]).tensors.to_numpy(leaves[i]))
+    paths = _name_paths(subject, tree)
+    return Inputs(tuple(leaves), tree, places, tuple(paths[i] for i in places), owner)
 
 
 def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
@@ -210,14 +264,13 @@ def check_array(subject: Subject, inputs: tuple[Any, ...]) -> None:
         raise RuleTypeError(f"{subject.name} takes a tensor, got a {kind}: give numpy.array(x)")
 
 
-def _name_paths(subject: Subject, tree: Any) -> tuple[str, ...]:
-
+def _name_paths(subject: Subject, tree: Any) -> list[str]:
     names = positional_names(subject.function.parameters) if subject.function else ["x"]
     paths = []
-    for first, *rest in optree.treespec_paths(tree):
+    for _, first, *rest in optree.treespec_paths(tree):
         head = names[first] if first < len(names) else f"args[{first}]"
         paths.append(head + "".join(f"[{entry!r}]" for entry in rest))
-    return tuple(paths)
+    return paths
 
 
 def precision(backend: Backend, dtype: str) -> AbstractContextManager[Any]:
@@ -320,48 +373,11 @@ Results = dict[str, Any]
 Cotangents = Callable[[int, tuple[int, ...]], Array]  # of the n-th output, by its shape
 
 
-@dataclass(frozen=True, slots=True)
-class _Arguments:
-    """The inputs of a run as flat leaves, NumPy arrays among them at `places`."""
-
-    leaves: tuple[Any, ...]
-    tree: Any
-    places: tuple[int, ...]
-    cotangents: Cotangents
-
-    @property
-    def arrays(self) -> list[Array]:
-        return [self.leaves[place] for place in self.places]
-
-    def mode(self, backend: Backend) -> AbstractContextManager[Any]:
-        wide = any(array.dtype == np.float64 for array in self.arrays)
-        return precision(backend, "float64" if wide else "float32")
-
-    def tensors(self, backend: Backend) -> list[Any]:
-        """Return the arrays as a backend's tensors, which may be written to."""
-        return [backend.tensors.from_numpy(array.copy()) for array in self.arrays]
-
-    def differentiate(
-        self,
-        call: Callable[..., Any],
-        backend: Backend,
-        tensors: Sequence[Any],
-        vjp: Callable[..., Any] | None = None,
-    ) -> tuple[list[Any], list[Any]]:
-        given = list(self.leaves)
-        for place, tensor in zip(self.places, tensors, strict=True):
-            given[place] = tensor
-        outputs, _, pull = vjp_leaves(call, given, self.tree, backend, vjp)
-        gradients = pull(
-            [_as_cotangent(n, each, backend, self.cotangents) for n, each in enumerate(outputs)]
-        )
-        return outputs, [gradients[place] for place in self.places]
-
-
-def _read(inputs: Sequence[Any], cotangents: Cotangents) -> _Arguments:
+def read_arguments(inputs: Sequence[Any]) -> Arguments:
     leaves, tree = flatten(tuple(inputs), {})
-    places = (i for i, leaf in enumerate(leaves) if isinstance(leaf, np.ndarray))
-    return _Arguments(tuple(leaves), tree, tuple(places), cotangents)
+    arrays = tuple(map(as_array, leaves))
+    places = (i for i, leaf in enumerate(arrays) if isinstance(leaf, np.ndarray))
+    return Arguments(arrays, tree, tuple(places))
 
 
 def as_array(value: Any) -> Any:
@@ -375,8 +391,7 @@ def run_arrays(
 ) -> tuple[list[Array], list[Array | None]]:
     """Return the outputs that are tensors, and the gradients of the arrays among the inputs."""
     # No precision mode is entered here: the caller has chosen it.
-    given = _read(inputs, cotangents)
-    outputs, gradients = given.differentiate(call, backend, given.tensors(backend))
+    outputs, gradients = read_arguments(inputs).differentiate(call, backend, cotangents)
     found = [_to_array(backend, each) for each in outputs if owner_of(each) is not None]
     return found, [_to_array(backend, each) for each in gradients]
 
@@ -390,9 +405,9 @@ def run(
     vjp: Callable[..., Any] | None = None,
 ) -> Results:
     """Return outputs, and gradients of the float tensors among the inputs, by name."""
-    given = _read(inputs, cotangents or cotangent)
+    given = read_arguments(inputs)
     with given.mode(backend), np.errstate(all="ignore"):
-        outputs, gradients = given.differentiate(call, backend, given.tensors(backend), vjp)
+        outputs, gradients = given.differentiate(call, backend, cotangents or cotangent, vjp=vjp)
         found = [_to_array(backend, each) for each in outputs]
         pulled = [_to_array(backend, each) for each in gradients]
     return _name(found, pulled, given.arrays)
@@ -400,10 +415,10 @@ def run(
 
 def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
     """Return the same as `run`, by one program of the framework's compiler."""
-    given, plain = _read(inputs, cotangent), []
+    given, plain = read_arguments(inputs), []
 
     def run_all(*tensors: Any) -> list[Any]:
-        outputs, gradients = given.differentiate(call, backend, tensors)
+        outputs, gradients = given.differentiate(call, backend, cotangent, tensors)
         both = [*outputs, *gradients]
         # Outputs that are no tensors cannot leave the compiled program: this list has them.
         plain[:] = [None if owner_of(each) else (_to_array(backend, each),) for each in both]
