@@ -128,7 +128,7 @@ def is_around() -> bool:
     return True
 
 
-def say_apart() -> None:
+def warn_apart() -> None:
     """Warn once that a call runs between graphs, on a torch whose Dynamo may not read our code.
 
     Raises:
@@ -151,7 +151,7 @@ def apart(function: F) -> F:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not is_around():
             return function(*args, **kwargs)
-        say_apart()
+        warn_apart()
         return off(*args, **kwargs)
 
     off = disable(function)

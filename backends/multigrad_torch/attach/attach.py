@@ -135,7 +135,7 @@ NAMESPACE = {
 }
 
 
-def saying_what_is_kept(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
+def warning_of_trace(native: Any, transformed: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call under transforms so that it warns where torch.jit.trace fixes the rule."""
     name = native.__doc__.partition(",")[0]
 
@@ -162,7 +162,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return how a class is called: by its C entry, unless a transform or torch.jit traces it."""
     eager, transformed = entries(native)
     if emitted.origin.is_rule:
-        transformed = saying_what_is_kept(native, transformed)
+        transformed = warning_of_trace(native, transformed)
     count, run = len(emitted.names.inputs), eager
     prepare, constants, fusing = native.prepare, native.constants, native.fusing
     if prepare is not None:
@@ -220,7 +220,7 @@ def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
 def bind(native: Any, x: Tensor, values: tuple[Any, ...]) -> Callable[[Tensor], Tensor]:
     """Return how a rule with fixed params is called on tensors of the kind and dtype of x."""
     eager, transformed = entries(native)
-    transformed = saying_what_is_kept(native, transformed)
+    transformed = warning_of_trace(native, transformed)
     prepare, fusing = native.prepare, native.fusing
     # (whether for the CPU, prepared numbers): one tuple, so that threads never see half of it.
     state: tuple[bool | None, Any] = (None, None)

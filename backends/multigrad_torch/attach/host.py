@@ -171,7 +171,7 @@ def describe_gradients(
     return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in tensors]
 
 
-def keep(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Sequence[Tensor]) -> None:
     ctx.number, tensors = inputs
     ctx.save_for_backward(*tensors)
 
@@ -196,7 +196,7 @@ def register_operators() -> None:
     schema = "(SymInt number, Tensor[] tensors) -> Tensor[]"
     run = custom_op("multigrad::run_guest", schema)(run_guest)
     run.register_fake(describe_outputs)
-    run.register_autograd(pull_back, setup_context=keep)
+    run.register_autograd(pull_back, setup_context=save_inputs)
     schema = "(SymInt number, Tensor[] tensors, Tensor[] cotangents) -> Tensor[]"
     pull = custom_op("multigrad::pull_guest", schema)(pull_guest)
     pull.register_fake(describe_gradients)

@@ -193,7 +193,7 @@ def as_it_is(saved: Tensor) -> Tensor:
 # --- what acts on modules -------------------------------------------------------------------------
 
 
-def keep_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
+def note_acting(key: Any, held: Any, act_again: Callable[[], AbstractContextManager[Any]]) -> None:
     """Note that a rule acts on modules in the regions around this call, and how to repeat that."""
     for region in noted_regions():
         region.acted.setdefault(key, (held, act_again))

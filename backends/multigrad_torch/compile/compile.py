@@ -269,7 +269,7 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
         if (
             isinstance(subject, str)
             and MISREAD.isdisjoint(error.kinds)
-            and (name := keep_class(by_identifier[subject], bool(described[1][1][1])))
+            and (name := store_class(by_identifier[subject], bool(described[1][1][1])))
         ):
             return name
         note_refused(error.error)
@@ -299,7 +299,7 @@ def find_activation(
         return NAMES[key]
     if not is_hidden and in_force is not None:
         warn_of_graphs(in_force)
-    return keep(key, call_of_activation(activation, in_force, described, token))
+    return store(key, call_of_activation(activation, in_force, described, token))
 
 
 def find_function(function: Function, described: Any, token: str, epoch: str) -> str:
@@ -323,10 +323,10 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     # Again: the capture may have found that the code reads more than its arguments.
     if not epoch and reads(function):
         raise Question(READS)
-    return keep(key, call)
+    return store(key, call)
 
 
-def keep(key: Any, call: CompiledCall) -> str:
+def store(key: Any, call: CompiledCall) -> str:
     """Store a call under what it depends on, and return its name."""
     if len(NAMES) >= MOST_NAMES:
         # Both together: a name without its call would be an AttributeError in traced code.
@@ -345,10 +345,10 @@ def keep(key: Any, call: CompiledCall) -> str:
 def class_for_objects(identifier: str) -> str:
     function = by_identifier[identifier]
     refusal = f"{REFUSED}{function.recipe.subject} is given an object, which no compiled call is"
-    return keep_class(function) or refusal
+    return store_class(function) or refusal
 
 
-def keep_class(function: Function, has_keywords: bool = False) -> str:
+def store_class(function: Function, has_keywords: bool = False) -> str:
     """Return the name of a Function's own class, "" if Dynamo may not read it.
 
     A Function that is not captured runs unchanged in eager code, and so it may in compiled code,
@@ -390,7 +390,7 @@ def between_graphs(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `apply` for an old Dynamo, which calls it between its graphs, with a warning."""
 
     def call(*args: Any) -> Any:
-        dynamo.say_apart()
+        dynamo.warn_apart()
         return apply(*args)
 
     return call

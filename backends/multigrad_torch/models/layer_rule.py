@@ -18,7 +18,7 @@ from multigrad.errors import ActsNowhereWarning, RuleValueError
 from multigrad.models.interpose import named
 
 from .. import dynamo
-from ..compile.checkpoint_regions import has_acted, is_around_region, keep_acting
+from ..compile.checkpoint_regions import has_acted, is_around_region, note_acting
 from .call_rule import (
     PlainRule,
     WeightRule,
@@ -44,7 +44,7 @@ class InRegions(Acting):
         key = id(self), id(module)
         if not has_acted(key):
             return False
-        keep_acting(key, self, functools.partial(acting_again, self, module))
+        note_acting(key, self, functools.partial(acting_again, self, module))
         return True
 
 

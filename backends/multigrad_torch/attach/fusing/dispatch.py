@@ -54,7 +54,7 @@ class Fusing:
         calls: how many calls of a kind have run unfused, before a compiler starts.
     """
 
-    __slots__ = ("calls", "kernels", "known", "least", "native", "said", "waits")
+    __slots__ = ("calls", "is_warned", "kernels", "known", "least", "native", "waits")
 
     def __init__(self, native: Any) -> None:
         emitted = native.emitted
@@ -66,7 +66,7 @@ class Fusing:
         self.least = 0 if self.waits else min(LARGE.values()) if fused else NEVER
         self.kernels: dict[Kind, CompiledKernels | None] = {}
         self.calls: dict[Kind, int] = {}
-        self.said = False
+        self.is_warned = False
         # The previous call: its tensors' dtypes, devices and shapes; its values; their text, which
         # distinguishes -0.0 from 0.0; the kind of device; and the kernels found. One tuple, so that
         # threads never see half of it.
@@ -115,7 +115,7 @@ class Fusing:
         x = tensors[0]
         device = x.device
         if device.type not in LARGE:
-            self.say(f"a tensor on {device}")
+            self.warn(f"a tensor on {device}")
             return None
         if not self.waits and x.numel() < LARGE[device.type]:
             return None
@@ -138,7 +138,7 @@ class Fusing:
         if not reason and None in layouts:
             reason = "tensors of several shapes, other than numbers, rows and the last axis"
         if reason:
-            self.say(reason)
+            self.warn(reason)
             return None
         pair, kernels = None, self.find(x, values, layouts)
         if kernels is not None:
@@ -147,7 +147,7 @@ class Fusing:
             except CannotFuseError as error:  # for these values
                 # Without a message there is one element, of which nothing is reduced.
                 if str(error):
-                    self.say(str(error))
+                    self.warn(str(error))
         if pair is not None or (self.waits and not is_recorded(x)):
             self.known = key, values, repr(values), device.type, pair
         return pair
@@ -201,15 +201,15 @@ class Fusing:
         except Exception as error:  # noqa: BLE001 - whatever a kernel lacks, plain code is there
             # Without a message there is one operation, which is a kernel of torch already.
             if str(error):
-                self.say(str(error))
+                self.warn(str(error))
             kernels = None
         self.kernels[kind] = kernels
         return kernels
 
-    def say(self, reason: str) -> None:
+    def warn(self, reason: str) -> None:
         """Warn once why plain code runs, if kernels were asked for."""
-        if self.waits and not self.said:
-            self.said = True
+        if self.waits and not self.is_warned:
+            self.is_warned = True
             warnings.warn(
                 f"{self.native.subject!r} has fused=True, and runs as plain code, with the same "
                 f"results: {reason}",
