@@ -16,14 +16,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from multigrad.backend.fast import FastKernels, disabled
+from multigrad.backend.fast import FastKernels
 from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.op import Op
 from multigrad.graph.support.c_libraries import CLibrary
 from multigrad.lowering.kernel_code.c_code import FLAGS, C, begin
 from multigrad.lowering.kernel_code.kernels import Kernel, Language
-from multigrad.lowering.patterns import apply_patterns
 
 from ...kernels import fast
 from ...kernels.elementwise import MENDED
@@ -224,7 +222,8 @@ def is_in(kernels: str, name: str) -> bool:
 
 Tensor: TypeAlias = torch.Tensor
 # Patterns by which fast code rounds differently from the ops; kernels must have its bits.
-ROUNDING = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
+NAMES = ("torch.one_plus_square", "torch.divided", "torch.reciprocal")
+ROUNDING = FastKernels(patterns=tuple([row for row in FAST.patterns if row.name in NAMES]))
 OWN_ROWS = {
     # torch's own kernel (2.13) is compiled to a fused multiply-add; where it is not, bits differ.
     fast.ONE_PLUS_SQUARE: "{2} == {2} ? FMA({2} * {0}, {0}, 1) : 1 + ({0} * {1}) * ({0} * {1})",
@@ -237,15 +236,6 @@ ON_NUMBERS = {fast.SQUARED: fast.squared, fast.FACTOR: fast.factor}
 def language(dtype: str) -> Language:
     by_number = {**C.by_number, **rows_by_number(dtype)}
     return replace(C, rows={**C.rows, **OWN_ROWS, **rows(dtype)}, by_number=by_number)
-
-
-def as_eager(graph: Graph) -> Graph:
-    return apply_patterns(graph, FAST, disabled())
-
-
-def rounding_as_eager(graph: Graph) -> Graph:
-    rows = tuple([row for row in FAST.patterns if row.name in ROUNDING])
-    return apply_patterns(graph, FastKernels(patterns=rows), disabled())
 
 
 class CLaunch:

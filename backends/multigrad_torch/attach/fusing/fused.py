@@ -16,6 +16,7 @@ import torch
 from torch import empty_like, empty_strided
 from torch.autograd import Function
 
+from multigrad.backend.fast import disabled
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
@@ -24,7 +25,9 @@ from multigrad.graph.support.params import CannotFuseError
 from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
+from multigrad.lowering.patterns import apply_patterns
 
+from ...kernels.fast import FAST
 from ...kernels.masks import unpack
 from ...state import BATCHED, KINDS, Like, count_modes, is_included, is_memory, transforms_active
 from . import c_kernels, triton_kernels
@@ -108,7 +111,7 @@ class CompiledKernels:
         self.pays = not any(kernel.parts.repeats for kernel in kernels)
         if self.is_by_rows:  # torch's own loops over rows are faster, and its memory is near
             graphs = self.emitted.origin.graphs or ()
-            self.pays &= max(count_kernels(language.as_eager(each)) for each in graphs) >= MANY
+            self.pays &= max(map(count_kernels, graphs)) >= MANY
         self.first = [*self.layouts.values()].index(WHOLE)
         self.slots = slots_of(self)
         base: Any = super(Function, as_function(native, self))
@@ -294,10 +297,11 @@ def write(
     both = Graph("keep", forward.inputs, (*alone.outputs, *residuals))
     names = [*computed, *emitted.residuals.computed]
     backward = Graph("backward", backward.inputs, backward.outputs)
-    rounded, words = language.rounding_as_eager, language.language(dtype)
+    words = language.language(dtype)
 
     def written(graph: Graph, **more: Any) -> Kernel:
-        return write_kernel(graph.name, rounded(graph), dtype, words, layouts=layouts, **more)
+        rounded = apply_patterns(graph, language.ROUNDING, disabled())
+        return write_kernel(graph.name, rounded, dtype, words, layouts=layouts, **more)
 
     packs: list[int] = []
     # Which masks are bits depends on layouts, which writing finds out: repeat until both agree.
@@ -324,14 +328,15 @@ def write(
         layouts[name] != each.layout for name, each in zip(emitted.names.wrt, places, strict=True)
     ):
         raise CannotFuseError("a gradient of another shape")
-    if all(count_kernels(language.as_eager(graph)) < 2 for graph in (both, backward)):
+    if all(count_kernels(graph) < 2 for graph in (both, backward)):
         raise CannotFuseError  # without a message: each part is a kernel of torch already
     return kernels[0], kernels[1], kernels[2]
 
 
 def count_kernels(graph: Graph) -> int:
-    """Return how many kernels of torch compute a graph: one for each tensor."""
-    return sum(n.op is not ops.INPUT and n.type.kind == "tensor" for n in graph.nodes)
+    """Return how many kernels of torch compute a graph in fast code: one for each tensor."""
+    nodes = apply_patterns(graph, FAST, disabled()).nodes
+    return sum(node.op is not ops.INPUT and node.type.kind == "tensor" for node in nodes)
 
 
 class Restored:

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import torch
 
 from multigrad.backend import Pattern, kernel
-from multigrad.backend.fast import FastKernels, disabled
+from multigrad.backend.fast import FastKernels
 from multigrad.graph import ops
-from multigrad.graph.ir.graph import Graph, Node, make_node
+from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import elementwise
 from multigrad.graph.support.c_libraries import VARIABLE, NoLibraryError, read_setting
@@ -33,9 +33,8 @@ from multigrad.lowering.kernel_code.triton_code import (
     is_plain,
     stages_of,
 )
-from multigrad.lowering.patterns import apply_patterns
 
-from ...kernels.fast import FAST, divide_by_reciprocal
+from ...kernels.fast import divide_by_reciprocal
 
 Tensor: TypeAlias = torch.Tensor
 OLDEST = (3, 6)  # Triton 3.5.1: exact division flushes subnormals to 0
@@ -71,14 +70,6 @@ def language(dtype: str) -> Language:
     plain = triton_code.language(dtype)
     inverse = triton_code.QUOTIENTS[COMPUTED[dtype]].format("1.0", "{1}")
     return replace(plain, rows={**plain.rows, SCALED: f"{{0}} * ({inverse})"})
-
-
-def rounding_as_eager(graph: Graph) -> Graph:
-    return apply_patterns(graph, ROUNDING, disabled())
-
-
-def as_eager(graph: Graph) -> Graph:
-    return apply_patterns(graph, FAST, disabled())
 
 
 class TritonLaunch:
