@@ -13,7 +13,7 @@ from ..errors import BackendNotFound, RuleError, RuleValueError, UnsupportedOp
 from ..graph import ops, random
 from ..graph.ir.op import Op
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
-from ..graph.passes.scalars import on_numbers, symbol_function
+from ..graph.passes.simplify import on_numbers, symbol_function
 from .contract import Backend
 from .discovery import backend_among, backend_of
 from .guest import SharedBuffer

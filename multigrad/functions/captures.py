@@ -27,7 +27,7 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import KeySource
 from ..trace.assertions import ORDERS, is_caught
 from ..trace.coercion import array_node
-from ..trace.derived.calls import CustomCall, mark, replay
+from ..trace.derived.derivatives import CustomCall, mark, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift

@@ -16,8 +16,7 @@ from ..capture.user_code.object_state import OWN
 from ..capture.user_code.options import Capture, settled
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError
-from ..graph.support.params import Fused, read_fused
-from ..graph.support.public_types import P, R, Residuals
+from ..graph.support.params import Fused, P, R, Residuals, read_fused
 from ..lowering.function_graph import read_way
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, read_parameters, signature_of

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 from ..backend.discovery import FUNCTION_READERS, in_use, load_awaited
 from ..capture.dialect import load_dialects
 from ..graph.support.class_bases import InNotebooks
-from ..graph.support.params import Fused, read_fused
-from ..graph.support.public_types import P, R
+from ..graph.support.params import Fused, P, R, read_fused
 from ..graph.support.trees import optree
 from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed

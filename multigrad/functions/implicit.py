@@ -17,7 +17,7 @@ from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import cached_property, dataclass
-from ..graph.support.public_types import P, R
+from ..graph.support.params import P, R
 from ..graph.support.trees import optree
 from ..trace.trace import Trace
 from ..trace.xp import all as xp

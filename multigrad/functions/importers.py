@@ -23,7 +23,7 @@ from ..errors import (
     suggest,
 )
 from ..graph.ir.types import FLOATS, dtype_name
-from ..graph.support.public_types import P, R
+from ..graph.support.params import P, R
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction

@@ -32,7 +32,7 @@ from ..graph.passes.simplify import simplify
 from ..lowering.function_graph import FunctionGraph
 from ..trace.assertions import BRANCHES, MISSING
 from ..trace.axes import known_shape
-from ..trace.derived.calls import drop_calls
+from ..trace.derived.derivatives import drop_calls
 from ..trace.lookups import note
 from ..trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from ..trace.xp import all as xp

@@ -27,9 +27,8 @@ from ..graph.ir.graph import ArrayValue, Graph, Node, Region, count_uses
 from ..graph.ir.types import BOOL, UNKNOWN, T, is_float
 from ..graph.ops.arrays.loops import OF_A_LOOP, key_of
 from ..graph.ops.results import OWNING
-from ..graph.passes.carried_shapes import assume_alike
-from ..graph.passes.scalars import scalar_function, symbol_function
-from ..graph.passes.simplify import is_elementwise
+from ..graph.passes.facts import assume_alike
+from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property, dataclass
 from ..graph.support.threads import SERIALS
 from .function_graph import PACK, UNPACK

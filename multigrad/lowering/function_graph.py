@@ -32,8 +32,7 @@ from ..graph.passes.residuals import (
 from ..graph.passes.simplify import rename_inputs, simplify, substitute
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
-from ..trace.derived.calls import drop_calls
-from ..trace.derived.derivatives import pullbacks, tangent_map
+from ..trace.derived.derivatives import drop_calls, pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
 
 TIME = "time"

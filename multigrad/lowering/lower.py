@@ -30,8 +30,7 @@ from ..graph.ops.results import OWNING
 from ..graph.passes.residuals import ResidualCut
 from ..graph.support.class_bases import dataclass
 from ..graph.support.threads import build_once
-from ..trace.derived.calls import drop_calls
-from ..trace.derived.derivatives import is_linear
+from ..trace.derived.derivatives import drop_calls, is_linear
 from .emit import Emission, compile_source, emit_body, identifier
 from .forwards import Forward
 from .function_graph import OWN_NAMES, FunctionGraph

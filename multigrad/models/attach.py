@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 from ..backend.discovery import in_use, refuse_unusable
 from ..errors import RuleTypeError
 from ..functions.importers import framework_of
-from ..graph.support.public_types import P, R
+from ..graph.support.params import P, R
 from ..rules.estimators.starts import Description
 from ..rules.model.rule import Rule
 from .attribution.composites import Composite

@@ -36,7 +36,7 @@ from ..functions.function import Function
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
 from ..graph.support import html
-from ..graph.support.public_types import P, R
+from ..graph.support.params import P, R
 from ..rules.model.rule import Rule
 from ..trace.trace import Trace, Value, setting
 from ..trace.xp import all as xp

@@ -16,8 +16,7 @@ from ..backend.discovery import EVERY_READER, READERS, backend_of, in_use, load_
 from ..backend.values import in_one_framework
 from ..errors import RuleError, RuleTypeError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
-from ..graph.support.params import FixedParams, Fused, read_params
-from ..graph.support.public_types import Axes, Over, Residuals
+from ..graph.support.params import Axes, FixedParams, Fused, Over, Residuals, read_params
 from ..graph.support.threads import SERIALS
 from ..lowering.forwards import Forward, find_forward
 from ..lowering.input_checks import find_lacking, refuse_lacking

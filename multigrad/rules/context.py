@@ -22,8 +22,7 @@ from ..backend.compiler_events import (
 )
 from ..errors import MultigradError, RuleTypeError, RuleValueError, suggest
 from ..graph.support.class_bases import dataclass
-from ..graph.support.params import Fused, read_params
-from ..graph.support.public_types import Axes, Key, Over, Residuals
+from ..graph.support.params import Axes, Fused, Key, Over, Residuals, read_params
 from ..trace.active_rules import (
     CURRENT,
     EMPTY,

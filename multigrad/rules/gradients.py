@@ -14,7 +14,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of
 from ..backend.values import concrete_number, key_for
 from ..errors import BackendNotFound, RuleError
-from ..graph.support.public_types import Axes, Key, Over
+from ..graph.support.params import Axes, Key, Over
 from ..trace.active_rules import FREE, Counter, KeySource, keyed
 from ..trace.lookups import Lookup, names_in, note_lookup, reading
 from ..trace.ranks import CHECKED, compare

@@ -16,7 +16,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
 from ..errors import BackendNotFound, MultigradError
 from ..graph.support.class_bases import dataclass
-from ..graph.support.public_types import P, R
+from ..graph.support.params import P, R
 from ..graph.support.threads import SERIALS
 from ..trace.active_rules import FREE, Counter, KeySource
 from ..trace.moving_numbers import Moving

@@ -18,8 +18,7 @@ from ..graph.ir.types import T
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node
-from ..trace.derived.calls import replay
-from ..trace.derived.derivatives import find_nonlinear, pullbacks
+from ..trace.derived.derivatives import find_nonlinear, pullbacks, replay
 from ..trace.trace import Trace, Value
 from ..trace.xp import all as xp
 from .vjp import as_function, open_inputs

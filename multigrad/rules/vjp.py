@@ -33,7 +33,7 @@ from ..functions.record import NotCaptured
 from ..graph import ops
 from ..graph.ir.types import BOOL, FLOATS, WHOLE, dtype_name
 from ..graph.passes.facts import LIBRARY
-from ..graph.support.public_types import R
+from ..graph.support.params import R
 from ..graph.support.threads import build_once
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE, KeySource

@@ -37,7 +37,7 @@ from ..graph.ir.types import (
     is_float,
     promote,
 )
-from ..graph.passes.scalars import constant
+from ..graph.passes.simplify import constant
 
 Tensor = Any
 

@@ -24,7 +24,7 @@ from ..graph.ir.op import Op
 from ..graph.ir.questions import note
 from ..graph.ir.types import BOOL, DTYPES, FLOATS, INT32, KEY, WHOLE, T, Type, dtype_name, is_float
 from ..graph.passes.facts import Shapes
-from ..graph.passes.scalars import constant, on_numbers
+from ..graph.passes.simplify import constant, on_numbers
 from ..graph.support.class_bases import dataclass
 from .assertions import Limits
 from .coercion import (

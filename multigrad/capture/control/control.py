@@ -37,7 +37,7 @@ from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.trees import optree
 from ...trace.axes import known_shape
 from ...trace.coercion import lift_array
-from ...trace.derived.calls import drop_calls, move_calls
+from ...trace.derived.derivatives import drop_calls, move_calls
 from ...trace.derived.scans import asked_of
 from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp

@@ -19,7 +19,7 @@ from ...graph.ops.arrays.indexing import as_index
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import substitute
 from ...graph.support.class_bases import dataclass
-from ...trace.derived.calls import move_calls
+from ...trace.derived.derivatives import move_calls
 from ...trace.trace import NeedsConcrete, Trace, Value, lift
 from ...trace.xp import all as xp
 from .scans import Tensors, record_scan

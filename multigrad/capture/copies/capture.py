@@ -26,7 +26,7 @@ from ...graph.ir.graph import Graph, Location, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
 from ...trace.assertions import HAS_TABLE, MATCHES
-from ...trace.derived.calls import drop_calls
+from ...trace.derived.derivatives import drop_calls
 from ...trace.identity import attributes_of
 from ...trace.source import CODE, lend
 from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting

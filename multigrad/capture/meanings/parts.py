@@ -21,7 +21,7 @@ from ...graph.ir.graph import Node
 from ...graph.ir.types import INT64, WHOLE, is_float
 from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
-from ...trace.derived.calls import passing_to
+from ...trace.derived.derivatives import passing_to
 from ...trace.trace import Value, cast_node, lift
 from ...trace.xp import all as xp
 from ...trace.xp.shapes import ADDING, TAKING, from_front, is_inside, put_at

@@ -18,7 +18,7 @@ from ...graph.ir.types import BOOL, INPUT_SHAPE, INT64, SCALAR_SHAPE, WHOLE, T, 
 from ...graph.passes.facts import needed_shapes
 from ...trace.axes import known_shape
 from ...trace.coercion import is_exact
-from ...trace.derived.calls import passing_to
+from ...trace.derived.derivatives import passing_to
 from ...trace.trace import NeedsConcrete, Value, cast, cast_node, dtype_name, lift
 from ...trace.xp import all as xp
 from ...trace.xp import transposes

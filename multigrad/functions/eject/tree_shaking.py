@@ -389,7 +389,7 @@ def _plain_error(error: type[BaseException]) -> str:
 
 def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that a file has for `op`: on Python numbers, and else `native`."""
-    # `passes/scalars.py` has the same for what is lowered here.
+    # `passes/simplify.py` has the same for what is lowered here.
     exact, meaning = op.on_numbers, op.numpy
 
     def on_numbers(*args: Any) -> Any:

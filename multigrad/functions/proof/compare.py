@@ -23,7 +23,7 @@ from ...graph.ops.results import PER_ELEMENT
 from ...graph.random.native import name_of
 from ...graph.support.class_bases import dataclass
 from ...lowering.emit import Emission, compile_source, emit_body
-from ...trace.derived.calls import drop_calls
+from ...trace.derived.derivatives import drop_calls
 from .bounded import Bounded, magnitude
 from .samples import Sample, is_float
 

@@ -18,7 +18,7 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
-from ...trace.derived.calls import drop_calls
+from ...trace.derived.derivatives import drop_calls
 from .bounded import Bounded, Change, magnitude, run_bounded, run_rounded
 from .compare import (
     Disagreement,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from ..ir.op import Op
 from .arrays import (
     collectives,
-    convolutions,
     draws,
     factors,
     indexing,
@@ -22,10 +21,8 @@ from .arrays import (
     quantiles,
     reductions,
     shapes,
-    spectra,
 )
 from .arrays.collectives import *
-from .arrays.convolutions import *
 from .arrays.draws import *
 from .arrays.factors import *
 from .arrays.indexing import *
@@ -37,7 +34,6 @@ from .arrays.products import *
 from .arrays.quantiles import *
 from .arrays.reductions import *
 from .arrays.shapes import *
-from .arrays.spectra import *
 from .elementwise import activations, arithmetic, logic, selection, special, transcendental
 from .elementwise.activations import *
 from .elementwise.arithmetic import *
@@ -48,8 +44,7 @@ from .elementwise.transcendental import *
 
 FAMILIES = (
     arithmetic, transcendental, special, activations, logic, selection, reductions, products,
-    convolutions, linalg, factors, spectra, shapes, indexing, ordering, indices, quantiles, draws,
-    collectives, loops,
+    linalg, factors, shapes, indexing, ordering, indices, quantiles, draws, collectives, loops,
 )  # fmt: skip
 OPS: dict[str, Op] = {
     row.name: row for family in FAMILIES for row in vars(family).values() if isinstance(row, Op)

@@ -1,4 +1,4 @@
-"""Params and options of rules and Functions: names, ranges, `over=`, `fused=`.
+"""Params and options of rules and Functions: names, ranges, `over=`, `fused=`, and their types.
 
 Params are given by name, as a dict that may be read, but is changed elsewhere. "noise.sigma" is the
 param sigma of the part noise, "noise[1].sigma" that of the second part of this name. A part's name
@@ -13,12 +13,26 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from .class_bases import dataclass
+
+# `P` and `R` are the parameters and result of a user's function. A bare `Function` in an annotation
+# means one of any parameters; the typing module of Python 3.11 has no such defaults, and only
+# checkers read them.
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")
+
 
 _WORDS = {str}
 _WITH_INDEX = re.compile(r"(?P<name>.*)\[(?P<index>\d+)\]")
@@ -395,3 +409,13 @@ def agreed(choices: Iterable[Any]) -> Any:
     """Return the choice common to all that are not "auto"; "auto" if there is none."""
     chosen = {choice for choice in choices if choice != "auto"}
     return chosen.pop() if len(chosen) == 1 else "auto"
+
+
+# --- types in public signatures ------------------------------------------------------------------
+
+
+# Values of frameworks that may not be installed.
+Key: TypeAlias = Any  # an int, a jax key, or two uint32
+Over: TypeAlias = Any  # "global", "shard" or a partition spec
+Axes: TypeAlias = Any  # the name of a mesh axis or group, a tuple of them, or torch's group or mesh
+Residuals: TypeAlias = Literal["auto", "input", "mask", "packed", "recompute", "time"]

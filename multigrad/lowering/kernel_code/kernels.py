@@ -18,8 +18,7 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
 from ...graph.ir.types import BOOL, T
-from ...graph.passes.scalars import on_numbers
-from ...graph.passes.simplify import rebuild
+from ...graph.passes.simplify import on_numbers, rebuild
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import CannotFuseError
 from .passes import (

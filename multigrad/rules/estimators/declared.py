@@ -29,8 +29,7 @@ from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
 from ...graph.support.class_bases import dataclass
-from ...graph.support.params import Range, read_ranges
-from ...graph.support.public_types import P, R
+from ...graph.support.params import P, R, Range, read_ranges
 from ...graph.support.trees import optree
 from ...trace.lookups import now
 from ...trace.trace import Trace, Value

@@ -50,8 +50,7 @@ from ...lowering.function_graph import FunctionGraph
 from ...lowering.input_checks import check_float, check_values
 from ...lowering.lower import lower_forward
 from ...trace.axes import known_shape
-from ...trace.derived.calls import drop_calls
-from ...trace.derived.derivatives import pullback
+from ...trace.derived.derivatives import drop_calls, pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name

@@ -15,8 +15,7 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Node, Region, derive_node, make_node, walk
 from ...graph.ir.types import BOOL, UNKNOWN, Type, is_float
 from ...graph.ops.arrays.loops import key_of
-from ...graph.passes.carried_shapes import drop_sums, find_alike, shape_of_another
-from ...graph.passes.facts import needed_shapes
+from ...graph.passes.facts import drop_sums, find_alike, needed_shapes, shape_of_another
 from ...graph.passes.residuals import INFINITE, minimum_cut
 from ...graph.passes.simplify import simplify, substitute
 from ...graph.support.class_bases import dataclass

@@ -15,7 +15,7 @@ from ...backend.values import key_for, key_pair
 from ...errors import RuleError, RuleValueError
 from ...graph import ops
 from ...graph.ir.types import BOOL, WHOLE, T
-from ...graph.passes.scalars import constant
+from ...graph.passes.simplify import constant
 from ...graph.random import REPLAYED, key_from_int
 from ...graph.support.params import read_names
 from ..axes import Axis, axes_of, known_shape, one_axis

@@ -1,4 +1,5 @@
-"""Matrix factorizations: LU, singular values, eigenvalues of symmetric matrices, QR.
+"""Matrix factorizations: LU, singular values, eigenvalues of symmetric matrices, QR; and Fourier
+transforms.
 
 An op has one result, so factors that belong together, as vectors whose signs do, are packed into
 one tensor, one below the other; `xg.xp` takes them apart. The backend's library decides the signs
@@ -17,11 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from ..attributes import flag
+from ...ir.op import Attr
+from ..attributes import are_integers, flag
 from ..numerics import Array, widened, wider
+from ..properties import linear
 from ..result_shapes import Shape, square, with_matrices
-from ..results import of_matrix, rows_of
-from ..table import Cotangents, zero
+from ..results import kept, of_matrix, rows_of
+from ..table import Cotangents, op, zero
 from .linalg import mark_infinities, of_matrices
 
 # --- parts of a matrix ----------------------------------------------------------------------------
@@ -333,4 +336,60 @@ QR = of_matrices(
     shape_of=qr_shape,
     in_vjps=True,
     xp="qr_columns",
+)
+
+
+# --- Fourier transforms --------------------------------------------------------------------------
+# Graphs have real numbers only: a complex number is two of them, in a last axis of length two, and
+# so is its cotangent. The transform is linear in both, and its transpose is the transform in the
+# other direction. `xg.xp` has the parts as two tensors.
+
+
+def are_spectral(value: object) -> bool:
+    """Return whether a value holds axes, counted from the end, before the axis of parts."""
+    if not are_integers(value) or not value:
+        return False
+    return max(value) < -1 and len(set(value)) == len(value)
+
+
+@widened
+def fft(x: Array, *, axes: tuple[int, ...], inverse: bool) -> Array:
+    places = tuple(axis + 1 for axis in axes)  # of the complex numbers
+    whole = x[..., 0] + 1j * x[..., 1]
+    # Assigned, because 1j times an infinity has a real part of NaN.
+    whole.real, whole.imag = x[..., 0], x[..., 1]
+    if inverse:
+        found = np.fft.ifftn(whole, axes=places, norm="forward")
+    else:
+        found = np.fft.fftn(whole, axes=places)
+    return np.stack((found.real, found.imag), -1).astype(x.dtype, copy=False)
+
+
+def fft_vjp(
+    xp: Any, ct: Any, y: Any, x: Any, *, axes: tuple[int, ...], inverse: bool
+) -> Cotangents:
+    # The transpose of the real matrix is the conjugate transform.
+    return (xp.packed_fft(ct, axes=axes, inverse=not inverse),)
+
+
+def of_parts(x: Shape, axes: tuple[int, ...] = (-2,), **attrs: Any) -> Shape:
+    """Return the operand's shape, or raise ValueError if it has no such transform."""
+    if not x or x[-1] != 2 or -min(axes) > len(x) or not all(x[axis] for axis in axes):
+        raise ValueError(f"no Fourier transform of shape {x}, with the parts last, over {axes}")
+    return x
+
+
+FFT = op(
+    "fft",
+    "x",
+    numpy=fft,
+    vjp=fft_vjp,
+    doc="Fourier transforms of numbers whose parts lie in the last axis, without a divisor.",
+    result=kept,
+    degree=linear,
+    shape_of=of_parts,
+    axes=Attr(are_spectral, ((-2,), (-3, -2))),
+    inverse=flag(False),
+    in_vjps=True,
+    xp="packed_fft",
 )

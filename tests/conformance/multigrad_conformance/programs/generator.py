@@ -21,7 +21,7 @@ from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, KEY, UNKNOWN, T, Type
 from multigrad.graph.ops.properties import REALS
-from multigrad.graph.passes.scalars import constant
+from multigrad.graph.passes.simplify import constant
 from multigrad.graph.passes.verify import verify
 
 from ..declared import domain_of

@@ -14,7 +14,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, freeze
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import T
-from multigrad.graph.passes.scalars import constant
+from multigrad.graph.passes.simplify import constant
 
 from ..bounded import Bounded, Function, unknown_where
 from ..builder import Builder
