@@ -18,9 +18,8 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, distributed, eject, importers, models
+from . import compile, differences, distributed, eject, importers, models
 from .attach import host, render, vjp
-from .compile import checkpoint_regions, compile
 from .dialect import table
 from .kernels import ops, random
 
@@ -70,17 +69,17 @@ backend = Backend(
     ),
     compiler=Compiler(
         jit=compile.jit,
-        read_activation=(checkpoint_regions.READER,),
+        read_activation=(compile.READER,),
         on_enter=compile.on_enter,
         on_read=compile.on_read,
         on_depend=compile.on_depend,
         is_tracing=compile.is_tracing,
         follow=compile.follow,
         forget_traces=compile.forget_traces,
-        on_call=checkpoint_regions.on_call,
-        on_draw=checkpoint_regions.on_draw,
+        on_call=compile.on_call,
+        on_draw=compile.on_draw,
         notes_regions=True,
-        recall=checkpoint_regions.recall,
+        recall=compile.recall,
     ),
     interop=Interop(
         lend=host.lend,

@@ -29,7 +29,7 @@ from multigrad.functions.importer_api import find_imported
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 
-from .compile.checkpoint_regions import FIRST
+from .compile import FIRST
 
 Tensor: TypeAlias = Any
 VARIABLES = "variables"

@@ -33,7 +33,7 @@ from multigrad.graph.support.threads import make_lock
 from multigrad.models.interpose import check_fit, put_over
 from multigrad.models.override import Following, Meant, SelectedCalls, one_input, refuse_operation
 
-from ..compile.checkpoint_regions import FIRST, may_be_recomputed, on_call
+from ..compile import FIRST, may_be_recomputed, on_call
 
 Tensor = Any
 

@@ -1,4 +1,4 @@
-"""A check in every traced graph of `tf.function`, and `xg.jit`.
+"""A check in every traced graph of `tf.function`, regions of `tf.recompute_grad`, and `xg.jit`.
 
 A tf.function's cache cannot be keyed from outside. So each graph that depends on the rule in force
 around it, or on the meaning of a name, captures a check: at every call it compares these with those
@@ -10,12 +10,18 @@ from __future__ import annotations
 import contextvars
 import functools
 import gc
+import inspect
 import sys
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import field
+from types import CodeType
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.core import config as autograph
 from tensorflow.python.autograph.core.converter import ConversionOptions
@@ -24,20 +30,20 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 from tensorflow.python.saved_model import save_context
 
-from multigrad.backend import compilers
+from multigrad.backend import Reader, compilers
+from multigrad.backend.compiler_events import enter_rules, leave_rules
 from multigrad.backend.discovery import load_backend
-from multigrad.errors import StaleTraceError, TraceError
+from multigrad.errors import GradientError, StaleTraceError, TraceError
+from multigrad.graph.support.class_bases import dataclass
 from multigrad.rules.activation import Activation
 from multigrad.rules.context import CURRENT, ActiveRules
 from multigrad.trace.lookups import Lookup
-from multigrad.trace.moving_numbers import Moving, NumberRead
+from multigrad.trace.moving_numbers import Moving, Noted, NumberRead
 
-from ..kernels import random
-from .checkpoint_regions import enter_use, find_again, follow_in_region, number_in_region
+from .kernels import random
 
 Tensor = Any
-# The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before
-# it.
+# The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before it.
 Entry = tuple[str, Any, ActiveRules]
 ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
@@ -55,10 +61,10 @@ def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
-    leave_use = enter_use()
+    inside = INSIDE.set(regions_around()[2])  # notes regions in their first run
 
     def leave() -> None:
-        leave_use()
+        INSIDE.reset(inside)
         ENTRIES.reset(reset)
 
     return leave
@@ -122,13 +128,17 @@ def follow(moving: Moving) -> Tensor | None:
             read_now, tf.TensorSpec([], tf.float64), key=(GUARD, moving.serial), default_value=now
         )
 
-    return follow_in_region(moving, make)
+    return of_first_run((GUARD, moving.serial), make)
 
 
 def number_of(moving: Moving) -> Tensor:
     """Return the number's value at a call; a call in another graph gets a tensor of that graph."""
     tensor = follow(moving)
-    return tf.constant(number_in_region(moving), tf.float64) if tensor is None else tensor
+    if tensor is not None:
+        return tensor
+    again = regions_around()[1]
+    numbers = {} if again is None else again.noted.numbers
+    return tf.constant(numbers.get(moving.serial, moving.value), tf.float64)
 
 
 def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
@@ -148,7 +158,7 @@ def find_checks() -> Iterator[tuple[Any, FrameSpec | None]]:
         if isinstance(graph, ControlFlowFuncGraph):
             yield graph, None
         elif is_backward(graph):  # a call gives captures no value: gradients would be None
-            if find_again() is None:
+            if regions_around()[1] is None:
                 refuse_backward(graph, "a rule or a name")
             yield graph, None  # the graph of the first run has the check
         else:
@@ -269,6 +279,161 @@ def explain(holder: Any) -> str:
             f"which retraces, or {advice}"
         )
     return f"was traced before a layer in it was given another rule, function or backend: {advice}"
+
+
+# --- regions under `tf.recompute_grad` ------------------------------------------------------------
+# They run forward again within backward, perhaps outside their `use`. A region is noted at its
+# first forward, and runs again under the rules of that run. TensorFlow has no hook, so the region
+# is found on the stack. Its dictionary of keyword arguments is the same object in both runs, and
+# identifies it.
+MOST_REGIONS = 4096
+
+
+@dataclass(slots=True)
+class RecomputedCall:
+    """One call of a recomputed function, with the active rules of its first run."""
+
+    # Its keyword arguments; held, so that no other dictionary gets the same id.
+    key: dict[str, Any]
+    active: ActiveRules
+    noted: Noted  # numbers and names of the first run
+    tape: Any = None  # a weak reference to the current run's tape
+    # What layers read in the first run, and its tensors of changing numbers.
+    recalled: dict[Any, Any] = field(default_factory=dict)
+    drawn: list[Any] = field(default_factory=list)  # the keys drawn in the first run
+    repeated: int = 0  # the number of them used in the current run
+
+    def run_again(self, tape: Any) -> ActiveRules:
+        """Return the active rules for a run; a new tape starts the keys again."""
+        if self.tape is None or self.tape() is not tape:
+            self.tape, self.repeated = weakref.ref(tape), 0
+        return self.active
+
+    def draw_again(self, tape: Any, draw: Callable[[], Any]) -> Any:
+        """Return the next key of the first run."""
+        self.run_again(tape)
+        position, self.repeated = self.repeated, self.repeated + 1
+        return self.drawn[position] if position < len(self.drawn) else draw()
+
+
+REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()
+# The tape of the run in which the innermost `use` was entered; it takes precedence over the
+# region's rules.
+INSIDE: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_tf_inside", default=None)
+
+
+def find_code(code: CodeType, name: str) -> CodeType:
+    """Return the code of a function defined within another, at any depth."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            if constant.co_name == name:
+                return constant
+            try:
+                return find_code(constant, name)
+            except LookupError:
+                continue
+    raise LookupError(name)
+
+
+_code = inspect.unwrap(tf.recompute_grad).__code__
+# by its code a frame of either run is known on the stack
+FIRST, AGAIN = find_code(_code, "inner"), find_code(_code, "inner_recompute_grad")
+
+
+def may_be_recomputed() -> bool:
+    """Return whether a region may be around this call: its first forward stops recording."""
+    return bool(REGIONS) or pywrap_tfe.TFE_Py_TapeSetIsStopped()
+
+
+def regions_around() -> tuple[list[RecomputedCall], RecomputedCall | None, Any]:
+    """Return the regions around this call in their first run, which are noted, and the region that
+    runs again with its tape.
+
+    Raises:
+        GradientError: that one was not noted.
+    """
+    if not may_be_recomputed():
+        return [], None, None
+    keys, again, tape = [], None, None
+    caller = sys._getframe()
+    while caller is not None:
+        if caller.f_code is FIRST:
+            keys.append(caller.f_locals["kwargs"])
+        elif caller.f_code is AGAIN:
+            tape, again = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
+            if again is None and INSIDE.get() is not tape:
+                raise GradientError(
+                    "tf.recompute_grad runs a function again whose first forward called no "
+                    f"activation, or was more than {MOST_REGIONS} regions ago: its rule is not "
+                    "known"
+                )
+            break
+        caller = caller.f_back
+    for key in keys:
+        if id(key) not in REGIONS:
+            noted = Noted(None if again is None else again.noted)
+            REGIONS[id(key)] = RecomputedCall(key, rules_of(again, tape), noted)
+            # a region whose backward never runs is not reported: the oldest leaves
+            if len(REGIONS) > MOST_REGIONS:
+                REGIONS.popitem(last=False)
+    return [REGIONS[id(key)] for key in keys], again, tape
+
+
+def rules_of(again: RecomputedCall | None, tape: Any) -> ActiveRules:
+    """Return the rules for a region that runs again, unless a `use` within it is in force."""
+    is_inside_use = again is None or INSIDE.get() is tape
+    return CURRENT.get() if again is None or is_inside_use else again.run_again(tape)
+
+
+def on_draw(draw: Callable[[], Any]) -> Any:
+    """Return the key of a call; in a region that runs again, the key of its first run."""
+    first, again, tape = regions_around()
+    key = draw() if again is None else again.draw_again(tape, draw)
+    for region in first:
+        region.drawn.append(key)
+    return key
+
+
+def of_first_run(key: Any, make: Callable[[], Any]) -> Any:
+    """Return what is made; in a region that runs again, what its first run made."""
+    first, again, _ = regions_around()
+    value = again.recalled[key] if again is not None and key in again.recalled else make()
+    for region in first:
+        region.recalled[key] = value
+    return value
+
+
+def recall(key: Any, value: Any) -> Any:
+    """Return a value; in a region that runs again, the value of its first run."""
+    return of_first_run(key, lambda: value)
+
+
+@contextmanager
+def in_force_again(active: ActiveRules, noted: Noted) -> Iterator[None]:
+    """Put rules in force, with the numbers and names of a region's first run."""
+    with ExitStack() as stack:
+        stack.enter_context(noted.again())
+        stack.callback(leave_rules, enter_rules(active.token))
+        stack.callback(CURRENT.reset, CURRENT.set(active))
+        yield
+
+
+def on_call() -> AbstractContextManager[Any]:
+    """Return a context with the first run's rules if a region runs again, else an empty one."""
+    _, again, tape = regions_around()
+    return nullcontext() if again is None else in_force_again(rules_of(again, tape), again.noted)
+
+
+def call_noted(activation: Activation, x: Tensor, values: tuple[Any, ...] = ()) -> Tensor:
+    """Apply an activation where a region may be around it."""
+    with on_call():
+        activation = activation.of_then()
+        if values:
+            return activation.apply_as(x, activation.with_values(values))
+        return activation.apply(x)
+
+
+READER = Reader(may_be_recomputed, call_noted)
 
 
 # --- xg.jit ---------------------------------------------------------------------------------------

@@ -1,1 +1,0 @@
-"""TensorFlow's compilers: what they trace, what guards it, and what runs again."""
