@@ -237,11 +237,7 @@ def is_kept() -> bool:
 def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
     """Return jax.jit(fn), keyed by the rule in force, whose numbers are run-time arguments."""
     make = functools.partial(_CompiledByJax, fn, options)
-    return compilers.key_runs(fn, "jax", make, epoch, on_hold=on_replace)
-
-
-def epoch() -> str:
-    return EPOCH.value
+    return compilers.key_runs(fn, "jax", make, lambda: EPOCH.value, on_hold=on_replace)
 
 
 class _CompiledByJax(compilers.Run):

@@ -70,11 +70,6 @@ def is_tracked() -> bool:
     return any(varying(jax.lax.axis_index(name)) for name in mapped_axes())
 
 
-def is_in_forward() -> bool:
-    """Return whether the forward of a custom function runs now, and not a gradient."""
-    return _in_forward.get()
-
-
 def varying(x: Any) -> Axes:
     """Return the axes over which a value varies, as far as jax tracks it (`check_vma`)."""
     return jax.typeof(x).manual_axis_type.varying
@@ -233,31 +228,38 @@ def is_mapped(name: str, of: Tensor) -> bool:
     )
 
 
-def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    axes = axes_of(of, names)
-    if not axes:
-        return x
+def exchange(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the kernel of an exchange; where no axis is mapped it is the identity."""
+
+    @functools.wraps(compute)
+    def call(x: Tensor, of: Tensor, *, names: Names, **attrs: Any) -> Tensor:
+        axes = axes_of(of, names)
+        return compute(x, axes, **attrs) if axes else x
+
+    return call
+
+
+@exchange
+def all_sum(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     refuse_shared("a sum is taken over", x, axes)
     return own_result(jax.lax.psum(x, axes), axes)
 
 
-def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    axes = axes_of(of, names)
+@exchange
+def all_max(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     shared = shared_over(x, axes)
     # the maximum of equal values is the value itself
     axes = tuple(name for name in axes if name not in shared)
     return own_result(largest(x, axes), axes) if axes else x
 
 
-def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
-    axes = axes_of(of, names)
-    return jax.lax.all_gather(x, axes, axis=axis % x.ndim, tiled=True) if axes else x
+@exchange
+def all_gather(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
+    return jax.lax.all_gather(x, axes, axis=axis % x.ndim, tiled=True)
 
 
-def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
-    axes = axes_of(of, names)
-    if not axes:
-        return x
+@exchange
+def reduce_scatter(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
     refuse_shared("a sum is taken over", x, axes)
     # a sum of many shards in 16 bits would round at each step
     whole = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
@@ -265,10 +267,8 @@ def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
     return part.astype(x.dtype)
 
 
-def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
-    axes = axes_of(of, names)
-    if not axes:
-        return x
+@exchange
+def all_to_all(x: Tensor, axes: tuple[str, ...], *, axis: int, concat: int) -> Tensor:
     return jax.lax.all_to_all(x, axes, axis % x.ndim, concat % x.ndim, tiled=True)
 
 
@@ -329,7 +329,7 @@ def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     To jax the result of an exchange is one value, whose cotangent is the sum over all shards. In
     the forward of a custom function it stays so.
     """
-    if is_in_forward() or not is_tracked():
+    if _in_forward.get() or not is_tracked():
         return x
     return vary(x, frozenset(axes).intersection(mapped_axes()))
 

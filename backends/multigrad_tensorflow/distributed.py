@@ -11,7 +11,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar, copy_context
-from functools import partial
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -68,67 +67,65 @@ def replica_context(names: Names, of: Tensor) -> Any:
     return context
 
 
-def all_sum(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    context = replica_context(names, of)
-    return x if context is None else exchange(partial(context.all_reduce, "SUM"), x, of)
+def exchange(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the kernel of an exchange between replicas, which is the identity on a single one."""
+
+    @functools.wraps(compute)
+    def call(x: Any, of: Tensor, *, names: Names, **attrs: Any) -> Tensor:
+        context = replica_context(names, of)
+        if context is None:
+            return x
+        x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x, of.dtype)
+        # sent as float32: rounded once, and not all collectives take bfloat16
+        if x.dtype in FEW_BITS:
+            return tf.cast(compute(context, tf.cast(x, tf.float32), **attrs), x.dtype)
+        return compute(context, x, **attrs)
+
+    return call
 
 
-def all_max(x: Tensor, of: Tensor, *, names: Names) -> Tensor:
-    context = replica_context(names, of)
-
-    def largest(x: Tensor) -> Tensor:
-        return tf.reduce_max(gather(context, x), 0)
-
-    return x if context is None else exchange(largest, x, of)
+@exchange
+def all_sum(context: Any, x: Tensor) -> Tensor:
+    return context.all_reduce("SUM", x)
 
 
-def all_gather(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
-    context = replica_context(names, of)
-
-    def joined(x: Tensor) -> Tensor:
-        return tf.concat(parts_of(context, gather(context, x)), axis)
-
-    return x if context is None else exchange(joined, x, of)
+@exchange
+def all_max(context: Any, x: Tensor) -> Tensor:
+    return tf.reduce_max(gather(context, x), 0)
 
 
-def reduce_scatter(x: Tensor, of: Tensor, *, names: Names, axis: int) -> Tensor:
-    context = replica_context(names, of)
-
-    def own_part(x: Tensor) -> Tensor:
-        # a tape's initial ones are on no device, which workers refuse
-        total = context.all_reduce("SUM", tf.identity(x))
-        return own_of(context, cut(context, total, axis))
-
-    return x if context is None else exchange(own_part, x, of)
+@exchange
+def all_gather(context: Any, x: Tensor, *, axis: int) -> Tensor:
+    return tf.concat(parts_of(context, gather(context, x)), axis)
 
 
-def all_to_all(x: Tensor, of: Tensor, *, names: Names, axis: int, concat: int) -> Tensor:
-    context = replica_context(names, of)
+@exchange
+def reduce_scatter(context: Any, x: Tensor, *, axis: int) -> Tensor:
+    # a tape's initial ones are on no device, which workers refuse
+    total = context.all_reduce("SUM", tf.identity(x))
+    return own_of(context, cut(context, total, axis))
 
-    def received(x: Tensor) -> Tensor:
-        sent = gather(context, cut(context, x, axis))  # by source, then by target
-        return tf.concat(
-            parts_of(context, own_of(context, tf.experimental.numpy.swapaxes(sent, 0, 1))), concat
-        )
 
-    return x if context is None else exchange(received, x, of)
+@exchange
+def all_to_all(context: Any, x: Tensor, *, axis: int, concat: int) -> Tensor:
+    sent = gather(context, cut(context, x, axis))  # by source, then by target
+    received = own_of(context, tf.experimental.numpy.swapaxes(sent, 0, 1))
+    return tf.concat(parts_of(context, received), concat)
 
 
 def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     context = replica_context(names, of)
+    check_pairs(pairs, 1 if context is None else context.num_replicas_in_sync)
     if context is None:
-        check_pairs(pairs, 1)
         return x if pairs else tf.zeros_like(x)
-    check_pairs(pairs, context.num_replicas_in_sync)
-    sources = {target: source for source, target in pairs}
+    return permuted(x, of, names=names, pairs=pairs)
 
-    def received(x: Tensor) -> Tensor:
-        sent = parts_of(context, gather(context, x))
-        number = context.num_replicas_in_sync
-        zeros = tf.zeros_like(sent[0])
-        return own_of(context, [sent[sources[i]] if i in sources else zeros for i in range(number)])
 
-    return exchange(received, x, of)
+@exchange
+def permuted(context: Any, x: Tensor, *, pairs: Any) -> Tensor:
+    sent, sources = parts_of(context, gather(context, x)), {to: origin for origin, to in pairs}
+    zeros, numbers = tf.zeros_like(sent[0]), range(context.num_replicas_in_sync)
+    return own_of(context, [sent[sources[i]] if i in sources else zeros for i in numbers])
 
 
 def parts_of(context: Any, stack: Tensor) -> list[Tensor]:
@@ -143,14 +140,6 @@ def own_of(context: Any, rows: Any) -> Tensor:
 
 def cut(context: Any, x: Tensor, axis: int) -> Tensor:
     return tf.stack(tf.split(x, context.num_replicas_in_sync, axis))
-
-
-def exchange(reduce: Callable[[Tensor], Tensor], x: Any, of: Tensor) -> Tensor:
-    x = x if isinstance(x, tf.Tensor) else tf.convert_to_tensor(x, of.dtype)
-    # sent as float32: rounded once, and not all collectives take bfloat16
-    if x.dtype in FEW_BITS:
-        return tf.cast(reduce(tf.cast(x, tf.float32)), x.dtype)
-    return reduce(x)
 
 
 def gather(context: Any, x: Tensor) -> Tensor:

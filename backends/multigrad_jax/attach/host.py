@@ -288,7 +288,11 @@ def _attach_at_once(
         return outputs, _Kept(pull, outputs)
 
     def pull_back(kept: _Kept, cotangents: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
-        given = map(_as_cotangent, cotangents, kept.types)
+        # the cotangent of an integer output is float0 to jax, and zeros to the user's code
+        given = [
+            jnp.asarray(c) if jnp.issubdtype(t.dtype, jnp.inexact) else jnp.zeros(t.shape, t.dtype)
+            for c, t in zip(cotangents, kept.types, strict=True)
+        ]
         return vary_as(
             tuple(None if g is None else jnp.asarray(g) for g in kept.pull(*given)), axes
         )
@@ -298,13 +302,6 @@ def _attach_at_once(
     native.defvjp(keep, pull_back)
     native.__name__ = name
     return native(*tensors), marked[0]
-
-
-def _as_cotangent(cotangent: Tensor, type_: Any) -> Tensor:
-    # the cotangent of an integer output is float0 to jax, and zeros to the user's code
-    if jnp.issubdtype(type_.dtype, jnp.inexact):
-        return jnp.asarray(cotangent)
-    return jnp.zeros(type_.shape, type_.dtype)
 
 
 # --- traced ---------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from .. import distributed
 from ..kernels import random
 from ..kernels.elementwise import is_staged_out
 from ..versions import core, primal_of
-from .vjp import PUSHING, forbid_derivative, is_tensor
+from .vjp import PUSHING, forbid_derivative, is_tensor, tangent_of
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -166,10 +166,7 @@ def push(residuals, tangents, outputs):
 
 
 def no_tangent(output: Tensor) -> Tensor:
-    """Return the tangent of an output without a gradient: float0 for an integer."""
-    if jnp.issubdtype(output.dtype, jnp.inexact):
-        return jnp.zeros_like(output)
-    return np.zeros(output.shape, jax.dtypes.float0)
+    return tangent_of(None, output)
 
 
 def _tuple(words: list[str]) -> str:

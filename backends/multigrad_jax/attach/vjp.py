@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
+from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph
-import numpy as np
-
-from multigrad.backend.values import run_on_tensors_alone
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
 
 
 def vjp(
-    run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
+    run: Run, inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of arrays, and a pullback to one gradient per input."""
     inputs = [jnp.asarray(x) for x in inputs]
@@ -46,7 +45,7 @@ def vjp(
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
         given = [
-            _cotangent(c, y)
+            tangent_of(c, y)
             for c, y in zip(cotangents, outputs, strict=True)
             if isinstance(y, jax.Array)
         ]
@@ -79,11 +78,11 @@ def refuse_gradient(message: str) -> Callable[[Any], Any]:
     return refuse
 
 
-def _cotangent(given: Any, output: Tensor) -> Any:
-    # jax takes float0, zeros of no bytes, for the cotangent of an integer
-    if not jnp.issubdtype(output.dtype, jnp.inexact):
-        return np.zeros(output.shape, jax.dtypes.float0)
-    return jnp.zeros_like(output) if given is None else jnp.asarray(given, output.dtype)
+def tangent_of(given: Any, x: Tensor) -> Any:
+    """Return a tangent or cotangent of an array; float0, of no bytes, for an integer."""
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        return np.zeros(x.shape, jax.dtypes.float0)
+    return jnp.zeros_like(x) if given is None else jnp.asarray(given, x.dtype)
 
 
 def is_tensor(value: Any) -> bool:
@@ -141,10 +140,10 @@ def jvp(
     Raises:
         NotImplementedError: there is a `jax.custom_vjp` in it, which has none.
     """
-    given = [_tangent(t, x) for t, x in zip(tangents, inputs, strict=True)]
+    moves = tuple(map(tangent_of, tangents, inputs))
     token = PUSHING.set(True)
     try:
-        outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), tuple(given))
+        outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), moves)
     except TypeError as error:
         if "custom_vjp" in str(error):
             raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
@@ -154,19 +153,10 @@ def jvp(
     return list(outputs), list(found)
 
 
-def _tangent(given: Any, x: Tensor) -> Any:
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return np.zeros(x.shape, jax.dtypes.float0)
-    return jnp.zeros_like(x) if given is None else given
-
-
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the same as `vjp`, with the function mapped over the first axis of each array."""
 
-    def of_each(own: Sequence[Tensor]) -> list[Any]:
-        return run_on_tensors_alone(jax.vmap, run, own, is_tensor)
-
-    return vjp(of_each, inputs)
+    return vjp(lambda own: run_on_tensors_alone(jax.vmap, run, own, is_tensor), inputs)
 
 
 def whole(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -182,7 +172,4 @@ def whole(function: Callable[..., Any]) -> Callable[..., Any]:
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the same as `vjp`, with the function under `jax.checkpoint`."""
 
-    def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        return run_on_tensors_alone(jax.checkpoint, run, own, is_tensor)
-
-    return vjp(recomputed, inputs)
+    return vjp(lambda own: run_on_tensors_alone(jax.checkpoint, run, own, is_tensor), inputs)

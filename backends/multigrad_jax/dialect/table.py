@@ -342,15 +342,8 @@ def run(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
     """
     try:
         return _trace(calls, mode)
-    except Exception:  # noqa: BLE001 (one of the calls is invalid)
-        return [_alone(call, mode) for call in calls]
-
-
-def _alone(call: StandInCall, mode: tuple[bool, Any]) -> Any:
-    try:
-        return _trace([call], mode)[0]
-    except Exception:  # noqa: BLE001 (jax refuses such operands: there is no answer)
-        return None
+    except Exception:  # noqa: BLE001 (jax refuses the operands of a call: of that one is no answer)
+        return [None] if len(calls) == 1 else [run([call], mode)[0] for call in calls]
 
 
 def _trace(calls: Sequence[StandInCall], mode: tuple[bool, Any]) -> list[Any]:
@@ -414,21 +407,18 @@ WIDE = frozenset(
 )
 
 
-# Functions that compute with integers before they divide, or take a condition.
+# All others promote their operands first; these divide integers later, or take a condition.
 AT_ONCE = frozenset({jax.nn.softmax, special.softmax, jnp.where})
 
 
-def casts_first(function: Any) -> bool:
-    """Return whether a function promotes its operands before it computes."""
-    return function not in AT_ONCE
-
-
-def is_wide(function: Any) -> bool:
-    return function in WIDE
-
-
 TYPES = TypeOracle(
-    tiny, run, read, mode, canonical=canonical, is_wide=is_wide, casts_first=casts_first
+    tiny,
+    run,
+    read,
+    mode,
+    canonical=canonical,
+    is_wide=WIDE.__contains__,
+    casts_first=lambda function: function not in AT_ONCE,
 )
 
 

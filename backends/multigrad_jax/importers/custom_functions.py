@@ -148,10 +148,6 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return Arguments(bound.args, static, len(args), {name: names.index(name) for name in kwargs})
 
 
-def call_plainly(function: Callable[..., Any], *args: Any) -> Any:
-    return function(*args)
-
-
 def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
     """Return a caller that records the rules of a function in a trace, for these arguments."""
 
@@ -430,7 +426,7 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
         function,
         name,
         original,
-        run=functools.partial(_run_vjp, function, name, call_plainly),
+        run=functools.partial(_run_vjp, function, name, lambda rule, *args: rule(*args)),
         record=record,
         functions=(function.fwd, function.bwd),
         refused=refused,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ from multigrad.functions.importer_api import find_imported
 from multigrad.graph.ir.types import is_float
 from multigrad.trace.trace import Value
 
-from ..jaxprs import opened, within
+from ..jaxprs import within
 from ..versions import VJP_KINDS, core, primal_of
 from .custom_functions import (
     call_itself,
@@ -102,11 +102,10 @@ def _answer(asked: Rule, takes_numbers: bool, of_floats: bool, element: Any) -> 
 # --- calls in code that is read by its jaxpr ------------------------------------------------------
 # A call becomes one equation of ours, so that its own gradient is not lost: jax's own equation
 # holds rules that cannot be read back. APART keys jax's caches, so that a trace with our equation
-# is never reused elsewhere.
+# is never reused elsewhere; it has a value while a jaxpr is read.
 CALLED = core.Primitive("multigrad_custom_call")
 CALLED.multiple_results = True
 APART = jax.make_user_context("")
-_importing: ContextVar[bool] = ContextVar("multigrad_jax_importing", default=False)
 # The function whose next call goes to jax, and not to our equation.
 _passing: ContextVar[Any] = ContextVar("multigrad_jax_passing", default=None)
 
@@ -149,24 +148,9 @@ class JaxCall:
         return jax.tree.leaves(primal_of(self.function)(*args, **kwargs))
 
 
-@contextmanager
-def reading() -> Iterator[None]:
-    """Turn calls of custom functions into equations of ours."""
-    reset = _importing.set(True)
-    try:
-        with APART("reading"):
-            yield
-    finally:
-        _importing.reset(reset)
-
-
-def is_reading() -> bool:
-    return _importing.get()
-
-
-def holds_loop(jaxpr: Any) -> bool:
-    """Return whether a jaxpr holds a `while` loop, which has no reverse-mode derivative."""
-    return any(equation.primitive.name == "while" for equation in within(opened(jaxpr)[0]))
+def reading() -> AbstractContextManager[Any]:
+    """Return a context in which calls of custom functions become equations of ours."""
+    return APART("reading")
 
 
 def note(
@@ -183,7 +167,7 @@ def note(
         _passing.set(None)
         return None
     leaves, tree = jax.tree.flatten((args, kwargs))
-    if not _importing.get() or not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+    if not APART.value or not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return None
     places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array))
     arrays = [leaves[i] for i in places]
@@ -196,8 +180,10 @@ def note(
 
     if is_derived:
         with APART("looking"):
-            if not holds_loop(jax.make_jaxpr(compute)(*arrays)):
-                return None
+            equations = within(jax.make_jaxpr(compute)(*arrays).jaxpr)
+        # only a `while` loop has no reverse-mode derivative
+        if all(each.primitive.name != "while" for each in equations):
+            return None
     flat, results = jax.tree.flatten(jax.eval_shape(compute, *arrays))
     avals = tuple(jax.core.ShapedArray(each.shape, each.dtype) for each in flat)
     called = replace(bare, avals=avals)
@@ -378,7 +364,7 @@ def intercept(kind: type) -> Interception:
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         reversed_ = getattr(self, "in_reverse_mode", None)
-        if reversed_ is not None and is_reading():  # a capture reads the custom_vjp form
+        if reversed_ is not None and APART.value:  # a capture reads the custom_vjp form
             return reversed_(*args, **kwargs)
         # no symbolic value among the arguments, though jax may be tracing for a capture
         if not comes_to_us(args, kwargs, "jax", "numpy"):

@@ -8,12 +8,14 @@ the forward: `ForwardAccumulator` in eager code, and a tape around `tf.vectorize
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
+from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
@@ -21,13 +23,10 @@ from multigrad.errors import GradientError
 from multigrad.functions.calls.gradients import pull_delivering
 from multigrad.graph.ir.types import is_float
 
+from ..distributed import ALONE
+
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
-import contextvars
-
-from tensorflow.python import pywrap_tfe
-
-from ..distributed import ALONE
 
 Tensor: TypeAlias = Any
 

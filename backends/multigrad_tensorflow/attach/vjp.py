@@ -10,11 +10,11 @@ import tensorflow as tf
 from tensorflow.python.eager import record
 from tensorflow.python.eager.forwardprop_util import pack_tangents
 
+from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
 
 if TYPE_CHECKING:
     from multigrad.backend import Graph
-from multigrad.backend.values import run_on_tensors_alone
 
 Tensor: TypeAlias = Any
 Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
@@ -157,10 +157,7 @@ def jvp(
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
     """Return the same as `vjp`, with the function under `tf.recompute_grad`."""
 
-    def recomputed(own: Sequence[Tensor]) -> list[Any]:
-        return run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor)
-
-    return vjp(recomputed, inputs)
+    return vjp(lambda own: run_on_tensors_alone(tf.recompute_grad, run, own, tf.is_tensor), inputs)
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:

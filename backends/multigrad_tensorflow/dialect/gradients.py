@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
+from multigrad.capture.meanings.creation import Told
 from multigrad.capture.taken_gradients import rename, take_gradients, tell_apart
 from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
-from multigrad.trace.trace import Value, setting
+from multigrad.trace.trace import Trace, Value, setting
 from multigrad.trace.xp import all as xp
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-from multigrad.capture.meanings.creation import Told
-from multigrad.trace.trace import Trace
 
 Tensor = Any
 NONE = tf.UnconnectedGradients.NONE

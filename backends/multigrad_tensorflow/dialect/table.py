@@ -7,6 +7,7 @@ functions; other calls come through TensorFlow's own dispatcher, in `traced.py`.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -197,10 +198,6 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-def get_shape(x: Tensor) -> Any:
-    return x.shape
-
-
 def set_shape(x: Tensor, shape: Any) -> None:
     """Do nothing: a rule works for every shape."""
 
@@ -331,7 +328,7 @@ def own_trace(function: Handler) -> Handler:
 DIALECT = Dialect(
     names=Names(
         aliases=AliasesAndMore(ALIASES, "keras", operations.of_keras),
-        methods={"get_shape": get_shape, "set_shape": set_shape},
+        methods={"get_shape": operator.attrgetter("shape"), "set_shape": set_shape},
         # These act without symbolic arguments too: on a shape, a dtype, a function.
         hidden={
             tf.zeros: ALIASES[tf.zeros],
