@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..backend.discovery import entry_points as find_backends
 from ..backend.discovery import load_backend, load_point
@@ -33,6 +32,50 @@ class OwnTrace(functools.partial[Any]):
     """A handler that records a function by its library's own trace or code, which says of which
     types.
     """
+
+
+# --- derivatives at kinks
+# The derivative that a library uses at a kink, by release: data for handlers and for `xg.show`. The
+# installed library is asked too. If it differs from what is known of its release, a warning says so
+# and its own answer counts.
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """One choice of the derivative at a kink.
+
+    Attributes:
+        since: the first release that makes it; "" if no other is known.
+        passes: whether the gradient passes at the kink.
+        words: continues a sentence after the library's name and release.
+    """
+
+    since: str
+    passes: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionConventions:
+    """The conventions of one function.
+
+    Attributes:
+        rows: those of all releases, in order.
+        version: the installed release.
+        passes: () -> whether the gradient passes, asked of the library itself; it is asked once.
+    """
+
+    rows: Sequence[Convention]
+    version: str
+    passes: Callable[[], bool]
+
+    def find(self) -> tuple[Convention, bool]:
+        """Return the installed library's convention, and whether its release is known for it."""
+        own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
+        found = self.passes()
+        if found == own.passes:
+            return own, True
+        return next(row for row in self.rows if row.passes == found), False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +248,7 @@ class Gradients:
             TypeError in a mode that no graph follows.
         passes: optional; a context in which gradients pass, and without such a mode. What it gives,
             if anything, says which variables code has read in it that wait for a gradient.
+        conventions: its derivatives at kinks that depend on the release, by function.
     """
 
     wrappers: Mapping[type, str] = field(default_factory=dict)
@@ -213,6 +257,7 @@ class Gradients:
     interceptions: tuple[AbstractContextManager[Any], ...] = ()
     pauses: Callable[[], bool] | None = None
     passes: Callable[[], AbstractContextManager[Any]] | None = None
+    conventions: Mapping[str, FunctionConventions] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +361,7 @@ def habits_of(trace: Trace) -> Habits:
 def leave_order_open(x: Value, name: str) -> None:
     """Note that equal elements may come in any order, where the code's library says no other."""
     if name in habits_of(x.trace).unordered:
-        note(x.trace, f"{UNORDERED} {name}")
+        x.trace.source.conventions[f"{UNORDERED} {name}"] = None
 
 
 def check_dialect(name: Any) -> str:
@@ -351,66 +396,9 @@ def require_dialect(name: str) -> None:
         entry_points()[name].load()
 
 
-# --- derivatives at kinks
-# The derivative that a library uses at a kink, by release: data for handlers and for `xg.show`. The
-# installed library is asked too. If it differs from what is known of its release, a warning says so
-# and its own answer counts.
-
-
-@dataclass(frozen=True, slots=True)
-class Convention:
-    """One choice of the derivative at a kink.
-
-    Attributes:
-        since: the first release that makes it; "" if no other is known.
-        passes: whether the gradient passes at the kink.
-        words: continues a sentence after the library's name and release.
-    """
-
-    since: str
-    passes: bool
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionConventions:
-    """The conventions of one function.
-
-    Attributes:
-        rows: those of all releases, in order.
-        version: the installed release.
-        passes: () -> whether the gradient passes, asked of the library itself.
-    """
-
-    rows: Sequence[Convention]
-    version: str
-    passes: Callable[[], bool]
-
-    def find(self) -> tuple[Convention, bool]:
-        """Return the installed library's convention, and whether its release is known for it."""
-        own = [row for row in self.rows if _numbers(row.since) <= _numbers(self.version)][-1]
-        found = self.passes()
-        if found == own.passes:
-            return own, True
-        return next(row for row in self.rows if row.passes == found), False
-
-
+# --- what a capture relies on ---------------------------------------------------------------------
 AT_KINK = "at the kink of"
 UNORDERED = "equal elements in any order:"
-# By library and function; filled when a backend registers its dialect.
-KNOWN: dict[tuple[str, str], FunctionConventions] = {}
-# What each capture has relied on; weak, so that an entry goes with its trace.
-_read: WeakKeyDictionary[Trace, dict[str, None]] = WeakKeyDictionary()
-
-
-def register_conventions(
-    library: str,
-    version: str,
-    table: Mapping[str, tuple[Callable[[], bool], Sequence[Convention]]],
-) -> None:
-    """Add a library's conventions by function: a probe of it, and the releases in order."""
-    for name, (passes, rows) in table.items():
-        KNOWN[library, name] = FunctionConventions(rows, version, functools.cache(passes))
 
 
 def passes_at(trace: Trace, name: str) -> bool:
@@ -418,26 +406,18 @@ def passes_at(trace: Trace, name: str) -> bool:
 
     It passes in a function without a row.
     """
-    known = KNOWN.get((trace.reading.dialect, name))
+    library = trace.reading.dialect
+    dialect = find_dialect(library)
+    known = None if dialect is None else dialect.gradients.conventions.get(name)
     if known is None:
         return True
-    own, is_known = known.find()
-    told = f"{AT_KINK} {name} as {trace.reading.dialect} {known.version} has it: {own.words}"
+    convention, is_known = known.find()
+    words = f"{AT_KINK} {name} as {library} {known.version} has it: {convention.words}"
     if not is_known:
-        told += (
-            f", which is not what that release is known for: this {trace.reading.dialect} differs"
-        )
-        warnings.warn(f"captured {told}", NotProvenWarning, stacklevel=2)
-    note(trace, told)
-    return own.passes
-
-
-def note(trace: Trace, told: str) -> None:
-    _read.setdefault(trace, {})[told] = None
-
-
-def conventions_read(trace: Trace) -> tuple[str, ...]:
-    return tuple(_read.get(trace, ()))
+        words += f", which is not what that release is known for: this {library} differs"
+        warnings.warn(f"captured {words}", NotProvenWarning, stacklevel=2)
+    trace.source.conventions[words] = None
+    return convention.passes
 
 
 def told_conventions(graph: Graph, kind: str = AT_KINK) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ..trace.python_protocols import Pair
 from ..trace.source import UNDECIDED, Reading, is_lent, meet_numpy
 from ..trace.trace import NeedsConcrete, Trace, Value
 from ..trace.xp.shapes import stack
-from .dialect import Handler, OwnTrace, conventions_read, find_dialect, registered_dialects
+from .dialect import Handler, OwnTrace, find_dialect, registered_dialects
 
 # Augmented assignments, and what each computes.
 AUGMENTED = {
@@ -213,7 +213,7 @@ def describe_routes(trace: Trace) -> str:
     captured = f"{written}; captured by {' and '.join(kinds)}" if kinds else written
     open_types = () if trace.types is None else trace.types.unconfirmed
     said = (f"types not confirmed: {', '.join(open_types)}",) if open_types else ()
-    return "; ".join((captured, *conventions_read(trace), *said))
+    return "; ".join((captured, *trace.source.conventions, *said))
 
 
 def _find_handler(dialect: str, function: Any, name: str) -> Handler | None:

@@ -124,6 +124,7 @@ class Source:
     routes: dict[str, str] = field(default_factory=dict)  # by library, how its calls reached us
     latest: Reading = field(default_factory=Reading)  # of the function that ran last
     was_leaning: bool = False  # a function before the latest left open whose dtypes it has
+    conventions: dict[str, None] = field(default_factory=dict)  # of libraries, that it relies on
     witness: Any = None  # looks for what the code does besides the graph
     compares_identity: bool = False  # the code compares dtypes by `is`
     looks_into: bool = True  # objects that the code calls are examined at each call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,13 +21,13 @@ from multigrad.capture.dialect import (
     Classes,
     Convention,
     Dialect,
+    FunctionConventions,
     Gradients,
     Habits,
     Names,
     OwnTrace,
     State,
     Tensors,
-    register_conventions,
     register_dialect,
 )
 from multigrad.capture.meanings import composites, creation, matrices, places, reductions
@@ -72,18 +73,13 @@ def passes_at_limits() -> bool:
         return bool(torch.autograd.grad(torch.clamp(x, 0, 1), x)[0].item())
 
 
-register_conventions(
-    "torch",
-    torch.__version__,
-    {
-        "clamp": (
-            passes_at_limits,
-            (
-                Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
-                Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
-            ),
-        )
-    },
+CLAMP = FunctionConventions(
+    rows=(
+        Convention("", True, "the gradient passes at the limits (after 2.13 it does not)"),
+        Convention("2.14", False, "no gradient passes at the limits (up to 2.13 it does)"),
+    ),
+    version=torch.__version__,
+    passes=functools.cache(passes_at_limits),
 )
 
 
@@ -410,6 +406,7 @@ register_dialect(
             pauses=pauses,
             passes=passing,
             interceptions=interceptions.INTERCEPTIONS,
+            conventions={"clamp": CLAMP},
         ),
         state=State(
             generators=generators,

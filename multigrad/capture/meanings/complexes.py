@@ -18,7 +18,7 @@ from ...trace.python_protocols import Pair
 from ...trace.trace import Value
 from ...trace.xp import all as xp
 from ..foreign_calls import record_call
-from ..name_tables import Handler, reflected
+from ..name_tables import Handler, handlers_by_name, reflected
 from .parts import rank
 
 Tensor = Any
@@ -356,19 +356,17 @@ ROWS: dict[str, Handler] = {
     **TRANSFORMS,
     **TRANSFORMS_2D,
     **SHIFTS,
-    **dict.fromkeys(("abs", "absolute", "complex_abs"), absolute),
-    **dict.fromkeys(("conj", "conjugate", "conj_physical", "resolve_conj"), conjugate),
-    **dict.fromkeys(("add", "__add__", "__radd__"), add),
-    **dict.fromkeys(("subtract", "sub", "__sub__"), subtract),
-    **dict.fromkeys(("multiply", "mul", "__mul__", "__rmul__"), multiply),
-    **dict.fromkeys(("is_complex", "iscomplexobj"), is_complex),
-    **dict.fromkeys(("divide", "div", "true_divide", "truediv", "__truediv__"), divide),
-    "angle": angle,
-    "exp": exp,
-    "square": square,
-    "view": view,
-    "view_as_real": view_as_real,
-    "where": where,
+    **handlers_by_name(
+        {
+            __name__: """
+                absolute: abs absolute complex_abs; add: add __add__ __radd__; angle;
+                conjugate: conj conjugate conj_physical resolve_conj;
+                divide: divide div true_divide truediv __truediv__; exp;
+                is_complex: is_complex iscomplexobj; multiply: multiply mul __mul__ __rmul__;
+                square; subtract: subtract sub __sub__; view; view_as_real; where
+            """
+        }
+    ),
     "imag": operator.attrgetter("imag"),
     "real": operator.attrgetter("real"),
 }

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture import dialect
+from multigrad.backend.discovery import load_backend
+from multigrad.capture.dialect import registered_dialects
 
 torch: Any = pytest.importorskip("torch")
 
@@ -32,8 +33,10 @@ def test_the_gradient_at_the_limits_of_clamp_is_that_of_the_installed_torch() ->
 
 def pretend(monkeypatch: pytest.MonkeyPatch, version: str, passes: bool) -> None:
     """Let another release of torch be installed, and let it do so."""
-    own = replace(dialect.KNOWN["torch", "clamp"], version=version, passes=lambda: passes)
-    monkeypatch.setitem(dialect.KNOWN, ("torch", "clamp"), own)
+    load_backend("torch")
+    conventions = registered_dialects()["torch"].gradients.conventions
+    pretended = replace(conventions["clamp"], version=version, passes=lambda: passes)
+    monkeypatch.setitem(conventions, "clamp", pretended)
 
 
 @pytest.mark.parametrize(("version", "at_limits"), [("2.13.0", 1.0), ("2.14.0+cpu", 0.0)])
