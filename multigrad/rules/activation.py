@@ -81,8 +81,8 @@ class Activation(InNotebooks):
         name = self.forward.key
         self.key = name if rule is None else f"{name}:{next(SERIALS)}"
         by_key[self.key] = self
-        self._own = Own()
-        self._latest = Remembered()
+        self._own = OwnRule()
+        self._latest = RememberedCall()
         self._met: RuleInForce | None = None  # whose numbers `latest.call` got last
         in_use()  # compilers can neither read the discovery of backends nor load one
         # A wrong rule or param is an error here, not in the first forward.
@@ -128,7 +128,7 @@ class Activation(InNotebooks):
         if self._own.epoch != epoch:
             with reading() as meanings:
                 in_force = model.apply_now(self._rule, self._params)
-            self._own = Own(epoch, in_force, names_in(meanings))
+            self._own = OwnRule(epoch, in_force, names_in(meanings))
         return self._own.in_force
 
     def in_force(self) -> RuleInForce | None:
@@ -290,9 +290,9 @@ class Activation(InNotebooks):
         # A backend that asks at each call must not be bypassed by `_latest`.
         asks = backend.compiler.on_read is not None or CHECKED
         if in_force is None:
-            function = plain(self.forward, backend, x)
+            function = without_rule(self.forward, backend, x)
             if not asks:
-                self._latest = Remembered(None, type(x), x.dtype, function)
+                self._latest = RememberedCall(None, type(x), x.dtype, function)
             return function(x)
         present = at_present(in_force, backend)
         specialization, draws = in_force.specialization, in_force.draws
@@ -307,7 +307,7 @@ class Activation(InNotebooks):
             function = hand_along(in_force, call, self._look_up_anew)
         else:
             function = entry.bound(x, in_force.values, draws)
-        self._latest = Remembered(in_force, type(x), x.dtype, function, entry=entry, call=call)
+        self._latest = RememberedCall(in_force, type(x), x.dtype, function, entry=entry, call=call)
         return entry.run(leaves, draws) if in_force.moves else function(x)
 
     def tell(self, backend: Backend, x: Tensor = None) -> None:
@@ -336,8 +336,7 @@ class Activation(InNotebooks):
             note_lookup(lookup)
         if in_force is None:
             return model.record_under(None, self.forward, x)
-        in_force = at_present(in_force)
-        numbers = [model.read_number(value) for value in in_force.values]
+        numbers = [model.read_number(value) for value in at_present(in_force).values]
         if None in numbers:
             advice = x.trace.words.advise("give the param to the function as an argument")
             raise x.trace.error(
@@ -356,7 +355,7 @@ class Activation(InNotebooks):
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class OwnRule:
     """The own rule as it was looked up.
 
     Attributes:
@@ -370,7 +369,7 @@ class Own:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class RememberedCall:
     """How tensors of one class and dtype run, in one object: threads see all of it or none.
 
     Attributes:
@@ -396,7 +395,7 @@ def are_numbers(values: tuple[Any, ...]) -> bool:
 _lacking: dict[tuple[str, str], dict[str, str]] = {}
 
 
-def plain(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
+def without_rule(forward: Forward, backend: Backend, x: Tensor) -> Callable[..., Any]:
     # A forward of code is a Function, which has a derivative of its own.
     if type(forward) is not Forward and isinstance(forward, model.ForwardOfCode):
         return forward.function

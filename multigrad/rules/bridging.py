@@ -37,7 +37,7 @@ from ..lowering.lower import lower_graphs
 from ..lowering.plain_functions import PlainFunctions, without_autodiff
 from ..trace.active_rules import FREE, KeySource
 from ..trace.lookups import at_present
-from .activation import plain
+from .activation import without_rule
 from .context import RuleInForce
 from .model.activation_function import put_under
 from .vjp import vjp_leaves
@@ -321,12 +321,11 @@ def call_activation(
     host = backend_of(x)
     if in_force is None:
         if guest == host.name:
-            return plain(forward, host, x)(x)
+            return without_rule(forward, host, x)(x)
         function, leaves, draws = put_under(None, forward), [x], FREE
     else:
-        in_force = at_present(in_force, host)
-        draws = in_force.draws
-        function, leaves = put_under(in_force.specialization, forward), [x, *in_force.values]
+        leaves, draws = [x, *at_present(in_force, host).values], in_force.draws
+        function = put_under(in_force.specialization, forward)
         if guest == host.name:
             return function.entries.on(host, leaves).run(leaves, draws)
     layout = function.recipe.lay_out(None, leaves, flatten(tuple(leaves), {})[1])

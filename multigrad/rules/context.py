@@ -32,7 +32,7 @@ from ..trace.active_rules import (
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.lookup import act_alone, apply_now, refuse_misplaced, tokens_of, with_choices
+from .model.lookup import activate, apply_now, refuse_misplaced, tokens_of, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import RuleInForce
 
@@ -148,7 +148,7 @@ class use:
 
     def __enter__(self) -> Self:
         # Resolved on entry: a name that changes later means the same rule here.
-        active = act_alone(self.rule, self.params, self.key)
+        active = activate(self.rule, self.params, self.key)
         before = CURRENT.get()
         # With the default scope, and no `use` for params around it, the rule is in force for all.
         if self._given_scope is not ALL or before.hooks_params:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol, overload
+from typing import Any, overload
 
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, load_backend
@@ -24,19 +24,15 @@ from .context import ActiveRules, RuleInForce
 from .model.rule_in_force import value_token
 
 
-class JitDecorator(Protocol):
-    """The decorator that `jit` returns if it gets options only."""
-
-    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
-
-
 @overload
 def jit(fn: Callable[P, R], framework: str | None = None, **options: Any) -> Callable[P, R]: ...
 @overload
-def jit(fn: None = None, framework: str | None = None, **options: Any) -> JitDecorator: ...
+def jit(
+    fn: None = None, framework: str | None = None, **options: Any
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 def jit(
     fn: Callable[P, R] | None = None, framework: str | None = None, **options: Any
-) -> Callable[P, R] | JitDecorator:
+) -> Callable[..., Any]:
     """Compile a function with `jax.jit`, `torch.compile` or `tf.function`; a changed rule retraces.
 
     Numeric params of the rule in force are hidden run-time arguments, so a changed number does not

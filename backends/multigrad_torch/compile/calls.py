@@ -30,7 +30,7 @@ from multigrad.graph.support.class_bases import dataclass
 from multigrad.graph.support.trees import optree
 from multigrad.lowering.emit import compile_source
 from multigrad.lowering.lower import lower_graphs
-from multigrad.rules.activation import Activation, plain
+from multigrad.rules.activation import Activation, without_rule
 from multigrad.rules.context import RuleInForce
 from multigrad.rules.model.activation_function import forward_on, put_under
 from multigrad.trace.active_rules import KeySource
@@ -139,7 +139,7 @@ def call_of_activation(
     x, count = restore(described)
     if in_force is None:
         if forward.differentiable:
-            return as_call(plain(forward, backend, x))
+            return as_call(without_rule(forward, backend, x))
         function = put_under(None, forward)
         variant = find_variant(function, (x,), described)
         if asks_for_operators():

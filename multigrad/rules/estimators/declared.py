@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -430,19 +430,13 @@ def _is_open(value: Any) -> bool:
     return not isinstance(shape, tuple) or any(type(n) is not int for n in shape)
 
 
-class Declare(Protocol):
-    """The decorator that `estimator` returns."""
-
-    def __call__(self, function: Callable[P, Any], /) -> Estimator[P, Any]: ...
-
-
 def estimator(
     *,
     ranges: Mapping[str, str] | None = None,
     shapes: Mapping[str, Fit] | None = None,
     examples: tuple[Any, ...] | None = None,
     residuals: str = "auto",
-) -> Declare:
+) -> Callable[[Callable[P, Any]], Estimator[P, Any]]:
     """Declare a Function of the library.
 
     Args:

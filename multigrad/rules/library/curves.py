@@ -59,7 +59,7 @@ def table(module: str) -> Callable[..., Rule]:
         source = source if " " in source else f"`{source or last}` of {package}"
         numbers = {old: p if isinstance(p, tuple) else (old, p) for old, p in params.items()}
         words = {old: word for old, (word, _) in numbers.items()}
-        make = _renamed if isinstance(what, Rule) else _multiplying
+        make: Any = _renamed if isinstance(what, Rule) else _multiplying
         function = make(what, numbers)
         # The registry and the docs read these, as of a rule that is written by hand.
         function.__name__ = last

@@ -25,9 +25,9 @@ from ...trace.moving_numbers import THEN, Moving, is_of_then
 from . import rule_names
 from .rule import Rule
 from .rule_in_force import RuleInForce, bind, token_of
-from .rule_names import IN_FORCE, Epoch
+from .rule_names import TEMPLATES, Epoch
 
-MOST_IN_FORCE = 256
+MOST_TEMPLATES = 256
 MOST_NUMBERS = 256  # of one rule with params of the same names
 PLAIN = (int, bool, str)
 FLOATS = {float}
@@ -65,38 +65,38 @@ def apply_now(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> R
         >>> apply_now("triangular", {"width": 2.0}).values
         (2.0,)
     """
-    in_force = act_alone(rule, params, key).activations
+    in_force = activate(rule, params, key).activations
     assert in_force is not None
     return in_force
 
 
-def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
+def activate(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> ActiveRules:
     """Return the active rules where one rule is in force for all."""
     # Each `use` asks, with another number each time, so that names with floats are looked up once:
-    # a `_Form` takes the new numbers.
+    # a `_Template` takes the new numbers.
     if rule is None:
         raise RuleError("use needs a rule: a name, a Rule or a function, got None")
     words: Any = None
     numbers: dict[str, Any] = {}
     values: tuple[Any, ...] = ()
-    form: _Form | None = None
+    template: _Template | None = None
     # Read first: a name that changes meanwhile is looked up again. In a region that runs again
     # after names have changed, it equals no epoch.
     now: Any = object() if THEN.get() is not None and is_of_then() else Epoch.number
     if key is None and type(rule) is str and (params is None or isinstance(params, dict)):
         values = tuple(params.values()) if params else ()
         words = (rule, *(params or ()), *map(type, values))
-        form = IN_FORCE.get(words)
-        if params and (form is None or form.epoch != now):  # else all are floats
+        template = TEMPLATES.get(words)
+        if params and (template is None or template.epoch != now):  # else all are floats
             words, numbers = _words_of(rule, params)
             values = tuple(numbers.values())
-            form = IN_FORCE.get(words)
-    if form is not None and form.epoch == now:
-        active = None if 0.0 in values else form.known.get(values)  # 0.0 equals -0.0
-        active = active or form.with_numbers(values, not numbers)
+            template = TEMPLATES.get(words)
+    if template is not None and template.epoch == now:
+        active = None if 0.0 in values else template.known.get(values)  # 0.0 equals -0.0
+        active = active or template.with_numbers(values, not numbers)
         if active is not None:
             if ON_DEPEND or READING.get() is not None:  # else nothing depends on the look-up
-                for lookup in form.lookups:
+                for lookup in template.lookups:
                     note_lookup(lookup)
             return active
     with reading() as meanings:
@@ -104,14 +104,14 @@ def act_alone(rule: Any, params: Mapping[str, Any] | None, key: Any = None) -> A
     active = ActiveRules(in_force, in_force, in_force.token)
     lookups = names_in(meanings)
     if words is not None:
-        if len(IN_FORCE) >= MOST_IN_FORCE:
-            IN_FORCE.clear()
+        if len(TEMPLATES) >= MOST_TEMPLATES:
+            TEMPLATES.clear()
         runtime = in_force.specialization.runtime
         found_all = all(name in runtime for name in numbers)
         places = tuple(map(runtime.index, numbers)) if found_all else None
-        form = IN_FORCE[words] = _Form(now, lookups, in_force, places)
+        template = TEMPLATES[words] = _Template(now, lookups, in_force, places)
         if not in_force.has_tensors:
-            form.keep(values, active)
+            template.keep(values, active)
     for lookup in lookups:
         note_lookup(lookup)
     return active
@@ -138,7 +138,7 @@ def _words_of(rule: str, params: Mapping[str, Any]) -> tuple[Any, dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
-class _Form:
+class _Template:
     """What a rule's name with params of these names means, whatever their numbers are.
 
     Attributes:
@@ -218,24 +218,25 @@ def with_choices(
 ) -> Any:
     """Return a rule as given, or over shards, with a choice of residuals, or of being fused."""
     shards = read_shards(over, axis_name)
-    choices: dict[str, tuple[Any, str]] = {}
+    choices: dict[str, Any] = {}
     if residuals is not None:
-        way = read_way(residuals, "a rule")
-        choices["residuals"] = way, f"residuals={way!r}"
+        choices["residuals"] = read_way(residuals, "a rule")
     if shards is not None:
-        choices["shards"] = shards, str(shards)
+        choices["shards"] = shards
     if read_fused(fused) != "auto":
-        choices["fused"] = fused, f"fused={fused}"
-    if rule is None and choices:
-        _, words = next(iter(choices.values()))
+        choices["fused"] = fused
+    if not choices:
+        return rule
+    if rule is None:
+        name, value = next(iter(choices.items()))
+        words = str(value) if name == "shards" else f"{name}={value!r}"
         raise RuleError(f"{words} needs a rule: name the rule here too")
-    values = {name: value for name, (value, _) in choices.items() if name != "shards"}
     # A name is still looked up when it is used.
     if isinstance(rule, str):
-        values |= {} if shards is None else {"shards": shards}
-        return _named(rule, **values) if values else rule
-    rule = resolve(rule).copy(**values) if values else rule
-    return rule if shards is None else resolve(rule)._over_shards(shards)
+        return _named(rule, **choices)
+    choices.pop("shards", None)
+    rule = resolve(rule).copy(**choices) if choices else resolve(rule)
+    return rule if shards is None else rule._over_shards(shards)
 
 
 @functools.lru_cache(768)

@@ -24,8 +24,8 @@ KEPT = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params mean (`lookup._Form`); emptied when a name changes its meaning.
-IN_FORCE: dict[Any, Any] = {}
+# What names with params mean (`lookup._Template`); emptied when a name changes its meaning.
+TEMPLATES: dict[Any, Any] = {}
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
 ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
@@ -135,7 +135,7 @@ def renaming(name: str) -> Iterator[None]:
             NUMBERS[name] = next(SERIALS)  # last: who reads it first cannot miss the change
             if is_known:
                 Epoch.number += 1
-                IN_FORCE.clear()
+                TEMPLATES.clear()
                 tell_registered(Epoch.number)
         except BaseException:
             tables: tuple[tuple[dict[str, Any], Any], ...] = (RULES, before), (NUMBERS, number)
