@@ -17,7 +17,7 @@ from typing import Any
 from multigrad.backend.discovery import load_backend
 from multigrad.capture import dtypes
 from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
-from multigrad.capture.meanings.creation import Creator, creators
+from multigrad.capture.meanings.creation import TraceBound, create, creators
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.trace.xp import all as xp
@@ -141,8 +141,9 @@ def _collect(handler: Any, names: dict[str, None], seen: set[int]) -> None:
         return
     seen.add(id(handler))
     handler = getattr(handler, "meaning", handler)  # of a row of `name_tables.Library`
-    if isinstance(handler, Creator):
-        handler = handler.make
+    if isinstance(handler, TraceBound):
+        run: Any = handler.run
+        handler = run.args[-1] if getattr(run, "func", None) is create else handler
     if isinstance(handler, functools.partial):
         for part in (handler.func, *handler.args):
             _collect(part, names, seen)

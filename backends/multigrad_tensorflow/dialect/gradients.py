@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.meanings.creation import Told
+from multigrad.capture.meanings.creation import TraceBound
 from multigrad.capture.taken_gradients import rename, take_gradients, tell_apart
 from multigrad.graph.ir.graph import Node, walk
 from multigrad.graph.support.trees import optree
@@ -218,7 +218,7 @@ class ReplicaContext:
         raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
 
 
-HIDDEN = {tf.distribute.get_replica_context: Told(ReplicaContext)}
+HIDDEN = {tf.distribute.get_replica_context: TraceBound(ReplicaContext)}
 STRATEGIES = (
     tf.distribute.get_strategy,
     tf.distribute.has_strategy,

@@ -11,6 +11,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,102 +42,114 @@ def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     return found
 
 
-def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def creator(name: str, function: Callable[..., Any]) -> TraceBound:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
-        return Converter(CONVERTERS[name], function, name in CUTTING)
-    return Creator(CREATORS[name], function)
+        return TraceBound(partial(convert, function, CONVERTERS[name], name in CUTTING))
+    return TraceBound(partial(create, function, CREATORS[name]))
 
 
 @dataclass(frozen=True, slots=True)
-class Converter:
-    """A function that replaces a library's conversion to a tensor.
+class TraceBound:
+    """A stand-in whose result depends on the capture.
 
     Attributes:
-        is_copy: whether the result is independent of later updates of the argument.
-        function: the library's own function.
-        is_cut: whether the gradient stops.
+        run: is called with the trace, then with the arguments of a call.
         trace: the trace that captures; None before `in_trace` binds it.
     """
 
-    is_copy: bool
-    function: Callable[..., Any]
-    is_cut: bool = False
-    trace: Trace | None = None
-
-    def __call__(self, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return a symbolic tensor, or a stacked list of them; else call the library."""
-        dtype = kwargs.get("dtype", args[0] if args else None)
-        items = list(obj) if isinstance(obj, list | tuple) else []
-        if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
-            obj = xp.stack(items, 0)
-        if not isinstance(obj, Value):
-            if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # any constant's dtype
-                if self.trace is not None and is_exact(self.trace) and is_plain(obj):
-                    return in_dtype_of_input(self.trace, obj)
-                return as_buffer(self.trace, self.function(obj))
-            return as_buffer(self.trace, self.function(obj, *args, **kwargs))
-        result = obj if dtype is None else cast(obj, dtype)
-        for _ in range(kwargs["ndmin"] - rank(result) if "ndmin" in kwargs else 0):
-            result = xp.expand_dims(result, 0)
-        if self.is_cut:
-            return xp.stop_gradient(result)
-        return copy_of(result) if kwargs.get("copy", self.is_copy) else result
-
-
-@dataclass(frozen=True, slots=True)
-class Creator:
-    """A function that replaces a library's creation function.
-
-    Attributes:
-        make: creates a tensor like another.
-        function: the library's own function.
-        trace: the trace that captures; None before `in_trace` binds it.
-    """
-
-    make: Callable[..., Any]
-    function: Callable[..., Any]
+    run: Callable[..., Any]
     trace: Trace | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Create a tensor of a symbolic shape; else call the library's own function."""
-        place = 2 if self.make is full else 1
-        if len(args) == place + 1 and is_dtype(args[-1]):  # NumPy's and jax's take it by position
-            args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
-        shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
-        options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
-        if isinstance(shape, SymbolicShape):
-            if is_exact(shape.value.trace):
-                options["dtype"], is_weak = self.type_of(shape.value.trace, args, options)
-                return weakly(self.make(shape.value, *args[1:], **options), is_weak)
-            return self.make(shape.value, *args[1:], **options)
-        lengths = [
-            tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args
-        ]
-        # Lengths are all known here. In a function, draws must still follow the key, and a tensor
-        # that code writes symbols into must be one itself, so both become nodes of the graph.
-        is_weak = False
-        if self.trace is not None and is_exact(self.trace):
-            options["dtype"], is_weak = self.type_of(self.trace, args, options)
-        if self.trace is not None and self.trace.kind != "rule" and self.make in STATIC:
-            if kwargs.get("generator") is not None:
-                advice = self.trace.words.advise("leave it out: draws then follow the key")
-                raise self.trace.error(f"draws from a generator that no key seeds{advice}")
-            sizes, rest = split_sizes(lengths if args else [shape], self.make is full)
-            fills = self.make is full and not isinstance((*rest, 0)[0], int)
-            if sizes and (fills if rest else True) and gives_way(kwargs.get("dtype")):
-                like = self.trace.value(lift(self.trace, np.zeros(sizes)))
-                return weakly(self.make(like, *rest, **options), is_weak)
-        return as_buffer(self.trace, self.function(*lengths, **kwargs))
+        return self.run(self.trace, *args, **kwargs)
 
-    def type_of(
-        self, trace: Trace, args: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> tuple[Any, bool]:
-        """Return the dtype of the library's result and whether it is weak."""
-        own = getattr(self.function, "__wrapped__", self.function)
-        fills = [number for number in args[1:2] if self.make is full]
-        made = trace.types.made(own, ((1,), *fills), options)
-        return made or (options.get("dtype"), False)
+
+def in_trace(stand_in: Any, trace: Trace) -> Any:
+    """Return a stand-in, bound to the trace if its result depends on the capture."""
+    return replace(stand_in, trace=trace) if isinstance(stand_in, TraceBound) else stand_in
+
+
+def convert(
+    function: Callable[..., Any],
+    is_copy: bool,
+    is_cut: bool,
+    trace: Trace | None,
+    /,
+    obj: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Return a symbolic tensor, or a stacked list of them; else call the library's `function`.
+
+    Args:
+        is_copy: whether the result is independent of later updates of the argument.
+        is_cut: whether the gradient stops.
+    """
+    dtype = kwargs.get("dtype", args[0] if args else None)
+    items = list(obj) if isinstance(obj, list | tuple) else []
+    if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
+        obj = xp.stack(items, 0)
+    if not isinstance(obj, Value):
+        if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # any constant's dtype
+            if trace is not None and is_exact(trace) and is_plain(obj):
+                return in_dtype_of_input(trace, obj)
+            return as_buffer(trace, function(obj))
+        return as_buffer(trace, function(obj, *args, **kwargs))
+    result = obj if dtype is None else cast(obj, dtype)
+    for _ in range(kwargs["ndmin"] - rank(result) if "ndmin" in kwargs else 0):
+        result = xp.expand_dims(result, 0)
+    if is_cut:
+        return xp.stop_gradient(result)
+    return copy_of(result) if kwargs.get("copy", is_copy) else result
+
+
+def create(
+    function: Callable[..., Any],
+    make: Callable[..., Any],
+    trace: Trace | None,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Create a tensor of a symbolic shape by `make`, like another tensor; else call the library's
+    `function`.
+    """
+    place = 2 if make is full else 1
+    if len(args) == place + 1 and is_dtype(args[-1]):  # NumPy's and jax's take it by position
+        args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
+    shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
+    options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
+    fills = args[1:2] if make is full else ()
+    if isinstance(shape, SymbolicShape):
+        if is_exact(shape.value.trace):
+            options["dtype"], is_weak = type_of(shape.value.trace, function, fills, options)
+            return weakly(make(shape.value, *args[1:], **options), is_weak)
+        return make(shape.value, *args[1:], **options)
+    lengths = [tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args]
+    # Lengths are all known here. In a function, draws must still follow the key, and a tensor
+    # that code writes symbols into must be one itself, so both become nodes of the graph.
+    is_weak = False
+    if trace is not None and is_exact(trace):
+        options["dtype"], is_weak = type_of(trace, function, fills, options)
+    if trace is not None and trace.kind != "rule" and make in STATIC:
+        if kwargs.get("generator") is not None:
+            advice = trace.words.advise("leave it out: draws then follow the key")
+            raise trace.error(f"draws from a generator that no key seeds{advice}")
+        sizes, rest = split_sizes(lengths if args else [shape], make is full)
+        is_filled = make is full and not isinstance((*rest, 0)[0], int)
+        if sizes and (is_filled or not rest) and gives_way(kwargs.get("dtype")):
+            like = trace.value(lift(trace, np.zeros(sizes)))
+            return weakly(make(like, *rest, **options), is_weak)
+    return as_buffer(trace, function(*lengths, **kwargs))
+
+
+def type_of(
+    trace: Trace, function: Callable[..., Any], fills: tuple[Any, ...], options: Mapping[str, Any]
+) -> tuple[Any, bool]:
+    """Return the dtype of what a library's function creates, and whether it is weak."""
+    own = getattr(function, "__wrapped__", function)
+    return trace.types.made(own, ((1,), *fills), options) or (options.get("dtype"), False)
 
 
 def is_dtype(given: Any) -> bool:
@@ -178,24 +191,6 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     kept = (BOOL, *WHOLE, *FLOATS) if is_exact(trace) else (BOOL, *WHOLE)
     # A cast may share memory with its operand, which nothing else refers to here.
     return trace.value(cast(value, name).node) if name in kept else value
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """A function without tensor arguments whose result follows from the capture."""
-
-    answer: Callable[..., Any]
-    trace: Trace | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        assert self.trace is not None  # `in_trace` has bound it
-        return self.answer(self.trace, *args, **kwargs)
-
-
-def in_trace(stand_in: Any, trace: Trace) -> Any:
-    """Return a stand-in, bound to the trace if its result depends on the capture."""
-    is_told = isinstance(stand_in, Converter | Creator | Told)
-    return replace(stand_in, trace=trace) if is_told else stand_in
 
 
 def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
