@@ -1,8 +1,8 @@
 """What every test can ask for: a framework to run on, and the same four verbs on each of them.
 
-Options, markers and the choice of backends are those of `multigrad.testing.plugin`. The conformance
-suite reaches a framework through our backend alone; here it is reached as its users reach it, so
-that neither vouches for itself.
+Options, markers and the choice of backends are those of `multigrad_conformance.plugin`. That suite
+reaches a framework through our backend alone; here it is reached as its users reach it, so that
+neither vouches for itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import multigrad as xg
 from multigrad.rules.model.rule_names import LIBRARY, RULES, renaming
 
 # The names that tests import from here; the hooks are registered by `pytest_plugins`.
-from multigrad.testing.under_test import BackendUnderTest, is_installed, split_names
+from multigrad_conformance.under_test import BackendUnderTest, is_installed, split_names
 
 # An installed package may bring a `tests` of its own, as tf2onnx does: relative imports mean these,
 # whatever becomes of `sys.path`, by which a namespace's path is searched anew.
@@ -50,7 +50,7 @@ from .harness import once
 from .support.sampling import WHOLE
 
 __all__ = ["BACKENDS", "NumpyBackend", "find_backend", "is_installed", "split_names"]
-pytest_plugins = ["multigrad.testing.plugin"]
+pytest_plugins = ["multigrad_conformance.plugin"]
 CONTEXTS = threading.local()
 TOO_OLD = re.compile(r"needs (\w+)>=\S+, and \1 \S+ is installed: ")
 SKIPPED = re.compile(

@@ -42,7 +42,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("multigrad", "backends")
 # What ships beside the library, and is held to less.
-LEFT_OUT = [f"multigrad/{room}" for room in ("testing", "command")]
+LEFT_OUT = [f"multigrad/{room}" for room in ("testing.py", "command")]
 LIBRARY = "multigrad/rules/library/"
 # The environments of tox.ini, in the order in which they are tried.
 ENVIRONMENTS = {
@@ -379,7 +379,7 @@ def restore(file: Path, source: bytes) -> None:
 
 def pytest(words: list[str], scratch: Path, limit: float | None) -> tuple[str, int]:
     """Run tests in one process; return what pytest writes and its status (124: it hangs)."""
-    plugins = ["-p", "no:cacheprovider", "-p", "multigrad.testing.plugin"]
+    plugins = ["-p", "no:cacheprovider", "-p", "multigrad_conformance.plugin"]
     command = [sys.executable, "-P", "-m", "pytest", "-q", "-n0", *plugins, *words]
     paths = os.pathsep.join([str(scratch), str(scratch / "backends")])
     xla = {"JAX_COMPILATION_CACHE_DIR": str(scratch.parent / "xla")}

@@ -22,7 +22,8 @@ TANH = "its own tanh, 1 from 18 on"
 
 
 def elu_by_exp(x: Any) -> Any:
-    from multigrad.testing.oracles import where
+    # Only the suite, which has it, asks for numbers of this formula.
+    from multigrad_conformance.oracles import where
 
     return where(x > 0, x, x.apply(np.exp) - 1.0)
 

@@ -40,7 +40,7 @@ class Difference:
         ulps: what the tests allow, in eps of the largest value on the way, where that is more than
             4.
         settled: whether it holds on every processor and for every size.
-        formula: what is computed instead, of an `Exact` of `multigrad.testing.oracles`.
+        formula: what is computed instead, of an `Exact` of `multigrad_conformance.oracles`.
         unsettled: (x, params) -> the mask of elements of which nothing is promised.
     """
 

@@ -154,9 +154,9 @@ def test_the_suite_fails_where_one_of_its_ops_is_off_by_a_thousandth(
 
 
 def test_the_suite_says_how_to_run_it_where_its_plugin_is_missing(site: Path) -> None:
-    done = run(site, *PYTEST, "-p", "no:multigrad.testing.plugin")
+    done = run(site, *PYTEST, "-p", "no:multigrad_conformance.plugin")
     assert done.returncode != 0
-    assert "pytest -p multigrad.testing.plugin --pyargs multigrad_conformance" in done.stderr
+    assert "pytest -p multigrad_conformance.plugin --pyargs multigrad_conformance" in done.stderr
 
 
 def test_a_backend_that_is_not_there_is_a_usage_error(site: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from multigrad.testing.oracles import Exact, exact, maximum, minimum, sigmoid, square, where
+from multigrad_conformance.oracles import Exact, exact, maximum, minimum, sigmoid, square, where
 
 
 def exp(x: Exact) -> Exact:

@@ -22,9 +22,9 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, INPUT, Type
-from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo
 from multigrad.trace.xp import all as neutral
 from multigrad_conformance.differences import regroups
+from multigrad_conformance.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo
 from multigrad_conformance.programs import interpreter
 from multigrad_conformance.programs.attributes import LEFT_OUT, TAKING_PART, takes_part
 from multigrad_conformance.programs.generator import Program, programs

@@ -32,8 +32,8 @@ from multigrad.graph.ir.types import (
 from multigrad.graph.passes import verify as verifying
 from multigrad.graph.passes.verify import CHECKS, InvalidGraph, verify
 from multigrad.rules.registry import resolve
-from multigrad.testing.oracles import DTYPES, LIBRARY, spread
 from multigrad.trace.trace import Trace, constant
+from multigrad_conformance.oracles import DTYPES, LIBRARY, spread
 
 from ..written.unseen import Unseen
 

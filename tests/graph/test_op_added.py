@@ -85,7 +85,7 @@ add(ops.arithmetic, row, depth)
 
 from multigrad_conformance.programs.attributes import TAKING_PART
 from multigrad_conformance.programs.running import Mismatch, check_random
-from multigrad.testing.under_test import BackendUnderTest
+from multigrad_conformance.under_test import BackendUnderTest
 
 results = []
 
@@ -96,7 +96,7 @@ class Results:
             results.append((report.nodeid.split("/")[-1], report.outcome))
 
 
-options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", "--backends=numpy"]
+options = ["-p", "multigrad_conformance.plugin", "-p", "no:cacheprovider", "-q", "--backends=numpy"]
 chosen = "half_total or total_of_a_wrong or depth"
 pytest.main([*options, "--pyargs", "multigrad_conformance", "-k", chosen], [Results()])
 for row in ops.CALLABLE_OPS[-4:]:
@@ -194,7 +194,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.under_test import BackendUnderTest
+from multigrad_conformance.under_test import BackendUnderTest
 
 name = sys.argv[1]
 backend = BackendUnderTest(name)
@@ -204,8 +204,8 @@ np.testing.assert_allclose(backend.numpy(y), x / (2 + abs(x)), rtol=1e-6)
 slope = backend.numpy(pullback(backend.array(np.ones_like(x)))[0])
 np.testing.assert_allclose(slope, 2 / (2 + abs(x)) ** 2, rtol=1e-6)
 
-options = ["-p", "multigrad.testing.plugin", "-p", "no:cacheprovider", "-q", f"--backends={name}"]
-options.append("--compiling=jax")
+options = ["-p", "multigrad_conformance.plugin", "-p", "no:cacheprovider", "-q"]
+options += [f"--backends={name}", "--compiling=jax"]
 sys.exit(pytest.main([*options, "--pyargs", "multigrad_conformance", "-k", "bent"]))
 """
 

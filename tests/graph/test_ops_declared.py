@@ -30,7 +30,6 @@ from multigrad.graph.ops.table import DECLARED, composite, parts_of
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.passes.verify import verify
 from multigrad.lowering.lower import emit_rule
-from multigrad.testing.oracles import FLOAT32, spread
 from multigrad.trace.derived.derivatives import pullback, pullbacks
 from multigrad.trace.trace import Trace, apply
 from multigrad.trace.xp import all as neutral
@@ -41,6 +40,7 @@ from multigrad_conformance.ops.test_ops_arrays import REDUCTIONS
 from multigrad_conformance.ops.test_ops_declared import OF_ANY_SHAPE
 from multigrad_conformance.ops.test_ops_ordering import ALONG, EXACT
 from multigrad_conformance.ops.test_ops_shapes import MOVES, UNDOING
+from multigrad_conformance.oracles import FLOAT32, spread
 from multigrad_conformance.vjps.test_vjps import OTHER, X
 
 

@@ -19,7 +19,9 @@ from multigrad.graph.ir.types import FLOAT_SCALAR, INPUT, INPUT_SHAPE, Type
 from multigrad.graph.passes.simplify import REWRITES, rebuild, simplify
 from multigrad.graph.passes.verify import verify
 from multigrad.lowering.lower import emit_rule
-from multigrad.testing.oracles import (
+from multigrad.trace.derived.derivatives import pullback
+from multigrad.trace.trace import Trace, cast_node, constant
+from multigrad_conformance.oracles import (
     DTYPES,
     FLOAT16,
     FLOAT32,
@@ -28,8 +30,6 @@ from multigrad.testing.oracles import (
     spread,
     subnormals,
 )
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.trace import Trace, cast_node, constant
 from multigrad_conformance.vjps.test_vjps import FUNCTIONS, X, record
 
 xp = xg.xp

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from multigrad.testing.under_test import split_names
+from multigrad_conformance.under_test import split_names
 
 from ..support import sampling
 

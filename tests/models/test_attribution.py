@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.models import attribution as lrp
-from multigrad.testing.oracles import Draws, fold_in
+from multigrad_conformance.oracles import Draws, fold_in
 
 RNG = np.random.default_rng(14)
 E = 1e-6

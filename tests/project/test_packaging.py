@@ -22,7 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FRAMEWORKS = ["torch", "jax", "tensorflow", "keras"]
 # What the wheel holds: packages, the rooms of the first, and the files that are no source.
 SHIPPED = ["multigrad", "multigrad_torch", "multigrad_jax", "multigrad_tensorflow"]
-TESTING = {"__init__.py", "assertions.py", "oracles.py", "plugin.py", "under_test.py"}
 TEMPLATE = "multigrad/command/template/"
 DATA = {
     "multigrad/audit/lock/probes.txt",
@@ -183,9 +182,7 @@ def installed_folder(package: str) -> Path:
 def test_what_is_installed_is_what_users_import() -> None:
     files = {name for name in shipped_files() if name.partition("/")[0] in SHIPPED}
     folders = {name.split("/")[1] for name in files if name.startswith("multigrad/")}
-    assert {name for name in folders if "." not in name} == {*ROOMS[1:], "command", "testing"}
-    testing = {name.split("/")[2] for name in files if name.startswith("multigrad/testing/")}
-    assert testing == TESTING
+    assert {name for name in folders if "." not in name} == {*ROOMS[1:], "command"}
     beside = {name for name in files if not name.endswith((".py", ".pyi", "/py.typed"))}
     assert {name for name in beside if not name.startswith(TEMPLATE)} == DATA
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import FLOAT32, Draws, exact
 from multigrad_conformance.expected.curves import CURVES
+from multigrad_conformance.oracles import FLOAT32, Draws, exact
 
 X = np.array([-2.0, -0.25, -0.0, 0.0, 0.25, 0.5, 2.0], np.float32)
 

@@ -67,7 +67,7 @@ def results_of(backend: Any, function: Any, given: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_backend_gives_the_numbers_and_gradients_of_numpy(backend: Any, name: str) -> None:
-    from multigrad.testing.under_test import BackendUnderTest
+    from multigrad_conformance.under_test import BackendUnderTest
 
     for shape, shapes in SHAPES.items():
         if shape == "one matrix":  # as in batches that broadcast

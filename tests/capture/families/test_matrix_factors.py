@@ -60,7 +60,7 @@ def results_of(backend: Any, function: Any, given: Any) -> list[Any]:
 
 
 def numpys(function: Any, given: Any) -> list[Any]:
-    from multigrad.testing.under_test import BackendUnderTest
+    from multigrad_conformance.under_test import BackendUnderTest
 
     return results_of(BackendUnderTest("numpy"), function, given)
 

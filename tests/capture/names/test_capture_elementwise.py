@@ -15,7 +15,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.testing.oracles import FLOAT64
+from multigrad_conformance.oracles import FLOAT64
 
 Tensor = Any
 X = np.array([[0.31, 0.82, 0.55], [0.93, 0.12, 0.47]])

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.testing.oracles import (
+from multigrad_conformance.oracles import (
     BFLOAT16,
     FLOAT16,
     FLOAT32,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from multigrad.testing import plugin
+from . import plugin
 
 PLUGIN = plugin.__name__
 # Each backend by its row alone, whatever the tests around the suite make of that name.

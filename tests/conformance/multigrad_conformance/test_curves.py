@@ -13,9 +13,9 @@ import pytest
 
 import multigrad as xg
 from multigrad.backend.values import read_key
-from multigrad.testing.oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in
 
 from .expected.curves import CURVES, RANDOM_CURVES
+from .oracles import DTYPES, FLOAT32, Draws, assert_same_numbers, exact, fold_in
 from .test_rules import KEY, inputs
 
 # Settings other than the defaults; the thresholds 0.3 and 0.7 are among the inputs.

@@ -16,8 +16,9 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import GradientError, MultigradError
-from multigrad.testing.oracles import DTYPES, FLOAT32, finfo, spread
-from multigrad.testing.under_test import as_function
+
+from .oracles import DTYPES, FLOAT32, finfo, spread
+from .under_test import as_function
 
 xp = xg.xp
 Tensor = Any
@@ -262,7 +263,7 @@ def test_random_draws_in_a_function_are_those_of_its_key(backend: Any) -> None:
 
 
 def test_a_lowered_function_is_called_with_its_tensors_and_numbers(backend: Any) -> None:
-    from multigrad.testing.under_test import as_function
+    from .under_test import as_function
 
     function = xg.custom_gradient(weighted)
     function(X, W, 2.0)

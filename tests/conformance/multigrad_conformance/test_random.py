@@ -14,7 +14,8 @@ import multigrad as xg
 from multigrad.backend.values import read_key
 from multigrad.graph import ops
 from multigrad.graph import random as core
-from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
+
+from .oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, fold_in, uniform
 
 KEY = (0, 7)
 KEYS = ((0, 0), (0, 7), (0xDEADBEEF, 0xFFFFFFFF))

@@ -18,7 +18,9 @@ import multigrad as xg
 from multigrad.backend.differences import ALL, KINDS
 from multigrad.backend.values import read_key
 from multigrad.graph.ir.types import INTEGERS
-from multigrad.testing.oracles import (
+
+from .differences import flushes, kept, unsettled
+from .oracles import (
     BFLOAT16,
     DTYPES,
     FLOAT16,
@@ -37,8 +39,6 @@ from multigrad.testing.oracles import (
     spread,
     subnormals,
 )
-
-from .differences import flushes, kept, unsettled
 
 KEY = (0x1234, 0xFFFF0001)
 RANDOM = {"full_jam", "positive_jam", "rectangular_jam", "noise"}

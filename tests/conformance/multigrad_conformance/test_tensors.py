@@ -17,7 +17,8 @@ from multigrad.lowering.forwards import find_forward
 from multigrad.lowering.lower import lower_graphs
 from multigrad.rules.model.activation_function import graphs_under
 from multigrad.rules.registry import resolve
-from multigrad.testing.oracles import DTYPES, FLOAT32, LIBRARY, spread
+
+from .oracles import DTYPES, FLOAT32, LIBRARY, spread
 
 Tensor = Any
 X = np.array([-2.0, -0.5, -0.25, 0.0, 0.5, 0.75, 3.0], np.float32)

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import (
+
+from .expected.transforms import RANDOM_TRANSFORMS, TRANSFORMS
+from .oracles import (
     DTYPES,
     FLOAT32,
     FLOAT64,
@@ -21,8 +23,6 @@ from multigrad.testing.oracles import (
     fold_in,
     spread,
 )
-
-from .expected.transforms import RANDOM_TRANSFORMS, TRANSFORMS
 
 # The same formulas by other packages' names.
 OF_PACKAGES = {name for name in TRANSFORMS if "." in name} - {"optax.centralize", "optax.add_noise"}

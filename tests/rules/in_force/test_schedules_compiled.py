@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.under_test import is_installed
+from multigrad_conformance.under_test import is_installed
 
 from ...support.threads import on_threads
 

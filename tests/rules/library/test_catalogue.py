@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import LIBRARY
 from multigrad_conformance.expected.curves import CURVES
 from multigrad_conformance.expected.transforms import RANDOM_TRANSFORMS, TRANSFORMS
+from multigrad_conformance.oracles import LIBRARY
 
 ROWS: dict[int, str] = {
     1: "straight_through pass d(Linear) snntorch.straight_through_estimator zennit.Pass "

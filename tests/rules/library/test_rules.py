@@ -15,10 +15,18 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import BFLOAT16, FLOAT32, FLOAT64, LIBRARY, fold_in, spread, uniform
-from multigrad.testing.under_test import strided
 from multigrad_conformance.expected.curves import CURVES
 from multigrad_conformance.expected.transforms import TRANSFORMS
+from multigrad_conformance.oracles import (
+    BFLOAT16,
+    FLOAT32,
+    FLOAT64,
+    LIBRARY,
+    fold_in,
+    spread,
+    uniform,
+)
+from multigrad_conformance.under_test import strided
 
 OWN = "multigrad.rules.library."
 INF, NAN = np.inf, np.nan

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import FORWARDS, LIBRARY
+from multigrad_conformance.oracles import FORWARDS, LIBRARY
 
 # Of both signs, and away from the kinks and edges of every rule and activation.
 X = np.array([[-1.7, -0.3, 0.2], [0.8, 2.3, -0.9]])

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 import multigrad as xg
-from multigrad.testing.oracles import (
+from multigrad_conformance.oracles import (
     FLOAT32,
     FLOAT64,
     Exact,

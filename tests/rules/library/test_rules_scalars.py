@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT64, finfo
+from multigrad_conformance.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT64, finfo
 
 xp = xg.xp
 INF, NAN = np.inf, np.nan

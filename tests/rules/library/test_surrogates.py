@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import BFLOAT16, FLOAT16, FLOAT32
 from multigrad_conformance.expected.curves import CURVES, RANDOM_CURVES
+from multigrad_conformance.oracles import BFLOAT16, FLOAT16, FLOAT32
 
 X = np.array([-2.0, -0.25, -0.0, 0.0, 0.25, 2.0], np.float32)
 NAN_AT_INFINITY = {

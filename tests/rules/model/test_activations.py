@@ -13,7 +13,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.testing.oracles import (
+from multigrad_conformance.oracles import (
     DERIVATIVES,
     DTYPES,
     FLOAT32,

@@ -14,7 +14,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph.support.params import Range
-from multigrad.testing.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
+from multigrad_conformance.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 
 OWN = "multigrad.rules.library."
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.testing.oracles import Draws, Exact, maximum, minimum, sigmoid, square, where
+from ..oracles import Draws, Exact, maximum, minimum, sigmoid, square, where
 
 PI = float(np.pi)
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from multigrad.audit.vectors import read_document
-from multigrad.testing.oracles import finfo
+
+from ..oracles import finfo
 
 Array = Any
 Wide = Any  # an array of long doubles

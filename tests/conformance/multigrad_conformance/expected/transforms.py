@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.testing.oracles import Draws, Exact, finfo, maximum, minimum, slack, where
+from ..oracles import Draws, Exact, finfo, maximum, minimum, slack, where
 
 Array = Any
 

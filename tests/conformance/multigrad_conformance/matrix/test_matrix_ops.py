@@ -17,8 +17,6 @@ from scipy import special
 
 import multigrad as xg
 from multigrad.graph.support.versions import ignoring_warnings
-from multigrad.testing.oracles import DTYPES, FLOAT32, FLOAT64, finfo, slack, spread, subnormals
-from multigrad.testing.under_test import strided
 from multigrad.trace.xp import all as neutral
 
 from ..differences import DESIGNED, allowed, flushes, kept
@@ -29,6 +27,8 @@ from ..ops.test_ops_arrays import PEAKED, REDUCTIONS, as_one_axis, exactly_equal
 from ..ops.test_ops_elementwise import SCALES
 from ..ops.test_ops_ordering import ALONG, EXACT
 from ..ops.test_ops_shapes import MOVES
+from ..oracles import DTYPES, FLOAT32, FLOAT64, finfo, slack, spread, subnormals
+from ..under_test import strided
 
 xp = xg.xp
 Wide = Any

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import (
+
+from ..differences import flushes
+from ..oracles import (
     BFLOAT16,
     DERIVATIVES,
     DTYPES,
@@ -27,9 +29,6 @@ from multigrad.testing.oracles import (
     spread,
     subnormals,
 )
-from multigrad.testing.under_test import strided
-
-from ..differences import flushes
 from ..test_rules import (
     DETERMINISTIC,
     assert_rule,
@@ -39,6 +38,7 @@ from ..test_rules import (
     inputs,
     is_within,
 )
+from ..under_test import strided
 
 SHAPES = ((), (0,), (3,), (2, 3, 4))
 each_rule = pytest.mark.parametrize("rule", LIBRARY)

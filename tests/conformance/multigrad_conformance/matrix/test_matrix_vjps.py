@@ -23,9 +23,6 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.simplify import simplify
 from multigrad.lowering.lower import emit_rule
-from multigrad.testing.oracles import DTYPES, finfo, slack, spread
-from multigrad.testing.oracles import edge_values as ends
-from multigrad.testing.under_test import strided
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
@@ -33,6 +30,9 @@ from ..differences import DESIGNED, allowed, flushes, kept
 from ..expected.exact import exact, names_of
 from ..expected.slopes import BINARY, BINARY_PEAKS, LENGTHS, PEAKS, PROMISED
 from ..ops.test_ops import widen
+from ..oracles import DTYPES, finfo, slack, spread
+from ..oracles import edge_values as ends
+from ..under_test import strided
 
 xp = xg.xp
 Wide = Any

@@ -21,7 +21,13 @@ from multigrad.graph.ir.op import Op
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.lowering.lower import emit_rule
-from multigrad.testing.oracles import (
+from multigrad.trace.derived.derivatives import pullback
+from multigrad.trace.xp import all as neutral
+
+from ..declared import case_of_any_shape, cases
+from ..expected.exact import names_of
+from ..expected.slopes import BINARY
+from ..oracles import (
     BFLOAT16,
     DTYPES,
     FLOAT16,
@@ -31,13 +37,7 @@ from multigrad.testing.oracles import (
     slack,
     spread,
 )
-from multigrad.testing.under_test import strided
-from multigrad.trace.derived.derivatives import pullback
-from multigrad.trace.xp import all as neutral
-
-from ..declared import case_of_any_shape, cases
-from ..expected.exact import names_of
-from ..expected.slopes import BINARY
+from ..under_test import strided
 from ..vjps.test_vjps import FUNCTIONS as OF_OPS
 from ..vjps.test_vjps import OTHER, SPECIAL, X, record_function, slopes
 

@@ -17,7 +17,9 @@ from scipy import special
 
 import multigrad as xg
 from multigrad.graph.support.versions import ignoring_warnings
-from multigrad.testing.oracles import (
+
+from ..differences import allowed, unsettled
+from ..oracles import (
     BFLOAT16,
     DTYPES,
     FLOAT16,
@@ -28,8 +30,6 @@ from multigrad.testing.oracles import (
     slack,
     spread,
 )
-
-from ..differences import allowed, unsettled
 
 xp = xg.xp
 Wide = Any  # float64 values, or the platform's long double where the input is float64

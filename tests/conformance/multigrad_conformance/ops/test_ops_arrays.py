@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from multigrad.testing.oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, spread
 from multigrad.trace.xp import all as neutral
 
+from ..oracles import BFLOAT16, DTYPES, FLOAT16, FLOAT32, FLOAT64, finfo, spread
 from .test_ops import assert_close, special_rows, widen
 
 xp: Any = neutral  # `xg.xp`, and the functions that only VJPs call

@@ -14,13 +14,13 @@ from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.results import PER_ELEMENT, integer
 from multigrad.graph.support.versions import ignoring_warnings
-from multigrad.testing.oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 from multigrad.trace.trace import apply
 from multigrad.trace.xp import all as neutral
 
 from ..declared import Case, case_of_any_shape, cases, domain_of
 from ..differences import allowed, unsettled
 from ..matrix.test_matrix_ops import BINARY, UNARY, scale_of
+from ..oracles import DTYPES, FLOAT64, edge_values, finfo, spread
 from ..programs.bounded import Bounded, known, number
 from ..programs.meaning import by_meaning
 from ..programs.running import Tally, compare

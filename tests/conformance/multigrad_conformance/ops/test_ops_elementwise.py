@@ -14,7 +14,8 @@ from scipy import special
 
 import multigrad as xg
 from multigrad.graph.ops.elementwise.activations import SELU_ALPHA, SELU_SCALE
-from multigrad.testing.oracles import (
+
+from ..oracles import (
     BFLOAT16,
     DTYPES,
     FLOAT16,
@@ -24,7 +25,6 @@ from multigrad.testing.oracles import (
     finfo,
     spread,
 )
-
 from .test_ops import Wide, assert_close, call, native_dtype, numbers, widen
 
 xp = xg.xp

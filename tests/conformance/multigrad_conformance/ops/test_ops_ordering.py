@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multigrad.testing.oracles import DTYPES, FLOAT32, FLOAT64, spread
 from multigrad.trace.xp import all as neutral
 
+from ..oracles import DTYPES, FLOAT32, FLOAT64, spread
 from .test_ops import assert_close, special_rows, widen
 from .test_ops_arrays import SETS, as_one_axis, exactly_equal, inputs, run
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.testing.oracles import DTYPES, FLOAT32, spread
 from multigrad.trace.xp import all as neutral
 
+from ..oracles import DTYPES, FLOAT32, spread
 from .test_ops import assert_close, widen
 from .test_ops_arrays import exactly_equal, run
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.testing.oracles import FLOAT32, FLOAT64, finfo, slack
+from ..oracles import FLOAT32, FLOAT64, finfo, slack
 
 Array = Any
 Function = Callable[..., Array]

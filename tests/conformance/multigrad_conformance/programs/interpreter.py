@@ -17,9 +17,9 @@ import numpy as np
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import T
-from multigrad.testing import oracles
-from multigrad.testing.oracles import finfo, slack
 
+from .. import oracles
+from ..oracles import finfo, slack
 from .bounded import (
     BOOL,
     EXACT,

@@ -15,9 +15,9 @@ import numpy as np
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.attributes import is_number
 from multigrad.graph.ops.results import PER_ELEMENT
-from multigrad.testing.oracles import finfo
 
 from ..differences import DESIGNED
+from ..oracles import finfo
 from .bounded import BOOL, EXACT, WHOLE, Bounded, Function, difference, settle, way
 
 Array = Any

@@ -19,9 +19,9 @@ from multigrad.graph.ir.graph import Graph
 from multigrad.graph.passes.simplify import simplify
 from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.lowering.emit import Emission, compile_source, emit_body
-from multigrad.testing.oracles import edge_values, spread
 
 from ..differences import kept, regroups
+from ..oracles import edge_values, spread
 from .bounded import INT32, INT64, Bounded
 from .generator import Program, programs
 from .interpreter import interpret

@@ -20,11 +20,11 @@ from multigrad.graph.ir.types import INPUT
 from multigrad.graph.passes.simplify import simplify, substitute
 from multigrad.graph.passes.verify import verify
 from multigrad.lowering.lower import emit_rule
-from multigrad.testing.oracles import FLOAT64
 from multigrad.trace.derived.derivatives import pullback
 from multigrad.trace.trace import Trace
 
 from ..declared import cases
+from ..oracles import FLOAT64
 
 xp = xg.xp
 Tensor = Any

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.testing.oracles import FLOAT64, finfo, fold_in, uniform
-
+from ...oracles import FLOAT64, finfo, fold_in, uniform
 from ..bounded import (
     BOOL,
     Bounded,

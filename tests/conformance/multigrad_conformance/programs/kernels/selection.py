@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from multigrad.testing.oracles import finfo
-
+from ...oracles import finfo
 from ..bounded import (
     BOOL,
     EXACT,

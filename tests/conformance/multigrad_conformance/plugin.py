@@ -23,12 +23,13 @@ from typing import Any
 
 import pytest
 
-from ..backend.contract import Backend
-from ..backend.discovery import BackendStatus, backends, entry_points, load_backend
-from ..backend.discovery import loaded as loaded_backends
-from ..backend.installed import is_importable
-from ..backend.rows import fields_to_write, ops_to_write
-from ..errors import BackendNotFound, UnsupportedOp
+from multigrad.backend.contract import Backend
+from multigrad.backend.discovery import BackendStatus, backends, entry_points, load_backend
+from multigrad.backend.discovery import loaded as loaded_backends
+from multigrad.backend.installed import is_importable
+from multigrad.backend.rows import fields_to_write, ops_to_write
+from multigrad.errors import BackendNotFound, UnsupportedOp
+
 from .under_test import BackendUnderTest, is_installed, split_names
 
 STATM = Path("/proc/self/statm")

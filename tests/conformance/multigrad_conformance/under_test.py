@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .. import xp
-from ..backend.contract import Backend
-from ..backend.discovery import load_backend
+from multigrad import xp
+from multigrad.backend.contract import Backend
+from multigrad.backend.discovery import load_backend
 
 Tensor: TypeAlias = Any
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -1,16 +1,30 @@
-"""Assertions on gradients, whose failures print the whole report."""
+"""Assertions about gradients, for the test suites of people who use multigrad; a failure prints the
+whole report.
+
+    from multigrad.testing import assert_gradient, assert_gradients, assert_parity
+
+Nothing here needs pytest. `multigrad_conformance`, a distribution of its own, is the suite of a
+backend.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..audit.audit import AuditReport, audit
-from ..look.check import CheckReport, check
-from ..look.parity import ParityReport, parity
-from ..look.subject import as_array, is_float_array
+from .audit.audit import AuditReport, audit
+from .audit.vectors import vectors_of as vectors
+from .graph.support.lazy_modules import namespace
+from .look.check import CheckReport, check
+from .look.parity import ParityReport, parity
+from .look.subject import as_array, is_float_array
+
+__all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = namespace(__name__, __all__)
 
 
 def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> CheckReport:
