@@ -215,8 +215,8 @@ def capture(
     recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
     """Return the graphs of a recipe for arguments of a layout; see `capture_function`."""
-    own = capture_function if recipe.capture is None else recipe.capture
-    return own(recipe, layout, facts, leaves)
+    run = capture_function if recipe.capture is None else recipe.capture
+    return run(recipe, layout, facts, leaves)
 
 
 def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool = False) -> str:
@@ -225,8 +225,8 @@ def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: b
     Raises:
         DisprovedError: they are not.
     """
-    own = prove_code if recipe.prove is None else recipe.prove
-    return own(recipe, variant, leaves, is_call=is_call)
+    compare = prove_code if recipe.prove is None else recipe.prove
+    return compare(recipe, variant, leaves, is_call=is_call)
 
 
 # --- the captured form of a Function: the latest one, or that of its signature or its examples ----
@@ -237,14 +237,16 @@ Function = Any  # of function.py, which depends on this module
 
 def renewed_variants(function: Function, door: Door) -> list[Variant]:
     """Return the captured forms of a Function under the rule that is in force now."""
-    found: dict[int, Variant] = {}
+    variants: dict[int, Variant] = {}
     for variant in tuple(function.captures.variants.values()):
         try:
             renewed = function.captures.renewed(variant)
         except (NeedsConcrete, NotCaptured):  # under this rule it has not been called
             continue
-        found[id(renewed)] = decide(door, function.recipe, renewed, None, function.native).variant
-    return list(found.values())
+        variants[id(renewed)] = decide(
+            door, function.recipe, renewed, None, function.native
+        ).variant
+    return list(variants.values())
 
 
 def find_variant(function: Function, door: Door, backend: Backend | None = None) -> Variant:
@@ -259,11 +261,11 @@ def find_variant(function: Function, door: Door, backend: Backend | None = None)
             signature.
         UnsupportedOp: this door refuses what the code does besides returning.
     """
-    found = _find_variant(function)
-    decide(door, function.recipe, found, backend, function.native)
+    variant = _find_variant(function)
+    decide(door, function.recipe, variant, backend, function.native)
     if function.residuals == "auto":
-        return found
-    return replace(found, graphs=replace(found.graphs, residuals=function.residuals))
+        return variant
+    return replace(variant, graphs=replace(variant.graphs, residuals=function.residuals))
 
 
 def _find_variant(function: Function) -> Variant:
@@ -340,9 +342,9 @@ def inline(
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
     layout = recipe.lay_out(completion.parameters, leaves, tree)
     if recipe.apply_within is not None:
-        own = recipe.apply_within(trace, *layout.rebuild(leaves))
-        if own is not None:
-            return own[0]
+        within = recipe.apply_within(trace, *layout.rebuild(leaves))
+        if within is not None:
+            return within[0]
     try:
         with crossing(NeedsConcrete):
             variant = captures.for_symbols(trace, layout, leaves)
@@ -362,7 +364,7 @@ def inline(
     trace.limits.omissions.update(variant.omissions)
     trace.backward.combines |= variant.combines or bool(recipe.modes)
     trace.backward.is_once |= not graphs.second_order
-    given = {
+    values = {
         leaf.name: trace.value(lift_leaf(trace, leaf, value))
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
@@ -375,10 +377,10 @@ def inline(
             "around it"
         )
     if graphs.is_random:
-        given["key"] = trace.next_key()
-    outputs = replay(trace, graphs.forward, given)
-    assume(recipe.name, trace, variant, given)
-    names = tuple(given)
+        values["key"] = trace.next_key()
+    outputs = replay(trace, graphs.forward, values)
+    assume(recipe.name, trace, variant, values)
+    names = tuple(values)
     called = CustomCall(
         graphs.backward,
         graphs.cotangents,
@@ -388,7 +390,7 @@ def inline(
         modes=modes_of(recipe.modes, layout),
         refused=graphs.refused,
     )
-    result = assemble(variant, mark(trace, called, [given[name].node for name in names]))
+    result = assemble(variant, mark(trace, called, [values[name].node for name in names]))
     if not (variant.notes or variant.updates):
         return result
     holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
@@ -397,14 +399,14 @@ def inline(
         check_apart(recipe.subject, variant.updates, leaves)
     else:
         put_updates(
-            trace, variant.updates, graphs.forward, given=given, holders=holders, outputs=flat
+            trace, variant.updates, graphs.forward, inputs=values, holders=holders, outputs=flat
         )
     if variant.notes:
         put_notes(
             trace,
             variant.notes,
             graphs.forward,
-            given,
+            values,
             {**holders, **dict(enumerate(flat))},
             is_class=recipe.apply is not None,
         )

@@ -56,9 +56,9 @@ class ChainPart:
         rows = (self.parameters or {}).values()
         return [p.name for p in rows if p.kind is not p.VAR_KEYWORD and p.default is REQUIRED]
 
-    def run(self, x: Tensor, own: Mapping[str, Any]) -> Any:
-        if own and self.function is not None:
-            return self.function(x, **{**self.bound, **own})
+    def run(self, x: Tensor, values: Mapping[str, Any]) -> Any:
+        if values and self.function is not None:
+            return self.function(x, **{**self.bound, **values})
         return self.call(x)
 
     def __str__(self) -> str:
@@ -68,24 +68,24 @@ class ChainPart:
         return f"{self.name}({bound})" if bound else self.name
 
 
-def part_of(given: Any) -> ChainPart:
+def part_of(part: Any) -> ChainPart:
     """Return a Function, a bound Function or an activation as a part of a series.
 
     Raises:
         RuleTypeError: it reads tensors of an object or is bound to some, which a graph would hold
             as constants.
     """
-    bound: Mapping[str, Any] = given.params if isinstance(given, BoundFunction) else {}
-    function: Any = given.function if isinstance(given, BoundFunction) else given
-    held = list_tensors(given)
+    bound: Mapping[str, Any] = part.params if isinstance(part, BoundFunction) else {}
+    function: Any = part.function if isinstance(part, BoundFunction) else part
+    held = list_tensors(part)
     if held:
-        name = getattr(given, "name", None) or function.forward.name
+        name = getattr(part, "name", None) or function.forward.name
         raise RuleTypeError(
             f"compose holds no tensors, and {name!r} is bound to one, {held[0]}: give it to the "
             f"whole, compose(...).bind({{'{name}.{held[0]}': ...}}), or at the call"
         )
     if not isinstance(function, Function):  # an activation: it takes its tensor alone
-        return ChainPart(given, function.forward.name, None, {}, {})
+        return ChainPart(part, function.forward.name, None, {}, {})
     if isinstance(function, OfObject):
         raise RuleTypeError(
             f"function {function.name!r} reads the tensors of an object, which compose does not "
@@ -94,19 +94,19 @@ def part_of(given: Any) -> ChainPart:
         )
     known = function.parameters
     if known is None:
-        return ChainPart(given, function.name, function, bound, None)
+        return ChainPart(part, function.name, function, bound, None)
     rest = [p for p in list(known.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
-    own = {p.name: p for p in rest if p.name not in bound}
-    return ChainPart(given, function.name, function, bound, own)
+    parameters = {p.name: p for p in rest if p.name not in bound}
+    return ChainPart(part, function.name, function, bound, parameters)
 
 
-def list_tensors(given: Any) -> list[str]:
+def list_tensors(part: Any) -> list[str]:
     """Return the names of the tensors that a Function or an activation is bound to."""
     # A capture around it would take them for constants.
-    params = {} if isinstance(given, Function) else dict(given.params)
-    if isinstance(given, Function) and given.parameters is not None:
-        names = list(given.parameters.parameters)[1:]
-        params = dict(zip(names, given.defaults, strict=False))
+    params = {} if isinstance(part, Function) else dict(part.params)
+    if isinstance(part, Function) and part.parameters is not None:
+        names = list(part.parameters.parameters)[1:]
+        params = dict(zip(names, part.defaults, strict=False))
     return [name for name, value in params.items() if _holds_tensor(value)]
 
 
@@ -119,14 +119,14 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
     """Return the recipe of functions in series, each run on the result of the one before."""
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        own = share(name, parts, kwargs)
+        shares = share(name, parts, kwargs)
         if len(args) != 1:
             raise RuleTypeError(
                 f"function {name!r} takes one argument by position, got {len(args)}: give "
                 "those of its parts by name"
             )
         (x,) = args
-        for part, named in zip(parts, own, strict=True):
+        for part, named in zip(parts, shares, strict=True):
             x = part.run(x, named)
         return Recorded(x, None)
 
@@ -134,8 +134,8 @@ def recipe_of_chain(parts: tuple[ChainPart, ...], name: str) -> Recipe:
         return run(args, kwargs)
 
     def library() -> str:
-        found = (part.function.recipe.dialect() for part in parts if part.function)
-        return next((each for each in found if each), "")
+        names = (part.function.recipe.dialect() for part in parts if part.function)
+        return next((each for each in names if each), "")
 
     signature = _signature_of(parts)
     return Recipe(name, run, record, written_in=library, signature=signature, is_derived=True)
@@ -183,8 +183,8 @@ def share(
         for i in takers:
             # A value given by address wins over one given by plain name, in any order.
             shares[i].setdefault(name, value)
-    for part, own in zip(parts, shares, strict=True) if is_all else ():
-        missing = [name for name in part.required() if name not in own]
+    for part, values in zip(parts, shares, strict=True) if is_all else ():
+        missing = [name for name in part.required() if name not in values]
         if missing:
             raise RuleTypeError(
                 f"function {chain!r}: part {part.name!r} needs {missing[0]!r}: give "
@@ -211,8 +211,8 @@ def _give(
         shares[first][name] = value  # over what reaches all
         return
     # A chain gets the rest of the address, in its own labels.
-    own = inner_chain(parts[first])
-    shares[first][f"{own.label_of(tuple(inner))}.{name}"] = value
+    inside = inner_chain(parts[first])
+    shares[first][f"{inside.label_of(tuple(inner))}.{name}"] = value
 
 
 def find(chain: str, parts: Sequence[ChainPart], address: str) -> tuple[tuple[int, ...], str]:
@@ -235,9 +235,11 @@ def is_bound(parts: Sequence[ChainPart], path: Sequence[int], name: str) -> bool
         return True
     if not inner:
         return False
-    own = inner_chain(part)
-    addressed = (find(own.name, own.parts, given) for given in part.bound if is_address(given))
-    return (tuple(inner), name) in addressed or is_bound(own.parts, inner, name)
+    inside = inner_chain(part)
+    addressed = (
+        find(inside.name, inside.parts, address) for address in part.bound if is_address(address)
+    )
+    return (tuple(inner), name) in addressed or is_bound(inside.parts, inner, name)
 
 
 def walk(

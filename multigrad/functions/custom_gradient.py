@@ -96,9 +96,9 @@ def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str
     """Return the checked outputs and gradient function that a decorated function returned."""
     is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
     if not is_pair:
-        given = f"a {kind_name(result)}" if result is not None else "None"
+        kind = f"a {kind_name(result)}" if result is not None else "None"
         raise GradientError(
-            f"function {name!r} returned {given}; expected (outputs, grad), where grad(upstream) "
+            f"function {name!r} returned {kind}; expected (outputs, grad), where grad(upstream) "
             "returns the gradients of the arguments"
         )
     outputs, grad = result
@@ -145,8 +145,10 @@ def call_gradient(
         named.kind is named.KEYWORD_ONLY or spread or len(positional) == len(args) + 1
     ):
         takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
-        own = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
-        return grad(*args, **{**own, UPSTREAM: upstream})
+        accepted = {
+            name: value for name, value in kwargs.items() if takes_any or name in parameters
+        }
+        return grad(*args, **{**accepted, UPSTREAM: upstream})
     if several and (spread or len(positional) == len(outputs) > 1):
         return grad(*upstream)
     return grad(upstream)
@@ -265,7 +267,7 @@ def recipe_of_pair(
         rolls: whether loops that were unrolled become scans.
         fields: those of `Recipe`.
     """
-    given = (forward, backward, residuals)
+    functions = (forward, backward, residuals)
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
@@ -299,13 +301,13 @@ def recipe_of_pair(
         return lambda upstream: run(backward, upstream, kept)
 
     def copied(copy: Callable[[Any], Any]) -> Recipe:
-        return recipe_of_pair(*map(copy, given), library=library, rolls=rolls, **fields)
+        return recipe_of_pair(*map(copy, functions), library=library, rolls=rolls, **fields)
 
     fields = {"name": name_of(forward), **fields}
     return Recipe(
         run=run,
         record=record,
-        functions=tuple(each for each in given if each is not None),
+        functions=tuple(each for each in functions if each is not None),
         written_in=partial(library_of, forward, backward, said=library),
         signature=signature_of(forward),
         is_derived=backward is None,
@@ -450,11 +452,11 @@ class Accumulating(Function[P, R]):
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.parameters is not None  # `accumulate` names them
-        given = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
+        tensors = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
         # Asked before the call, so that a refused one computes nothing.
-        refuse_second_call(self.name, given)
+        refuse_second_call(self.name, tensors)
         outputs = super()._apply(args, kwargs)
-        note_uses(given, outputs)
+        note_uses(tensors, outputs)
         return outputs
 
 
@@ -469,10 +471,12 @@ def calling(forward: Any) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = getattr(
         getattr(forward, "forward", forward), "name", name_of(forward)
     )
-    given: dict[str, Any] = {"__signature__": inspect.signature(call).replace(parameters=[TENSOR])}
+    attributes: dict[str, Any] = {
+        "__signature__": inspect.signature(call).replace(parameters=[TENSOR])
+    }
     if isinstance(forward, BoundFunction) and forward.function.parameters is not None:
         known = forward.function.parameters
         rest = [p for p in known.parameters.values() if p.name not in forward.params]
-        given["__signature__"] = known.replace(parameters=rest)
-    call.__dict__.update(given)
+        attributes["__signature__"] = known.replace(parameters=rest)
+    call.__dict__.update(attributes)
     return call

@@ -137,35 +137,37 @@ class Entries:
         return build_once(variant.lowered, key, build)
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
-        given = [unwrap(leaf) for leaf in leaves]
-        if learn_containers(given):
+        opened_leaves = [unwrap(leaf) for leaf in leaves]
+        if learn_containers(opened_leaves):
             # Classes that a framework registered as containers: the call is flattened anew.
             return Entry(partial(self._run_apart, nesting))
-        wrapped = tuple(i for i, leaf in enumerate(leaves) if given[i] is not leaf)
-        owner = framework_of(given)
+        wrapped = tuple(i for i, leaf in enumerate(leaves) if opened_leaves[i] is not leaf)
+        owner = framework_of(opened_leaves)
         as_arrays = owner is None
-        if as_arrays and self._asks_original(given):
+        if as_arrays and self._asks_original(opened_leaves):
             return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
         if as_arrays:  # Python numbers alone: NumPy's
-            wrapped = tuple(i for i, leaf in enumerate(given) if isinstance(leaf, float))
-            given = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(given)]
+            wrapped = tuple(i for i, leaf in enumerate(opened_leaves) if isinstance(leaf, float))
+            opened_leaves = [
+                np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(opened_leaves)
+            ]
         if as_arrays and not wrapped and self.completion.parameters is not None:
-            args, kwargs = optree.tree_unflatten(nesting, given)
+            args, kwargs = optree.tree_unflatten(nesting, opened_leaves)
             self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
-        is_incomplete = self.completion.is_needed(given)
+        is_incomplete = self.completion.is_needed(opened_leaves)
         # Defaults come before the layout: they are arguments like the others.
-        whole, tree = self.completion.complete(given, nesting, owner)
-        given = in_one_framework(whole)
-        mixes = any(a is not b for a, b in zip(given, whole, strict=True))
+        whole, tree = self.completion.complete(opened_leaves, nesting, owner)
+        opened_leaves = in_one_framework(whole)
+        mixes = any(a is not b for a, b in zip(opened_leaves, whole, strict=True))
         try:
-            layout = self.recipe.lay_out(self.completion.parameters, given, tree)
+            layout = self.recipe.lay_out(self.completion.parameters, opened_leaves, tree)
         except GradientError as error:  # a dtype that no graph has
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
             return self._original_entry(rebuild, owner, str(error))
-        backend = one_backend(self.recipe.name, layout, given)
-        inner = self._entry_for(layout, backend, given)
+        backend = one_backend(self.recipe.name, layout, opened_leaves)
+        inner = self._entry_for(layout, backend, opened_leaves)
         if not (wrapped or is_incomplete or mixes):
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
@@ -276,11 +278,13 @@ class Entries:
         reads = any(map(is_in_force, self.captures.facts))
 
         def find(leaves: Sequence[Any]) -> Entry:
-            own = layout.with_objects(leaves)
+            layout_of_call = layout.with_objects(leaves)
             return self._captured_or_native(
                 layout,
                 backend,
-                lambda: self._entry_of(self.decide(EAGER, own, leaves, backend), layout, backend),
+                lambda: self._entry_of(
+                    self.decide(EAGER, layout_of_call, leaves, backend), layout, backend
+                ),
             )
 
         def with_facts(leaves: Sequence[Any], draws: KeySource) -> Any:
@@ -292,16 +296,16 @@ class Entries:
         def choose(leaves: Sequence[Any]) -> Entry:
             nonlocal state, reads
             look, known = state
-            found = known.get(look(leaves))
-            if found is None:
+            entry = known.get(look(leaves))
+            if entry is None:
                 before = self.captures.facts
-                found = find(leaves)
+                entry = find(leaves)
                 if self.captures.facts != before or len(known) >= MOST_ENTRIES:
                     # New facts tell more calls apart: the look and the table begin anew.
                     state = look, known = watch(self.captures.facts, layout), {}
                     reads = any(map(is_in_force, self.captures.facts))
-                known[look(leaves)] = found
-            return found
+                known[look(leaves)] = entry
+            return entry
 
         return Entry(with_facts)
 
@@ -322,8 +326,12 @@ class Entries:
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()
-        own = partial(self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}")
-        return follow_casts(entry, own if way == ORIGINAL else None, self.recipe, layout, backend)
+        make_native = partial(
+            self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}"
+        )
+        return follow_casts(
+            entry, make_native if way == ORIGINAL else None, self.recipe, layout, backend
+        )
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:
         transform, is_random = backend.autodiff.transform, variant.graphs.is_random
@@ -384,8 +392,8 @@ class Entries:
         once = {i: forbid(refused[leaf.name]) for i, leaf in rows if leaf.name in refused}
 
         def refusing(leaves: Sequence[Any], draws: KeySource) -> Any:
-            given = [once[i](leaf) if i in once else leaf for i, leaf in enumerate(leaves)]
-            return entry.run(given, draws)
+            marked = [once[i](leaf) if i in once else leaf for i, leaf in enumerate(leaves)]
+            return entry.run(marked, draws)
 
         return Entry(refusing)
 
@@ -485,7 +493,7 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
     assert weak_types is not None
     is_weak, tensors = weak_types.is_weak, layout.indices("tensor")
     # By the shapes, dtypes and weakness of the tensors; grows with them, and is never emptied.
-    found: dict[Any, Sequence[bool]] = {}
+    weakness: dict[Any, Sequence[bool]] = {}
 
     def following(leaves: Sequence[Any], draws: KeySource) -> Any:
         for i in tensors:
@@ -494,14 +502,14 @@ def follow_weak(entry: Entry, recipe: Recipe, variant: Variant, backend: Backend
         return run(leaves, draws)
 
     def weakened(leaves: Sequence[Any], outputs: Any) -> Any:
-        given = [leaves[i] for i in tensors]
-        key = tuple([(x.shape, x.dtype, is_weak(x)) for x in given])
-        if key not in found:
-            found[key] = weak_types.find(partial(forward, leaves), given)
+        inputs = [leaves[i] for i in tensors]
+        key = tuple([(x.shape, x.dtype, is_weak(x)) for x in inputs])
+        if key not in weakness:
+            weakness[key] = weak_types.find(partial(forward, leaves), inputs)
         flat, tree = optree.tree_flatten(outputs)
-        if len(found[key]) != len(flat):  # the original was not understood
+        if len(weakness[key]) != len(flat):  # the original was not understood
             return outputs
-        pairs = zip(flat, found[key], strict=True)
+        pairs = zip(flat, weakness[key], strict=True)
         return optree.tree_unflatten(tree, [weak_types.weaken(y) if w else y for y, w in pairs])
 
     def forward(leaves: Sequence[Any], *given: Any) -> list[Any]:

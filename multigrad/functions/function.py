@@ -182,10 +182,10 @@ class Function(InNotebooks, Generic[P, R]):
         return other
 
     def _is_named(self) -> bool:
-        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        named: Any = sys.modules.get(getattr(self, "__module__", None) or "")
         for part in getattr(self, "__qualname__", "").split("."):
-            found = getattr(found, part, None)
-        return found is self
+            named = getattr(named, part, None)
+        return named is self
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Bind to an object as plain functions do: the result is a method with its own gradient.

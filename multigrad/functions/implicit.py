@@ -284,18 +284,18 @@ class Equation:
         x = as_arrays(solver(*args, **kwargs))
         self.check_tensors(backend, x, (args, kwargs))
         left = as_arrays(self.evaluate(x, *args, **kwargs))
-        found, expected = shapes_of(left), shapes_of(x)
-        if found != expected:
-            raise unlike(self.subject, f"the shapes {found}", expected)
+        shapes, expected = shapes_of(left), shapes_of(x)
+        if shapes != expected:
+            raise unlike(self.subject, f"the shapes {shapes}", expected)
         # `report` takes a solution that is not accepted, too.
         if strict and self.accept != np.inf:
             self.check_zero(backend, x, left)
         return x
 
-    def check_tensors(self, backend: Backend, x: Tree, given: Tree) -> None:
+    def check_tensors(self, backend: Backend, x: Tree, arguments: Tree) -> None:
         """Check what the solver gave for params without gradient."""
         asks = backend.tensors.requires_grad or never
-        tensors = [leaf for leaf in flat_tree(given) if owner_of(leaf) is not None]
+        tensors = [leaf for leaf in flat_tree(arguments) if owner_of(leaf) is not None]
         is_told = not any(map(asks, tensors))  # under transforms all seem to ask
         for leaf in flat_tree(x):
             if owner_of(leaf) is not backend or dtype_name(leaf.dtype) not in FLOATS:
@@ -395,8 +395,8 @@ def number_in(backend: Backend, tensor: Tensor) -> float | None:
 def largest_in(backend: Backend, tree: Tree) -> float:
     """Return the largest absolute value in tensors whose numbers are known; NaN where one is."""
     leaves = [leaf for leaf in flat_tree(tree) if 0 not in leaf.shape]
-    found = [backend.tensors.to_numpy(xp.max(xp.abs(leaf))) for leaf in leaves]
-    return float(np.max(np.asarray(found, float), initial=0.0))
+    sizes = [backend.tensors.to_numpy(xp.max(xp.abs(leaf))) for leaf in leaves]
+    return float(np.max(np.asarray(sizes, float), initial=0.0))
 
 
 def as_arrays(tree: Tree) -> Tree:
@@ -451,8 +451,8 @@ def recipe_of_solution(equation: Equation, *, native: bool) -> Recipe:
         pull: Callable[..., Tree], x: Tree, params: tuple[Any, ...], named: dict[str, Any]
     ) -> Recorded:
         def pull_all(upstream: Tree) -> Tree:
-            found = pull(x, params, named, upstream)
-            return None, tuple(found[: len(params)]), found[-1] if named else None
+            gradients = pull(x, params, named, upstream)
+            return None, tuple(gradients[: len(params)]), gradients[-1] if named else None
 
         return Recorded(x, pull_all)
 

@@ -91,13 +91,13 @@ def turned(
     initial = [as_tensor(trace, x, guess_dtype(trace, x)) for x in (*start, 0)]
 
     def condition(carried: Sequence[Any]) -> Any:
-        *own, turns = carried
-        found = goes_on(*own)
-        return found if most is None else xp.logical_and(xp.less(turns, most), found)
+        *values, turns = carried
+        is_open = goes_on(*values)
+        return is_open if most is None else xp.logical_and(xp.less(turns, most), is_open)
 
     def turn(carried: Sequence[Any]) -> list[Any]:
-        *own, turns = carried
-        return [*step(*own), turns + 1]
+        *values, turns = carried
+        return [*step(*values), turns + 1]
 
     return record_loop(trace, initial, condition, turn)
 
@@ -219,12 +219,12 @@ def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: floa
     scale = xp.sum(xp.abs(b))
     unit = b / xp.where(xp.greater(scale, 0.0), scale, 1.0)
     tol = how.tolerance(eps)
-    found = WAYS[how.way](trace, action, unit, tol, how.maxiter, eps)
-    error, _ = guarded(norm(unit - action(found.vector)), norm(unit))
+    solution = WAYS[how.way](trace, action, unit, tol, how.maxiter, eps)
+    error, _ = guarded(norm(unit - action(solution.vector)), norm(unit))
     # What a recurrence says of the error may be less than there is, by rounding.
     is_small = xp.less_equal(error, max(10 * tol, eps**0.5))
-    has_ended = xp.logical_and(found.has_ended, is_small)
-    return Solved(found.vector * scale, found.turns, has_ended, error)
+    has_ended = xp.logical_and(solution.has_ended, is_small)
+    return Solved(solution.vector * scale, solution.turns, has_ended, error)
 
 
 # --- what is zero at the solution -----------------------------------------------------------------
@@ -290,16 +290,16 @@ def recipe_of_adjoint(residual: Residual, name: str, how: Linear, accept: float 
             return flat(pulled(trace, left, unflat(w, unknowns), unknowns))
 
         eps = eps_of(dtype_of(trace))
-        found = solve_linear(trace, action, -flat(flat_tree(u)), how, eps)
+        solution = solve_linear(trace, action, -flat(flat_tree(u)), how, eps)
         size = largest(left)
-        is_well = found.has_ended
+        is_well = solution.has_ended
         # `accept` is infinite for the systems of higher derivatives, whose solution is checked
         # here.
         if accept != np.inf:
             limit = (1.0 + largest(unknowns)) * accepted(accept, eps)
             is_well = xp.logical_and(is_well, xp.less_equal(size, limit))
-        w = unflat(xp.where(is_well, found.vector, np.nan), unknowns)
-        told = (w, found.turns, found.error, size, is_well)
+        w = unflat(xp.where(is_well, solution.vector, np.nan), unknowns)
+        told = (w, solution.turns, solution.error, size, is_well)
         return Recorded(told, None, undifferentiable=tuple(flat_tree(told)))
 
     recipe = _recipe_of_graph(residual, name, record)
@@ -317,8 +317,8 @@ def recipe_of_parameter_pull(residual: Residual, name: str) -> Recipe:
         outputs = residual.record(trace, x, params, named)
         leaves, tree = optree.tree_flatten((params, named), none_is_leaf=True)
         places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Value) and is_tensor(leaf)]
-        found = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
-        rows = dict(zip(places, found, strict=True))
+        cotangents = pulled(trace, flat_tree(outputs), flat_tree(w), [leaves[i] for i in places])
+        rows = dict(zip(places, cotangents, strict=True))
         return Recorded(
             optree.tree_unflatten(tree, [rows.get(i) for i in range(len(leaves))]), None
         )
@@ -338,9 +338,9 @@ def _recipe_of_graph(residual: Residual, name: str, record: Callable[..., Record
     )
 
 
-def unlike(subject: str, found: Any, expected: Any) -> GradientError:
+def unlike(subject: str, residual: Any, expected: Any) -> GradientError:
     return GradientError(
-        f"{subject}: its residual has {found}, and x {expected}; expected the same"
+        f"{subject}: its residual has {residual}, and x {expected}; expected the same"
     )
 
 
@@ -376,12 +376,12 @@ def flat(leaves: Sequence[Tensor]) -> Tensor:
 def unflat(vector: Tensor, likes: Sequence[Tensor]) -> list[Tensor]:
     if len(likes) == 1:
         return [xp.reshape_like(vector, likes[0])]
-    found, start = [], 0
+    tensors, start = [], 0
     for like in likes:
         row = xp.part(vector, xp.reshape(like, (-1,)), start, axis=0)
-        found.append(xp.reshape_like(row, like))
+        tensors.append(xp.reshape_like(row, like))
         start = start + xp.size(like)
-    return found
+    return tensors
 
 
 def pulled(
@@ -391,24 +391,24 @@ def pulled(
     pairs = zip(outputs, cotangents, strict=True)
     with trace.backward.plainly():
         seeds = [(y.node, ct) for y, ct in pairs if isinstance(y, Value)]
-        found = accumulate_all(trace, seeds, [x.node for x in targets])
+        shares = accumulate_all(trace, seeds, [x.node for x in targets])
         return [
             xp.zeros_like(x) if share is None else share
-            for x, share in zip(targets, found, strict=True)
+            for x, share in zip(targets, shares, strict=True)
         ]
 
 
 def widened(trace: Trace, tree: Any) -> Any:
     """Return a tree in which floats of 16 bits are of 32."""
-    own = dtype_of(trace)
+    first_dtype = dtype_of(trace)
 
     def widen(leaf: Any) -> Any:
         if not (isinstance(leaf, Value) and is_tensor(leaf)):
             return leaf
         dtype = leaf.node.type.dtype
-        if (own if dtype == T else dtype) not in FLOATS_OF_16_BITS:
+        if (first_dtype if dtype == T else dtype) not in FLOATS_OF_16_BITS:
             return leaf
-        return trace.value(cast_node(leaf.node, T if own == "float32" else "float32"))
+        return trace.value(cast_node(leaf.node, T if first_dtype == "float32" else "float32"))
 
     return optree.tree_map(widen, tree, none_is_leaf=True)
 

@@ -334,24 +334,24 @@ def apart(
             f"to={framework!r} is for a module, a layer, or another object with parameters, not "
             f"for {name_of(obj)!r}: without any, it runs on every framework as xg.convert(obj)"
         )
-    own = copied(obj)  # what changes later is the object's own
+    copy = copied(obj)  # what changes later is the object's own
     backend = load_backend(framework)
-    state = read_state(owner_of_method(own))
+    state = read_state(owner_of_method(copy))
     held = {name: held_by(each) for name, each in state.tensors.items()}
-    found = {name: tensor for name, tensor in held.items() if _is_learned(state, name)}
-    if not found:
+    learned = {name: tensor for name, tensor in held.items() if _is_learned(state, name)}
+    if not learned:
         raise RuleTypeError(
             f"{name_of(obj)!r} holds no tensor that asks for a gradient. A method that takes the "
             "parameters as an argument, as apply of flax.linen does, is a function of them as it "
             "is: xg.convert(module.apply)"
         )
-    others = _named(state, found)
-    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in found}
-    recipe = recipe_of_module(own, name_of(obj), options.library, aliases=others, fixed=fixed)
+    others = _named(state, learned)
+    fixed = {name: _as_array(tensor) for name, tensor in held.items() if name not in learned}
+    recipe = recipe_of_module(copy, name_of(obj), options.library, aliases=others, fixed=fixed)
     function = Function(recipe, None, options.prove)
-    given = {others[way]: tensor for way, tensor in found.items()}
+    parameters = {others[way]: tensor for way, tensor in learned.items()}
     names = dict.fromkeys(others.values())
-    return function, {n: backend.tensors.from_numpy(_as_array(given[n])) for n in names}
+    return function, {n: backend.tensors.from_numpy(_as_array(parameters[n])) for n in names}
 
 
 def _is_learned(state: ObjectState, name: str) -> bool:
@@ -367,16 +367,16 @@ def _is_learned(state: ObjectState, name: str) -> bool:
     return asks is None or asks(tensor)
 
 
-def _named(state: ObjectState, found: Mapping[str, Tensor]) -> dict[str, str]:
+def _named(state: ObjectState, learned: Mapping[str, Tensor]) -> dict[str, str]:
     names: dict[int, str] = {}
-    own = {way: (describe(state.tensors[way]) or ("", True))[0] for way in found}
+    library_names = {way: (describe(state.tensors[way]) or ("", True))[0] for way in learned}
     # A tensor held in several places has one name: the library's, else the shortest path.
-    for way in sorted(found, key=lambda way: (not own[way], way.count("."), len(way))):
-        name = own[way] or way
-        while name in names.values() and id(found[way]) not in names:
+    for way in sorted(learned, key=lambda way: (not library_names[way], way.count("."), len(way))):
+        name = library_names[way] or way
+        while name in names.values() and id(learned[way]) not in names:
             name += "'"  # another tensor has this name
-        names.setdefault(id(found[way]), name)
-    return {way: names[id(tensor)] for way, tensor in found.items()}
+        names.setdefault(id(learned[way]), name)
+    return {way: names[id(tensor)] for way, tensor in learned.items()}
 
 
 def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
@@ -397,8 +397,8 @@ def recipe_of_module(
         aliases: the name by which each parameter is given, by its path in the object.
         fixed: the other tensors that it holds, as arrays.
     """
-    own = recipe_of_object(module, name, native=False, library=library)
-    record_own = own.record
+    inner = recipe_of_object(module, name, native=False, library=library)
+    record_own = inner.record
     assert record_own is not None
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -411,13 +411,13 @@ def recipe_of_module(
         # The object computes with tensors of its own library.
         home = load_backend(read_state(owner_of_method(module)).home).tensors
         held = {each: home.from_numpy(array) for each, array in fixed.items()}
-        return own.run(args, {**kwargs, STATE: {**kwargs[STATE], **held}})
+        return inner.run(args, {**kwargs, STATE: {**kwargs[STATE], **held}})
 
-    signature = own.signature
+    signature = inner.signature
     if signature is not None:
         signature = signature.replace(parameters=[PARAMETERS, *signature.parameters.values()])
     return replace(
-        own, run=run, record=record, signature=signature, copied=None, prove=_prove_module
+        inner, run=run, record=record, signature=signature, copied=None, prove=_prove_module
     )
 
 
@@ -437,19 +437,19 @@ def _prove_module(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is
 def _with_parameters(
     name: str, aliases: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    given, known = args[0] if args else None, list(dict.fromkeys(aliases.values()))
-    if not isinstance(given, Mapping):
+    parameters, known = args[0] if args else None, list(dict.fromkeys(aliases.values()))
+    if not isinstance(parameters, Mapping):
         raise RuleTypeError(
             f"function {name!r} takes its parameters first, a dict by name, not "
-            f"{type(given).__name__}"
+            f"{type(parameters).__name__}"
         )
     for each in known:
-        if each not in given:
+        if each not in parameters:
             raise RuleValueError(f"function {name!r} got no parameter {each!r}")
-    for each in given:
+    for each in parameters:
         if each not in known:
             raise RuleValueError(
                 f"function {name!r} has no parameter {each!r}{suggest(each, known)}"
             )
-    own = {path: given[other] for path, other in aliases.items()}
-    return args[1:], {**kwargs, STATE: {"": None, **own}}
+    by_path = {path: parameters[other] for path, other in aliases.items()}
+    return args[1:], {**kwargs, STATE: {"": None, **by_path}}

@@ -84,12 +84,12 @@ def recipe_of_object(
         return _record_object(function, library, trace, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        kwargs, given = split(kwargs)
+        kwargs, held = split(kwargs)
         state = read_state(owner)
-        now = {name: held_by(own) for name, own in state.tensors.items()}
-        if all(given.get(name, own) is own for name, own in now.items()):
+        now = {name: held_by(each) for name, each in state.tensors.items()}
+        if all(held.get(name, each) is each for name, each in now.items()):
             return Recorded(function(*args, **kwargs), None)
-        filled = Filled(owner, state, given)
+        filled = Filled(owner, state, held)
         outputs = _method_of(function, filled)(*args, **kwargs)
         change = filled.changed()
         if change:
@@ -119,12 +119,12 @@ def _record_object(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:
-    kwargs, given = split(kwargs)
+    kwargs, hidden = split(kwargs)
     owner = owner_of_method(function)
     state = read_state(owner)
     trace.source.looks_into = False  # they are among the arguments
     made = len(trace.source.witness.made)
-    symbols = {name: copy_of(symbol) for name, symbol in given.items()}
+    symbols = {name: copy_of(symbol) for name, symbol in hidden.items()}
     filled = Filled(owner, state, symbols)
     filled.mention(trace)
     held = slice(made, len(trace.source.witness.made))
@@ -138,12 +138,12 @@ def _record_object(
         with written_in(trace, (library,)):
             outputs = called(*args, **kwargs)
     else:
-        whole = (call_with, (given, *args)) if given else None
+        whole = (call_with, (hidden, *args)) if hidden else None
         # Hooks run around the method, in what calls it.
         hooks = (getattr(called, name, None) for name in HOOKS)
         method = called if any(hooks) else called_method(called)
         outputs = run_or_import(library, method, trace, args, kwargs, whole=whole)
-    before = {name: symbol.node for name, symbol in given.items()}
+    before = {name: symbol.node for name, symbol in hidden.items()}
     refuse_updates(trace, f"a {type(owner).__name__}", symbols, before)
     # The object is a copy: what the code stores in it would be lost.
     if change := filled.changed():
@@ -170,8 +170,8 @@ def is_intercepted(called: Any) -> bool:
 def split(kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the user's own keywords, and the tensors for the objects by name."""
     # The empty name is that of the `Structure`.
-    given = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
-    return {name: each for name, each in kwargs.items() if name != STATE}, given
+    hidden = {name: held for name, held in kwargs.get(STATE, {}).items() if name}
+    return {name: each for name, each in kwargs.items() if name != STATE}, hidden
 
 
 def refuse_updates(
@@ -270,9 +270,9 @@ class OfObject(Function):
         # On the object's own framework the object itself runs, whatever it does besides.
         if self.native is not False and self.draws is FREE:
             leaves = [unwrap(leaf) for leaf in flatten(args, kwargs)[0]]
-            given = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
+            homes = {owner.name for leaf in leaves if (owner := owner_of(leaf)) is not None}
             is_symbolic = any(isinstance(leaf, Value) for leaf in leaves)
-            if not is_symbolic and given == {read_state(owner_of_method(self.original)).home}:
+            if not is_symbolic and homes == {read_state(owner_of_method(self.original)).home}:
                 return self.original(*args, **kwargs)
         return self._apply_any(args, kwargs, None)
 
@@ -294,74 +294,74 @@ class OfObject(Function):
 
 def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
     """Return a tensor of a call's framework; one of another framework becomes a constant there."""
-    own = owner_of(tensor)
-    if backend is None or own is None or own is backend:
+    owner = owner_of(tensor)
+    if backend is None or owner is None or owner is backend:
         return tensor
-    return backend.tensors.from_numpy(own.tensors.to_numpy(tensor))
+    return backend.tensors.from_numpy(owner.tensors.to_numpy(tensor))
 
 
 # --- custom gradients that are given objects with tensors ----------------------------------------
 
 
-def holding(own: Recipe) -> Recipe:
+def holding(inner: Recipe) -> Recipe:
     """Return the recipe of a framework's own custom gradient whose arguments may hold tensors.
 
-    The tensors of objects among its arguments are hidden arguments. `own` has `holds` and
+    The tensors of objects among its arguments are hidden arguments. `inner` has `holds` and
     `gather`.
     """
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return own.run(*opened(own, args, kwargs))
+        return inner.run(*opened(inner, args, kwargs))
 
     def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return own.run_forward(*opened(own, args, kwargs))
+        return inner.run_forward(*opened(inner, args, kwargs))
 
     return replace(
-        own,
+        inner,
         run=run,
-        record=partial(_record_holding, own),
+        record=partial(_record_holding, inner),
         run_primal=run_primal,
-        apply=partial(_apply_holding, own),
+        apply=partial(_apply_holding, inner),
     )
 
 
-def opened(own: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def opened(inner: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """Return a call's arguments without the hidden ones, which the objects among them hold."""
     if STATE not in kwargs:
         return args, kwargs
-    kwargs, given = split(kwargs)
-    return filled_with(own, (args, kwargs), given)
+    kwargs, hidden = split(kwargs)
+    return filled_with(inner, (args, kwargs), hidden)
 
 
 def _record_holding(
-    own: Recipe, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
+    inner: Recipe, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recorded:
-    record = own.record
+    record = inner.record
     assert record is not None
     if STATE not in kwargs:
         return record(trace, args, kwargs)
-    kwargs, given = split(kwargs)
+    kwargs, hidden = split(kwargs)
     trace.source.looks_into = False  # they are among the arguments
-    before = {name: symbol.node for name, symbol in given.items()}
-    floats = {n: symbol for n, symbol in given.items() if is_float(symbol.node.type)}
+    before = {name: symbol.node for name, symbol in hidden.items()}
+    floats = {n: symbol for n, symbol in hidden.items() if is_float(symbol.node.type)}
     held = [*floats.values()]
     # As leaves of the backward: what it adds to their `.grad` is their gradient.
     trace.backward.leaves += map(weakref.ref, held)
     with without_gradients(held):
-        recorded = record(trace, *filled_with(own, (args, kwargs), given))
-    refuse_updates(trace, "its arguments", given, before)
+        recorded = record(trace, *filled_with(inner, (args, kwargs), hidden))
+    refuse_updates(trace, "its arguments", hidden, before)
     assert recorded.pull is not None  # a custom gradient has one
     pull_own, added = recorded.pull, set[str]()
 
     def pull(upstream: Any) -> Any:
         with without_gradients(held):
             returned = pull_own(upstream)
-            found = {name: symbol.notes["grad"] for name, symbol in floats.items()}
-        refuse_updates(trace, "its arguments", given, before)
+            gradients = {name: symbol.notes["grad"] for name, symbol in floats.items()}
+        refuse_updates(trace, "its arguments", hidden, before)
         # What is added to a `.grad` is a constant: no second derivative (`has_second`).
-        added.update(name for name, each in found.items() if each is not None)
+        added.update(name for name, each in gradients.items() if each is not None)
         *plain, named = returned if kwargs else (*returned, {})
-        return (*plain, {**named, STATE: {**dict.fromkeys(("", *given)), **found}})
+        return (*plain, {**named, STATE: {**dict.fromkeys(("", *hidden)), **gradients}})
 
     def has_second() -> bool:  # what is added to a `.grad` is a constant
         return bool(recorded.second_order) and not added
@@ -369,26 +369,26 @@ def _record_holding(
     return replace(recorded, pull=pull, second_order=has_second)
 
 
-def _apply_holding(own: Recipe, /, *args: Any, **kwargs: Any) -> Any:
+def _apply_holding(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
     # The original, as it runs on its own framework. With other tensors than those of the objects,
     # copies of the objects hold these, and `gather` gives them their gradients.
-    apply, gather = own.apply, own.gather
+    apply, gather = inner.apply, inner.gather
     assert apply is not None
     assert gather is not None
     if STATE not in kwargs:
         return apply(*args, **kwargs)
-    kwargs, given = split(kwargs)
-    state = state_of(own, (args, kwargs))
-    if all(given.get(name) is held_by(each) for name, each in state.tensors.items()):
+    kwargs, hidden = split(kwargs)
+    state = state_of(inner, (args, kwargs))
+    if all(hidden.get(name) is held_by(each) for name, each in state.tensors.items()):
         return apply(*args, **kwargs)
-    leaves, tree = flatten(args, {**kwargs, STATE: given})
+    leaves, tree = flatten(args, {**kwargs, STATE: hidden})
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
 
     def run(tensors: Sequence[Tensor]) -> Any:
         filled = list(leaves)
         for i, tensor in zip(places, tensors, strict=True):
             filled[i] = tensor
-        args, kwargs = opened(own, *optree.tree_unflatten(tree, filled))
+        args, kwargs = opened(inner, *optree.tree_unflatten(tree, filled))
         return apply(*args, **kwargs)
 
     return gather(run, [leaves[i] for i in places])
@@ -404,11 +404,11 @@ def state_of(recipe: Recipe, arguments: Arguments) -> ObjectState:
     return read_state(tuple(each for _, each in objects_among(recipe, arguments)))
 
 
-def filled_with(recipe: Recipe, arguments: Arguments, given: dict[str, Any]) -> Arguments:
+def filled_with(recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]) -> Arguments:
     """Return arguments with copies of the objects, which hold the tensors that are given."""
     places = objects_among(recipe, arguments)
     owner = tuple(each for _, each in places)
-    copies = Filled(owner, read_state(owner), given).copy
+    copies = Filled(owner, read_state(owner), hidden).copy
     leaves, tree = flatten(*arguments)
     for (i, _), copied in zip(places, copies, strict=True):
         leaves[i] = copied

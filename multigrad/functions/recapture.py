@@ -158,7 +158,7 @@ def compare_missing(
     trace: Trace,
     pull: Callable[[list[Any]], dict[str, Node]],
     given: tuple[Callable[[Any], Any], list[Any]],
-    found: dict[str, Node],
+    gradients: dict[str, Node],
     drawn: int,
 ) -> None:
     """Compare what a backward gives for missing cotangents with what it gives for zeros.
@@ -166,7 +166,7 @@ def compare_missing(
     Args:
         pull: gives gradients by the inputs' names.
         given: what makes a missing cotangent, and the cotangents for all outputs.
-        found: what they gave, whose draws began at `drawn`.
+        gradients: what they gave, whose draws began at `drawn`.
 
     Raises:
         NotCaptured: it is not the same.
@@ -179,10 +179,10 @@ def compare_missing(
         out = {heads[i]: missing(cotangents[heads[i]]) for i in chosen}
         try:
             with setting(trace, draws=drawn):
-                own = pull([out.get(i, each) for i, each in enumerate(cotangents)])
+                without = pull([out.get(i, each) for i, each in enumerate(cotangents)])
         except NotCaptured:  # then it fails where it was written, too
             continue
-        if not is_as_zero(trace, found, own, [cotangents[i].node for i in out]):
+        if not is_as_zero(trace, gradients, without, [cotangents[i].node for i in out]):
             trace.omit(MISSING)
             raise NotCaptured(
                 trace.error(
@@ -193,16 +193,19 @@ def compare_missing(
 
 
 def is_as_zero(
-    trace: Trace, whole: dict[str, Node], found: dict[str, Node], missing: Collection[Node]
+    trace: Trace, whole: dict[str, Node], gradients: dict[str, Node], missing: Collection[Node]
 ) -> bool:
     """Return whether gradients are those of all cotangents where some of these are zero.
 
     By the inputs' names: the same ops, or on a sample the same numbers.
     """
     names = tuple(whole)
-    given = vanished(_simplified([whole[name] for name in names]), missing)
-    own = dict(zip(found, _simplified(list(found.values())), strict=True))
-    pairs = [(expected, own.get(name)) for name, expected in zip(names, given, strict=True)]
+    expected_gradients = vanished(_simplified([whole[name] for name in names]), missing)
+    actual = dict(zip(gradients, _simplified(list(gradients.values())), strict=True))
+    pairs = [
+        (expected, actual.get(name))
+        for name, expected in zip(names, expected_gradients, strict=True)
+    ]
     if all(a is b or (a is None and b is not None and is_zero(b)) for a, b in pairs):
         return True
     return all(are_close(trace, a, b) for a, b in pairs)
@@ -337,10 +340,10 @@ def record_ways(record: Callable[[Way], tuple[Trace, Variant]]) -> Variant:
         # From the last condition to the first, so that each is turned around once.
         for i in reversed(range(len(way.told), len(way.guards))):
             other = Way((*way.taken[:i], False))
-            found = explore(other)
+            alternative = explore(other)
             if other.guards[: i + 1] != way.guards[: i + 1]:
                 raise TypeError("it asks for something else each time")
-            variant = _either(trace, way.guards[i], variant, found)
+            variant = _either(trace, way.guards[i], variant, alternative)
         return variant
 
     try:
@@ -409,10 +412,10 @@ def _choose(trace: Trace, taken: Value, a: Node | None, b: Node | None) -> Node 
         return a
     if a is None or b is None:
         raise TypeError("one of its ways returns nothing")
-    own, other = a.type, b.type
-    if (own.kind, own.dtype) != (other.kind, other.dtype):
-        raise TypeError(f"its ways return {own} and {other}")
-    if own.shape != other.shape or own.shape not in (INPUT_SHAPE, SCALAR_SHAPE):
+    first, other = a.type, b.type
+    if (first.kind, first.dtype) != (other.kind, other.dtype):
+        raise TypeError(f"its ways return {first} and {other}")
+    if first.shape != other.shape or first.shape not in (INPUT_SHAPE, SCALAR_SHAPE):
         shapes = [trace.shapes.known(node) for node in (a, b)]
         if None in shapes:
             raise NeedsConcrete(*needed_shapes(a), *needed_shapes(b), noted=False)

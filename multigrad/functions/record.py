@@ -94,32 +94,32 @@ def capture_function(
     """
     in_use()  # a framework imported by now has its dialect registered
     load_dialects()
-    own = (recipe, layout.key, tuple(facts.items()))
-    if any(own == other for other in _in_progress.get()):
+    now = (recipe, layout.key, tuple(facts.items()))
+    if any(now == other for other in _in_progress.get()):
         message = f"function {recipe.name!r} applies itself to arguments like its own"
         raise AppliesItself(TraceError(message))
-    reset = _in_progress.set((*_in_progress.get(), own))
+    reset = _in_progress.set((*_in_progress.get(), now))
     try:
         with (
             keeping_modes(),
             intercepting(),
             passing() as watched,
-            reading() as found,
+            reading() as reads,
             refusing_read(recipe.name, watched),
         ):
             variant = record_ways(partial(_capture, recipe, layout, facts, leaves))
     finally:
         _in_progress.reset(reset)
     # What the code read besides its arguments must be among the facts.
-    new = {fact for fact, meaning in found.items() if facts.get(fact, found) != meaning}
+    new = {fact for fact, meaning in reads.items() if facts.get(fact, reads) != meaning}
     if not new:
         return variant
-    names = {NAME + each.name for each in names_in(found) if not each.superseded}
+    names = {NAME + each.name for each in names_in(reads) if not each.superseded}
     if not all(fact in names or isinstance(fact, ModeOf) for fact in new):
-        raise NeedsConcrete(*found, noted=False)
+        raise NeedsConcrete(*reads, noted=False)
     # What libraries are set to was the same all along, and what names of rules mean: that holds
     # for what was captured.
-    return replace(variant, facts={**variant.facts, **{fact: found[fact] for fact in new}})
+    return replace(variant, facts={**variant.facts, **{fact: reads[fact] for fact in new}})
 
 
 def _capture(
@@ -216,8 +216,8 @@ class _Recording:
 
     def run_asking(self) -> Variant:
         """Run the recipe; raise what symbols could not answer, even if user code caught it."""
-        given = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
-        witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions, given)
+        statics = [leaf.value for leaf in self.layout.leaves if leaf.kind == "static"]
+        witness = self.trace.source.witness = Witness(self.trace, self.recipe.functions, statics)
         try:
             with witness, questions.asking():
                 variant = self.run()
@@ -261,7 +261,7 @@ class _Recording:
         trace, layout = self.trace, self.layout
         leaves = [self.symbol(leaf) for leaf in layout.leaves]
         trace.facts.is_fresh = True
-        given = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
+        before = [leaf.node if isinstance(leaf, Value) else None for leaf in leaves]
         rebuilt = layout.rebuild(leaves)
         record = self.recipe.record
         assert record is not None  # `capture` has the graphs of others
@@ -270,7 +270,7 @@ class _Recording:
         flat, outputs = flatten_outputs(
             tuple(returned) if isinstance(returned, Extremes) else returned
         )
-        updates = find_updates(layout.leaves, leaves, given, flat, recorded.dirty)
+        updates = find_updates(layout.leaves, leaves, before, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         dirty = recorded.dirty
         if self.recipe.copies:  # each copy is what the code has made of it
@@ -317,8 +317,8 @@ class _Recording:
         trace, layout, recorded = self.trace, self.layout, run.recorded
         viewed, copied = find_aliases(results.symbols, run.leaves)
         pushed, is_pushed_first = self.pushed(run, results)
-        own = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
-        inputs = (*own, *(() if trace.key is None else (trace.key,)))
+        leaves = [self.inputs[leaf.name] for leaf in (*layout.tensors, *layout.numbers)]
+        inputs = (*leaves, *(() if trace.key is None else (trace.key,)))
         nodes, locations = tuple(each.node for each in results.values), trace.source.locations
         forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
         backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
@@ -464,7 +464,7 @@ class _Recording:
             shape = known_shape(value)
             if shape is not None:
                 self.trace.facts.update({f"shape:{name}": shape, f"ndim:{name}": len(shape)})
-        kept, own = results.symbols if recorded.keeps_output else (), recorded.pull
+        marked, run_pull = results.symbols if recorded.keeps_output else (), recorded.pull
 
         def pull(given: list[Any]) -> dict[str, Node]:
             rest, asked = iter(given), questions.count()
@@ -473,21 +473,23 @@ class _Recording:
             try:
                 with (
                     written_in(self.trace, self.trace.source.latest.libraries),
-                    given_by_forward(kept, leaves),
+                    given_by_forward(marked, leaves),
                     self.keeping_values(),
                 ):
                     self.trace.backward.is_running = True
-                    return self.matched(self.attempt(lambda: own(upstream)))
+                    return self.matched(self.attempt(lambda: run_pull(upstream)))
             except NeedsConcrete as need:  # a cotangent has the shape of its output
                 questions.forget(asked)
                 raise NeedsConcrete(*facts_of_inputs(need.facts, sources)) from None
 
         # The pulls with missing cotangents must draw what this one draws.
         drawn = self.trace.draws
-        found = pull(given)
+        gradients = pull(given)
         if recorded.missing is not None and len(heads) > 1:
-            compare_missing(self.trace, pull, (recorded.missing, given), found=found, drawn=drawn)
-        return tuple(found.values()), tuple(found)
+            compare_missing(
+                self.trace, pull, (recorded.missing, given), gradients=gradients, drawn=drawn
+            )
+        return tuple(gradients.values()), tuple(gradients)
 
     @contextmanager
     def keeping_values(self) -> Iterator[None]:
@@ -525,7 +527,7 @@ class _Recording:
     def matched(self, returned: Any) -> dict[str, Node]:
         """Return the gradients that a backward returned, by the names of their inputs."""
         matched = match_gradients(self.trace.name, returned, self.layout)
-        found: dict[str, Node] = {}
+        gradients: dict[str, Node] = {}
         for leaf, gradient in zip(self.layout.leaves, matched, strict=True):
             if leaf.kind != "tensor":
                 continue
@@ -538,14 +540,14 @@ class _Recording:
                 )
             )
             if value is not None:
-                found[leaf.name] = value.node
-        return found
+                gradients[leaf.name] = value.node
+        return gradients
 
     def derivative(
-        self, values: list[Value], given: list[Value]
+        self, values: list[Value], cotangents: list[Value]
     ) -> tuple[tuple[Node, ...], tuple[str, ...]]:
         """Return the true derivative by the ops' VJPs."""
-        of = tuple(value.node for value in (*values, *given))
+        of = tuple(value.node for value in (*values, *cotangents))
         # The first run had the same nodes, so their derivative is known.
         if self.first is not None and self.first.derived[:1] == (of,):
             return self.first.derived[1]
@@ -562,15 +564,15 @@ class _Recording:
         targets = [self.inputs[name] for name in floats]
         seeds = [
             (value.node, cotangent)
-            for value, cotangent in zip(values, given, strict=True)
+            for value, cotangent in zip(values, cotangents, strict=True)
             if is_float(value.node.type)
         ]
         by_name = modes_of(self.recipe.modes, self.layout)
         modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in floats}
-        found = accumulate_all(self.trace, seeds, targets, modes)
+        gradients = accumulate_all(self.trace, seeds, targets, modes)
         nodes = [
             xp.zeros_like(self.trace.value(target)).node if gradient is None else gradient.node
-            for target, gradient in zip(targets, found, strict=True)
+            for target, gradient in zip(targets, gradients, strict=True)
         ]
         if all(node.op is not ops.CALL for node in every_node(Graph("", (), of))):  # of others
             self.derived = of, (tuple(nodes), tuple(floats))
@@ -590,8 +592,8 @@ def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_ca
         return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
 
     recapture = partial(capture_function, recipe, variant.layout, variant.facts)
-    given = FunctionUnderProof(recipe, variant, leaves)
-    return prove_function(given, recapture, is_call=is_call)
+    captured = FunctionUnderProof(recipe, variant, leaves)
+    return prove_function(captured, recapture, is_call=is_call)
 
 
 def note_open(recipe: Recipe, reason: str) -> str:

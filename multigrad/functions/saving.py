@@ -229,8 +229,12 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
     backward = unmarked if pair.keeps_output and is_told else pair.backward
     read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
-    own = {name: value for name, value in variant.facts.items() if name not in read}
-    facts = {name: encode_value(value) for name, value in own.items() if _general(name) is None}
+    facts_of_variant = {name: value for name, value in variant.facts.items() if name not in read}
+    facts = {
+        name: encode_value(value)
+        for name, value in facts_of_variant.items()
+        if _general(name) is None
+    }
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],
         "nesting": _encode_tree(pair.name, layout.tree),
@@ -365,7 +369,7 @@ def read_operators(data: Data) -> list[Operator]:
     documents = fields["operators"]
     if type(documents) is not dict:
         fail("operators", "expected an object")
-    found = []
+    operators = []
     for name, document in documents.items():
         operator = read_operator(document)
         if operator.name != name:
@@ -374,5 +378,5 @@ def read_operators(data: Data) -> list[Operator]:
                 f"its graphs are those of {operator.name!r}: the file was changed since, or is of "
                 "another version. Export the model again",
             )
-        found.append(operator)
-    return found
+        operators.append(operator)
+    return operators

@@ -108,7 +108,9 @@ class Layout:
         """The key that it would have with floats of more than 16 bits."""
         tree, parts = self.key
         first = self.dtype
-        return tree, tuple((kind, T if own == first else own, value) for kind, own, value in parts)
+        return tree, tuple(
+            (kind, T if dtype == first else dtype, value) for kind, dtype, value in parts
+        )
 
     @property
     def mixes_floats(self) -> bool:
@@ -172,7 +174,7 @@ def learn_containers(leaves: Sequence[Any]) -> bool:
 
     Returns whether there were any: the call is then to be flattened anew.
     """
-    found = False
+    has_learned = False
     for leaf in leaves:
         if isinstance(leaf, KNOWN_LEAVES) or owner_of(unwrap(leaf)) is not None:
             continue
@@ -181,9 +183,9 @@ def learn_containers(leaves: Sequence[Any]) -> bool:
             parts = None if container is None else container(leaf)
             if parts is not None:
                 learn(type(leaf), *parts)
-                found = True
+                has_learned = True
                 break
-    return found
+    return has_learned
 
 
 def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
@@ -204,20 +206,20 @@ def as_numbers(leaves: Sequence[Any]) -> list[Any] | None:
         scalars = [i for i in scalars if has_array and isinstance(leaves[i], np.generic)]
     if not scalars:
         return None
-    given = list(leaves)
+    numbers = list(leaves)
     for i in scalars:
-        given[i] = given[i].item()
-    return given
+        numbers[i] = numbers[i].item()
+    return numbers
 
 
 def _widens(scalar: Any, tensors: Sequence[Tensor]) -> bool:
-    owner = next((own for own in map(owner_of, tensors) if own is not None), None)
+    owner = next((each for each in map(owner_of, tensors) if each is not None), None)
     # In some libraries an array without axes widens tensors as any other array does.
     if owner is None or not owner.tensors.numbers_widen or scalar.dtype.kind != "f":
         return False
-    own = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
+    dtype = dtype_name(owner.tensors.from_numpy(np.asarray(scalar)).dtype)
     floats = [name for x in tensors if (name := dtype_name(x.dtype)) in FLOATS]
-    return bool(floats) and FLOATS.index(own) > max(1, *map(FLOATS.index, floats))
+    return bool(floats) and FLOATS.index(dtype) > max(1, *map(FLOATS.index, floats))
 
 
 def _is_scalar(leaf: Any) -> bool:
@@ -233,10 +235,10 @@ def has_both(kind: type) -> bool:
 
 
 def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
-    given = list(leaves)
+    replaced = list(leaves)
     for i, value in zip(places, values, strict=True):
-        given[i] = value
-    return given
+        replaced[i] = value
+    return replaced
 
 
 def unwrap(leaf: Any) -> Any:
@@ -540,6 +542,6 @@ class Completion:
         changed.values = values
         if self.parameters is not None:
             first, *rest = self.parameters.parameters.values()
-            own = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
-            changed.parameters = self.parameters.replace(parameters=[first, *own])
+            rows = [p.replace(default=v) for p, v in zip(rest, values, strict=True)]
+            changed.parameters = self.parameters.replace(parameters=[first, *rows])
         return changed

@@ -187,13 +187,13 @@ def check_assumptions(
         AssertionError, or what the code raises there: it does not hold.
     """
     layout = variant.layout
-    given = {
+    inputs = {
         leaf.name: value
         for leaf, value in zip(layout.leaves, leaves, strict=True)
         if leaf.kind != "static"
     }
     for node, expected, where, kind in variant.assumed:
-        arrays = read_inputs(node, given, backend)
+        arrays = read_inputs(node, inputs, backend)
         if arrays is not None and bool(evaluate(node, arrays, layout.dtype)) is not expected:
             at = f" ({where})" if where else ""
             line = f": {where.text!r}" if where and where.text else ""
@@ -212,19 +212,19 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
     # The ops are evaluated by their meaning: a framework's own error names neither the function nor
     # its line.
     graph, layout = variant.graphs.forward, variant.layout
-    given = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
+    inputs = dict(zip([leaf.name for leaf in layout.leaves], leaves, strict=True))
     # A traced tensor has no values, but its shape decides about constant indices.
     zeros = {
         name: np.zeros(value.shape)
         if hasattr(value, "shape") and backend.tensors.is_traced(value)
         else value
-        for name, value in given.items()
+        for name, value in inputs.items()
     }
     for node in graph.nodes:
         if node.op not in PLACED:
             continue
         is_static = node.op in (ops.GETITEM, ops.TAKE)  # of which shapes tell it
-        arrays = read_inputs(node, zeros if is_static else given, backend, math.inf)
+        arrays = read_inputs(node, zeros if is_static else inputs, backend, math.inf)
         if arrays is None:
             continue
         try:
@@ -241,7 +241,7 @@ def explain_places(subject: str, variant: Variant, backend: Backend, leaves: Seq
 
 
 def read_inputs(
-    node: Node, given: Mapping[str, Any], backend: Backend, most: float = MOST_ELEMENTS
+    node: Node, leaves: Mapping[str, Any], backend: Backend, most: float = MOST_ELEMENTS
 ) -> dict[str, Any] | None:
     """Return the inputs of a node as arrays, None where they are not known or not small."""
     arrays: dict[str, Any] = {}
@@ -249,7 +249,7 @@ def read_inputs(
         if each.op is not ops.INPUT:
             continue
         name = each.attr("name")
-        value = given.get(name)
+        value = leaves.get(name)
         if value is None or backend.tensors.is_traced(value):
             return None
         is_number = isinstance(value, int | float)
@@ -273,7 +273,7 @@ def evaluate(node: Node, arrays: Mapping[str, Any], dtype: str | None) -> Any:
             else:
                 attrs = dict(each.attrs)
                 if attrs.get("dtype") in (T, *FLOATS):
-                    own = dtype if attrs["dtype"] == T else attrs["dtype"]
-                    attrs["dtype"] = as_numpy_dtype(own or "float32")
+                    float_dtype = dtype if attrs["dtype"] == T else attrs["dtype"]
+                    attrs["dtype"] = as_numpy_dtype(float_dtype or "float32")
                 done[each] = each.op.numpy(*(done[operand] for operand in each.operands), **attrs)
     return done[node]

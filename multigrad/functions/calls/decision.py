@@ -156,14 +156,14 @@ def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: b
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     """Return the effects of a call's code that its graph leaves out: descriptions by kind."""
-    found = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
+    omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.copies:
         where = next((f"{each.where}; " for each in variant.updates if each.where), "")
-        found[UPDATES] = f"it {describe(variant.updates)} ({where}{INSTEAD})"
+        omissions[UPDATES] = f"it {describe(variant.updates)} ({where}{INSTEAD})"
     if variant.notes:
         names = ", ".join(sorted({note.name for note in variant.notes}))
-        found[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"
-    return found
+        omissions[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"
+    return omissions
 
 
 # --- as written, with the framework's own custom gradient around it ------------------------------
@@ -194,8 +194,8 @@ def run_as_it_is(
     seen: dict[str, Any] = {}
 
     def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
-        given = replace_at(leaves, indices, tensors)
-        recorded = run_recipe(recipe, backend, *layout.rebuild(given), error)
+        filled = replace_at(leaves, indices, tensors)
+        recorded = run_recipe(recipe, backend, *layout.rebuild(filled), error)
         flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
         seen["flat"] = flat
         positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
@@ -214,8 +214,8 @@ def run_as_it_is(
             for i, cotangent in zip(positions, cotangents, strict=True):
                 upstream[i] = cotangent
             assert recorded.pull is not None
-            own = {"ctx": ctx} if recorded.takes_ctx else {}
-            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **own)
+            context = {"ctx": ctx} if recorded.takes_ctx else {}
+            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **context)
             if lost := lost_variables():
                 warn_lost(recipe, lost, backend)
             gradients = match_gradients(recipe.name, returned, layout)
@@ -361,12 +361,12 @@ def check_native(
             f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
             f"argument {path!r} of shape {tuple(tensor.shape)}; expected the same shape"
         )
-    given, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
-    if given != expected and given in FLOATS:  # as the frameworks' engines do
+    actual, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
+    if actual != expected and actual in FLOATS:  # as the frameworks' engines do
         return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
-    if given != expected:
+    if actual != expected:
         raise GradientError(
-            f"function {function!r} returned a {given} gradient for argument {path!r} of "
+            f"function {function!r} returned a {actual} gradient for argument {path!r} of "
             f"{expected}; cast it back"
         )
     return gradient

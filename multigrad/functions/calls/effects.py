@@ -64,19 +64,19 @@ def find_updates(
         symbols, before: of each argument, and the nodes that they had.
         dirty: which of them it has said to be updated.
     """
-    found = []
+    updates = []
     for leaf, symbol, node in zip(leaves, symbols, before, strict=True):
         is_dirty = any(symbol is each for each in dirty)
         # An update shows as a new node, or its author has said so (torch's `mark_dirty`).
         if isinstance(symbol, Value) and (symbol.node is not node or is_dirty):
-            own = [i for i, each in enumerate(outputs) if each is symbol]
-            output = own[0] if own and is_dirty else None
+            places = [i for i, each in enumerate(outputs) if each is symbol]
+            output = places[0] if places and is_dirty else None
             trace = symbol.trace
             where = (
                 trace.memory.updates.get(node, trace.source.defined) if node is not None else None
             )
-            found.append(Update(leaf, symbol.node, output, where))
-    return tuple(found)
+            updates.append(Update(leaf, symbol.node, output, where))
+    return tuple(updates)
 
 
 def hide(updates: Sequence[Update], symbols: Mapping[str, Any], before: Mapping[str, Node]) -> None:
@@ -119,8 +119,8 @@ def copied(leaf: Any) -> Any:
 
 def copied_all(tree: Any) -> Any:
     # By identity: a tensor given twice stays one tensor.
-    own: dict[int, Any] = {}
-    return optree.tree_map(lambda x: own.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
+    copies: dict[int, Any] = {}
+    return optree.tree_map(lambda x: copies.setdefault(id(x), copied(x)), tree, none_is_leaf=True)
 
 
 def check_apart(subject: str, updates: Sequence[Update], tensors: Sequence[Any]) -> None:
@@ -133,7 +133,7 @@ def put_updates(
     trace: Trace,
     updates: Sequence[Update],
     graph: Graph,
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     holders: Mapping[str, Any],
     outputs: Sequence[Any],
 ) -> None:
@@ -143,7 +143,7 @@ def put_updates(
 
     Args:
         graph: its forward.
-        given: what the graph's inputs are there.
+        inputs: what the graph's inputs are there.
         holders: the arguments by name.
         outputs: what the call gave.
 
@@ -159,7 +159,7 @@ def put_updates(
         if output is not None:
             value = outputs[output]
         else:
-            (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), given)
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (node,)), inputs)
             value = passing_to(trace, holder.node, value.node)
         assign(holder, value)
 
@@ -195,7 +195,7 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
     """
     holders: dict[str | int, Any] = {**inputs, **dict(enumerate(outputs))}
     holders = {key: value for key, value in holders.items() if isinstance(value, Value)}
-    found: list[Note] = []
+    notes: list[Note] = []
     hints = tuple(
         hint for dialect in registered_dialects().values() for hint in dialect.classes.hints
     )
@@ -205,27 +205,27 @@ def find_notes(trace: Trace, inputs: Mapping[str, Any], outputs: Sequence[Any]) 
                 continue
             if name.startswith(hints):
                 continue
-            own = next((key for key, other in holders.items() if other is value), None)
-            if own is not None:
-                found.append(Note(holder, name, own, "holder"))
+            key_of_value = next((key for key, other in holders.items() if other is value), None)
+            if key_of_value is not None:
+                notes.append(Note(holder, name, key_of_value, "holder"))
             elif isinstance(value, Value):
-                found.append(Note(holder, name, value.node, "node"))
+                notes.append(Note(holder, name, value.node, "node"))
             elif isinstance(value, PLAIN):
-                found.append(Note(holder, name, value, "plain"))
+                notes.append(Note(holder, name, value, "plain"))
             else:
                 whose = "its argument" if isinstance(holder, str) else "what it returns"
                 raise trace.error(
                     f"sets an attribute {name!r} of {whose} to a {type(value).__name__}, which no "
                     "graph has"
                 )
-    return tuple(found)
+    return tuple(notes)
 
 
 def put_notes(
     trace: Trace,
     notes: Sequence[Note],
     graph: Graph,
-    given: Mapping[str, Any],
+    values: Mapping[str, Any],
     holders: Mapping[str | int, Any],
     is_class: bool,
 ) -> None:
@@ -233,7 +233,7 @@ def put_notes(
 
     Args:
         graph: its forward.
-        given: what the graph's inputs are there.
+        values: what the graph's inputs are there.
         holders: the arguments by name and the outputs by position, as the caller has them.
         is_class: whether it ran its forward without gradients, as what it computed then has none.
 
@@ -244,12 +244,12 @@ def put_notes(
         value, holder = note.value, holders[note.holder]
         if note.kind == "node":
             inputs = [node.attr("name") for node in walk((value,)) if node.op is ops.INPUT]
-            if not is_class or not given.keys() >= set(inputs):
+            if not is_class or not values.keys() >= set(inputs):
                 raise trace.error(
                     f"calls {graph.name!r}, which sets an attribute {note.name!r} to a tensor that "
                     "it computed"
                 )
-            (value,) = replay(trace, Graph(graph.name, graph.inputs, (value,)), given)
+            (value,) = replay(trace, Graph(graph.name, graph.inputs, (value,)), values)
             value = xp.stop_gradient(value) if isinstance(value, Value) else value
         elif note.kind == "holder":
             value = holders[value]
@@ -295,19 +295,21 @@ def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
 
 def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:
     """Return the caller's own arguments where they have these leaves, else those rebuilt."""
-    given = GIVEN.get()
-    if given is None:
+    known = GIVEN.get()
+    if known is None:
         return rebuilt
-    arguments, own = given
-    is_same = len(own) == len(leaves) and all(a is b for a, b in zip(own, leaves, strict=True))
+    arguments, known_leaves = known
+    is_same = len(known_leaves) == len(leaves) and all(
+        a is b for a, b in zip(known_leaves, leaves, strict=True)
+    )
     return arguments if is_same else rebuilt
 
 
 def changes_containers(before: Arguments, after: Arguments) -> bool:
     """Return whether code has changed a list or a dict among the arguments that it ran with."""
     # Before, these had the same leaves in containers of their own.
-    (own, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
-    return tree != new or any(a is not b for a, b in zip(own, now, strict=True))
+    (old, tree), (now, new) = (flatten(*arguments) for arguments in (before, after))
+    return tree != new or any(a is not b for a, b in zip(old, now, strict=True))
 
 
 # --- outputs in the memory of arguments -----------------------------------------------------------

@@ -130,33 +130,33 @@ def _match_structure(
             candidates.append(((args, kwargs), returned))
     if len(args) == 1 and not kwargs:
         candidates.append(((args[0],), (returned,)))
-    for shape, given in candidates:
+    for shape, nesting in candidates:
         gradients: list[Any] = [None] * count
-        if _assign(shape, given, gradients):
+        if _assign(shape, nesting, gradients):
             return gradients
     return None
 
 
-def _assign(shape: Any, given: Any, gradients: list[Any]) -> bool:
+def _assign(shape: Any, nesting: Any, gradients: list[Any]) -> bool:
     if isinstance(shape, int):
-        if not isinstance(given, Value) and isinstance(given, CONTAINERS):
+        if not isinstance(nesting, Value) and isinstance(nesting, CONTAINERS):
             return False
-        gradients[shape] = given
+        gradients[shape] = nesting
         return True
     # No gradient for an argument is none for all its leaves.
-    if given is None:
+    if nesting is None:
         return True
     if isinstance(shape, dict):
-        if not isinstance(given, dict) or not given.keys() <= shape.keys():
+        if not isinstance(nesting, dict) or not nesting.keys() <= shape.keys():
             return False
-        return all(_assign(shape[name], given[name], gradients) for name in given)
+        return all(_assign(shape[name], nesting[name], gradients) for name in nesting)
     if isinstance(shape, list | tuple):
-        if not isinstance(given, list | tuple) or len(given) != len(shape):
+        if not isinstance(nesting, list | tuple) or len(nesting) != len(shape):
             return False
-        return all(_assign(a, b, gradients) for a, b in zip(shape, given, strict=True))
-    if type(shape) is not type(given):  # a registered node: as a whole
+        return all(_assign(a, b, gradients) for a, b in zip(shape, nesting, strict=True))
+    if type(shape) is not type(nesting):  # a registered node: as a whole
         return False
-    inner, other = (optree.tree_leaves(tree, none_is_leaf=True) for tree in (shape, given))
+    inner, other = (optree.tree_leaves(tree, none_is_leaf=True) for tree in (shape, nesting))
     return len(inner) == len(other) and all(
         _assign(a, b, gradients) for a, b in zip(inner, other, strict=True)
     )
@@ -240,20 +240,20 @@ def has_no_axes(trace: Trace, argument: Node) -> bool:
 
 def _may_agree(trace: Trace, gradient: Value, type_: Type) -> bool:
     # UNKNOWN is decided when the backward runs.
-    given, other = gradient.node.type.shape, type_.shape
-    if given == other or UNKNOWN in (given, other):
+    actual, other = gradient.node.type.shape, type_.shape
+    if actual == other or UNKNOWN in (actual, other):
         return True
-    if INPUT_SHAPE not in (given, other):
+    if INPUT_SHAPE not in (actual, other):
         return False
     # The first tensor may have no axes, or one of length 1: a fact decides.
-    fact = "ndim" if SCALAR_SHAPE in (given, other) else "shape"
+    fact = "ndim" if SCALAR_SHAPE in (actual, other) else "shape"
     if fact not in trace.facts and "shape" not in trace.facts:
         raise NeedsConcrete(fact)
     shape = trace.facts.get("shape")
     if fact == "ndim":
         return (trace.facts["ndim"] if shape is None else len(shape)) == 0
-    found = known_shape(gradient)
-    return found is None or found == shape
+    gradient_shape = known_shape(gradient)
+    return gradient_shape is None or gradient_shape == shape
 
 
 def describe(type_: Type) -> str:
@@ -381,15 +381,15 @@ def modes_of(modes: Modes, layout: Layout) -> dict[str, str]:
     return {name: declared[r[0]] for name, r in roots.items() if r and r[0] in declared}
 
 
-def refuse_second_call(name: str, given: Sequence[tuple[str, str, Tensor]]) -> None:
+def refuse_second_call(name: str, tensors: Sequence[tuple[str, str, Tensor]]) -> None:
     """Raise if another call got one of these tensors and a derivative may pass through both.
 
     A framework adds up the cotangents of several calls, and knows no other way.
 
     Args:
-        given: the tensors, each with its argument and its mode.
+        tensors: each with its argument and its mode.
     """
-    for argument, mode, tensor in given:
+    for argument, mode, tensor in tensors:
         known = _used.get(id(tensor))
         # Ids are used again, so the weak reference tells whether it is this tensor.
         if known is not None and known[0]() is tensor and known[1]():
@@ -415,10 +415,10 @@ def tensors_with_modes(
     ]
 
 
-def note_uses(given: Sequence[tuple[str, str, Tensor]], outputs: Any) -> None:
+def note_uses(tensors: Sequence[tuple[str, str, Tensor]], outputs: Any) -> None:
     """Note the tensors that a call was given, for `refuse_second_call`."""
     flat = optree.tree_leaves(outputs)  # pyright: ignore[reportArgumentType]
-    for _, _, tensor in given:
+    for _, _, tensor in tensors:
         owner = owner_of(tensor)
         note = None if owner is None else owner.autodiff.note_use
         is_open = None if note is None else note(tensor, flat)
@@ -480,22 +480,22 @@ def tangent_graph(
         outputs: what forward returned, as a flat list.
         carried: the outputs that carry a gradient as tensors, each with its place in that list.
     """
-    given: dict[Node, Node] = {}
+    tangents: dict[Node, Node] = {}
     for argument, tangent in rule.tangents:
         name = argument.attr("name") if argument.op is ops.INPUT else None
         if name not in tensors:
             return None
         attrs = {"name": tangent_name(tensors.index(name))}
-        given[tangent] = make_node(ops.INPUT, (), attrs, argument.type)
+        tangents[tangent] = make_node(ops.INPUT, (), attrs, argument.type)
     changes = optree.tree_leaves(rule.changes, none_is_leaf=True)
     if len(changes) != len(outputs):
         return None
     results = tuple([_fit(changes[place], output).node for place, output in carried])
     name = f"tangent of {trace.name}"
-    inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), given)
-    whole = Graph(name, (*given.values(), *inner.inputs), inner.outputs, inner.locations)
+    inner = substitute(Graph(name, tuple(inputs), results, trace.source.locations), tangents)
+    whole = Graph(name, (*tangents.values(), *inner.inputs), inner.outputs, inner.locations)
     # No framework transposes a stop, and a tangent has no slope that it could take away.
-    return without_stops(whole, [node.attr("name") for node in given.values()])
+    return without_stops(whole, [node.attr("name") for node in tangents.values()])
 
 
 def _fit(change: Any, output: Value) -> Value:
@@ -510,28 +510,28 @@ def _fit(change: Any, output: Value) -> Value:
 # --- a function that its own rules call ----------------------------------------------------------
 
 
-def outputs_of(name: str, found: Any, asked: Any, given: Any) -> Any:
-    """Return the outputs `found` to a rule that calls its own function.
+def outputs_of(name: str, outputs: Any, asked: Any, recorded: Any) -> Any:
+    """Return outputs to a rule that calls its own function.
 
     No derivative may be taken of them if the arguments are not those of the rule.
 
     Args:
         asked: the arguments of this call, nested.
-        given: those that the rule is recorded for, nested alike; None if they are not known.
+        recorded: those that the rule is recorded for, nested alike; None if they are not known.
     """
     symbols = [each for each in _flatten(asked) if isinstance(each, Value)]
-    if given is not None and are_same(_flatten(asked), _flatten(given)):
-        return as_outputs(found)
+    if recorded is not None and are_same(_flatten(asked), _flatten(recorded)):
+        return as_outputs(outputs)
     if symbols:
         trace = symbols[0].trace
         trace.backward.lost_gradient = name
         trace.omit(ORDERS, f"the derivatives of {name!r} of any order")
-    return found
+    return outputs
 
 
-def as_outputs(found: Any) -> Any:
+def as_outputs(outputs: Any) -> Any:
     """Return the outputs of a function as its backward has them."""
-    leaves, tree = optree.tree_flatten(found, none_is_leaf=True)
+    leaves, tree = optree.tree_flatten(outputs, none_is_leaf=True)
     places = itertools.count()
     marked = [
         each.trace.value(mark_output(each.node, next(places))) if isinstance(each, Value) else each

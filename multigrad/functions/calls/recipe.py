@@ -237,14 +237,14 @@ class Recipe:
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
-        own = self.run_primal
-        return self.run(args, kwargs).outputs if own is None else own(args, kwargs)
+        run = self.run_primal
+        return self.run(args, kwargs).outputs if run is None else run(args, kwargs)
 
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        own = self.lay_out_leaves or partial(read_layout, self.name)
-        return own(parameters, leaves, tree)
+        read = self.lay_out_leaves or partial(read_layout, self.name)
+        return read(parameters, leaves, tree)
 
     def give_up(self, error: TraceError) -> TraceError | None:
         """Return why it runs as written, for messages; raise that if it must not."""
@@ -273,8 +273,8 @@ class CodeRecipe:
 
     def as_recipe(self) -> Recipe:
         names = {each.name for each in fields(Recipe)} - {"functions", "written_in"}
-        given = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return Recipe(functions=self.functions(), written_in=self.dialect, **given)
+        attributes = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        return Recipe(functions=self.functions(), written_in=self.dialect, **attributes)
 
 
 # --- what fails while a function is captured -----------------------------------------------------

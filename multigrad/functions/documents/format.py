@@ -265,11 +265,11 @@ def _plain(data: Data) -> Data:
 
 def _meaning(document: Mapping[str, Data]) -> Data:
     # Where a node was written, and what people read, changes no meaning.
-    kept = {name: data for name, data in document.items() if name not in READ_BY_PEOPLE}
+    fields = {name: data for name, data in document.items() if name not in READ_BY_PEOPLE}
     for name, of_one in (("parts", _meaning), ("graphs", _graph), ("forms", _form)):
-        if isinstance(kept.get(name), list):
-            kept[name] = [of_one(each) for each in kept[name]]
-    return kept
+        if isinstance(fields.get(name), list):
+            fields[name] = [of_one(each) for each in fields[name]]
+    return fields
 
 
 def _form(form: Data) -> Data:
@@ -281,10 +281,10 @@ def _graph(graph: Data) -> Data:
 
 
 def _node(node: Data) -> Data:
-    kept = {name: data for name, data in node.items() if name != "at"}
-    if "attrs" in kept:
-        kept["attrs"] = {name: _attr(data) for name, data in kept["attrs"].items()}
-    return kept
+    fields = {name: data for name, data in node.items() if name != "at"}
+    if "attrs" in fields:
+        fields["attrs"] = {name: _attr(data) for name, data in fields["attrs"].items()}
+    return fields
 
 
 def _attr(data: Data) -> Data:

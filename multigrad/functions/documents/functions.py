@@ -95,8 +95,8 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 def _signature_of(saved: SavedFunction) -> inspect.Signature:
     # The names of the arguments; of those that are given by name alone, the saved ones.
     kind, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-    given, empty = saved.defaults, inspect.Parameter.empty
-    rows = [inspect.Parameter(n, kind, default=given.get(n, empty)) for n in saved.parameters]
+    defaults, empty = saved.defaults, inspect.Parameter.empty
+    rows = [inspect.Parameter(n, kind, default=defaults.get(n, empty)) for n in saved.parameters]
     named = dict.fromkeys(name for form in saved.forms for name in _named(form.layout))
     rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
     rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
@@ -117,10 +117,10 @@ def _record(
 ) -> Recorded:
     leaves, tree = flatten(args, kwargs)
     layout = read_layout(saved.name, signature, leaves, tree)
-    given = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
-    form = _choose(saved, trace, layout, given)
+    arguments = {leaf.name: value for leaf, value in zip(layout.leaves, leaves, strict=True)}
+    form = _choose(saved, trace, layout, arguments)
     variant, graphs = form.layout, form.layout.graphs
-    values = {name: value for name, value in given.items() if isinstance(value, Value)}
+    values = {name: value for name, value in arguments.items() if isinstance(value, Value)}
     # The keys of its draws are those of this capture.
     values.update(form.enter(trace))
     forward, backward = form.graphs
@@ -130,11 +130,11 @@ def _record(
         flat = optree.tree_leaves(upstream, none_is_leaf=True)
         flat = [each for i, each in enumerate(flat) if i not in variant.fixed]
         cotangents = dict(zip(graphs.cotangents, flat, strict=True))
-        found = replay(trace, backward, {**values, **cotangents})
-        gradients = dict(zip(graphs.wrt, found, strict=True))
+        results = replay(trace, backward, {**values, **cotangents})
+        gradients = dict(zip(graphs.wrt, results, strict=True))
         rows = [gradients.get(leaf.name) for leaf in layout.leaves]
-        own, named = optree.tree_unflatten(tree, rows)
-        return (*own, named) if named else own
+        positional, named = optree.tree_unflatten(tree, rows)
+        return (*positional, named) if named else positional
 
     marked = tuple(outputs[i] for i in graphs.undifferentiable)
     nested = assemble(variant, outputs)
@@ -148,10 +148,12 @@ def _record(
     )
 
 
-def _choose(saved: SavedFunction, trace: Trace, layout: Layout, given: Mapping[str, Any]) -> Form:
-    of_layout = [form for form in saved.forms if _takes(form.layout, layout, given)]
+def _choose(
+    saved: SavedFunction, trace: Trace, layout: Layout, arguments: Mapping[str, Any]
+) -> Form:
+    of_layout = [form for form in saved.forms if _takes(form.layout, layout, arguments)]
     # It asks for more facts if they decide which form fits.
-    form = choose(of_layout, {**trace.facts, **_numbers_of(given)})
+    form = choose(of_layout, {**trace.facts, **_numbers_of(arguments)})
     if form is None:
         known = dict.fromkeys(_describe(form.layout) for form in of_layout or saved.forms)
         raise NotCaptured(
@@ -168,21 +170,21 @@ def _named(variant: Variant) -> list[str]:
     return sorted(optree.tree_unflatten(tree, range(tree.num_leaves))[1])
 
 
-def _takes(variant: Variant, layout: Layout, given: Mapping[str, Any]) -> bool:
-    own = {leaf.name: leaf for leaf in variant.layout.leaves}
-    return own.keys() == {leaf.name for leaf in layout.leaves} and all(
-        _takes_leaf(variant, own[leaf.name], leaf, given[leaf.name]) for leaf in layout.leaves
+def _takes(variant: Variant, layout: Layout, arguments: Mapping[str, Any]) -> bool:
+    saved = {leaf.name: leaf for leaf in variant.layout.leaves}
+    return saved.keys() == {leaf.name for leaf in layout.leaves} and all(
+        _takes_leaf(variant, saved[leaf.name], leaf, arguments[leaf.name]) for leaf in layout.leaves
     )
 
 
-def _takes_leaf(variant: Variant, own: Leaf, leaf: Leaf, value: Any) -> bool:
-    if own.kind != leaf.kind:
+def _takes_leaf(variant: Variant, saved: Leaf, leaf: Leaf, value: Any) -> bool:
+    if saved.kind != leaf.kind:
         return False
-    if own.kind == "static":
-        return type(own.value) is type(value) and repr(own.value) == repr(value)
-    if own.kind == "number":
+    if saved.kind == "static":
+        return type(saved.value) is type(value) and repr(saved.value) == repr(value)
+    if saved.kind == "number":
         return True
-    node = variant.graphs.forward.input(own.name)
+    node = variant.graphs.forward.input(saved.name)
     assert node is not None
     mine, other = node.type, value.node.type
     both_integers = mine.dtype in INTEGERS and other.dtype in INTEGERS
@@ -191,8 +193,8 @@ def _takes_leaf(variant: Variant, own: Leaf, leaf: Leaf, value: Any) -> bool:
     return alike and (mine.dtype == other.dtype or both_integers)
 
 
-def _numbers_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    nodes = {name: value.node for name, value in given.items() if isinstance(value, Value)}
+def _numbers_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    nodes = {name: value.node for name, value in arguments.items() if isinstance(value, Value)}
     return {f"param:{n}": node.attr("value") for n, node in nodes.items() if node.op is ops.CONST}
 
 
@@ -285,15 +287,15 @@ def _decode_form(data: Data, where: str, name: str, arrays: Sequence[ArrayValue]
     without = _decode_positions(data, where, forward)
     cotangents = numbered("grad_out", len(forward.outputs))
     heads = {
-        own: output.type
-        for i, (own, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
+        cotangent: output.type
+        for i, (cotangent, output) in enumerate(zip(cotangents, forward.outputs, strict=True))
         if is_float(output.type) and i not in without
     }
     facts = _decode_facts(data["facts"], f"{where}.facts", types)
     results = [output.type for output in forward.outputs]
-    given = {**heads, **types}
+    inputs = {**heads, **types}
     backward = _decode_graph(
-        data["backward"], f"{where}.backward", name, arrays, given, outputs=results
+        data["backward"], f"{where}.backward", name, arrays, inputs, outputs=results
     )
     wrt = _decode_wrt(data["wrt"], f"{where}.wrt", backward, types, facts)
     forward, backward = _declare(forward, backward, heads, types)
@@ -343,10 +345,10 @@ def _declare(
         return tuple(make_node(ops.INPUT, (), {"name": n}, t) for n, t in named.items())
 
     is_random = any(graph.input("key") is not None for graph in (forward, backward))
-    own = inputs({**types, "key": KEY} if is_random else types)
+    declared = inputs({**types, "key": KEY} if is_random else types)
     return (
-        Graph(forward.name, own, forward.outputs, forward.locations),
-        Graph(backward.name, (*inputs(heads), *own), backward.outputs, backward.locations),
+        Graph(forward.name, declared, forward.outputs, forward.locations),
+        Graph(backward.name, (*inputs(heads), *declared), backward.outputs, backward.locations),
     )
 
 
@@ -388,8 +390,8 @@ def _decode_leaf(data: Data, where: str) -> Leaf:
 def _decode_tree(data: Data, where: str) -> Any:
     leaves: list[int] = []
     nesting = _decode_nesting(data, where, leaves)
-    found, tree = optree.tree_flatten(nesting, none_is_leaf=True)
-    if found != list(range(len(leaves))):
+    numbers, tree = optree.tree_flatten(nesting, none_is_leaf=True)
+    if numbers != list(range(len(leaves))):
         fail(where, "its leaves are not numbered in their order")
     return tree
 

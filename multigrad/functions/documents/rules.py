@@ -67,11 +67,11 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
         if not items:
             fail(f"{dot}parts", "a composed rule has at least one part")
         parts = [decode_rule(make, item, f"{dot}parts[{i}]") for i, item in enumerate(items)]
-        own: dict[str, Any] = {"parts": tuple(parts)}
+        fields: dict[str, Any] = {"parts": tuple(parts)}
     else:
         read_fields(data, where, RULE_FIELDS, OVER)
-        own = {"function": _decode_function(make, data, dot)}
-        own["ranges"] = _decode_ranges(data["params"], f"{dot}params")
+        fields = {"function": _decode_function(make, data, dot)}
+        fields["ranges"] = _decode_ranges(data["params"], f"{dot}params")
     name = read_text(data["name"], f"{dot}name")
     if not name:
         fail(f"{dot}name", "a rule's name is not empty")
@@ -84,9 +84,11 @@ def decode_rule(make: Callable[..., Rule], data: Data, where: str = "") -> Rule:
         for param, value in bound.items()
     }
     if "over" in data:
-        own["shards"] = decode_shards(data["over"], f"{dot}over")
+        fields["shards"] = decode_shards(data["over"], f"{dot}over")
     try:
-        return make(name=name, native=False, first_order=first_order, **own).with_params(**values)
+        return make(name=name, native=False, first_order=first_order, **fields).with_params(
+            **values
+        )
     except MultigradError as error:
         raise FormatError(f"{where or 'rule'}: {error}") from error
 
@@ -134,18 +136,18 @@ def _decode_function(make: Callable[..., Rule], data: Data, dot: str) -> SavedRu
 
 
 def _decode_ranges(items: Data, where: str) -> dict[str, Range]:
-    found = {}
+    ranges = {}
     for i, item in enumerate(items):
         if "range" in item:
             try:
-                found[item["name"]] = Range.read(read_text(item["range"], f"{where}[{i}].range"))
+                ranges[item["name"]] = Range.read(read_text(item["range"], f"{where}[{i}].range"))
             except RuleValueError as error:
                 fail(f"{where}[{i}].range", str(error))
     names = {item["name"] for item in items}
-    for name, allowed in found.items():
+    for name, allowed in ranges.items():
         if not allowed.others <= names:
             fail(where, f"the range of {name!r} names a param that there is not")
-    return found
+    return ranges
 
 
 def decode_shards(data: Data, where: str) -> Shards:
@@ -240,16 +242,16 @@ class SavedRule:
         self, trace: Trace, grad_out: Value, tin: Value | None, params: Mapping[str, Any]
     ) -> Any:
         """Record the graph that fits in a capture, and return the gradient."""
-        given = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
+        inputs = {"grad_out": grad_out, **({} if tin is None else {"tin": tin})}
         for param in self.params:
             value = params.get(param.name, param.default)
             if param.name in self.fixed:
                 _check_fixed(trace, param.name, self.fixed[param.name], value)
             else:
-                given[param.name] = _check_number(trace, param.name, value)
+                inputs[param.name] = _check_number(trace, param.name, value)
         form = self._choose(trace, tin is not None)
-        given.update(form.enter(trace))
-        return replay(trace, form.graphs[0], given)[0]
+        inputs.update(form.enter(trace))
+        return replay(trace, form.graphs[0], inputs)[0]
 
     def _choose(self, trace: Trace, has_tin: bool) -> Form:
         forms = [form for form in self.forms if form.layout is has_tin]
@@ -330,10 +332,10 @@ def _encode(rule: Rule, outer: Mapping[str, Any] = MappingProxyType({})) -> dict
     if rule.function is None:
         inner = {**outer, **rule.bound}
         return {**head, "parts": [_encode(part, inner) for part in rule._resolved_parts()]}
-    given = rule.signature.select(outer)
-    missing = _missing_values(rule, given)
+    params = rule.signature.select(outer)
+    missing = _missing_values(rule, params)
     # Numbers that are made up may be out of their ranges.
-    bound_rule = (rule.copy(ranges={}) if missing else rule).bound_rule({**missing, **given})
+    bound_rule = (rule.copy(ranges={}) if missing else rule).bound_rule({**missing, **params})
     fixed: dict[str, Any] = {}
     count = -1
     while len(fixed) > count:  # what one graph branches on is fixed in all
@@ -388,7 +390,7 @@ def _variants(
 ) -> list[tuple[bool, dict[str, Any], Graph]]:
     # `fixed` gets the params that the rule branches on. Without tin there may be no graph: not
     # every rule acts on parameters.
-    found = []
+    variants = []
     pending: list[dict[str, Any]] = [{}]
     problem: MultigradError | None = None
     while pending:
@@ -403,10 +405,10 @@ def _variants(
         except MultigradError as error:
             problem = error  # of this rank or dtype, perhaps of all
         else:
-            found.append((has_tin, dict(sorted(facts.items())), graph))
-    if has_tin and not found and problem is not None:
+            variants.append((has_tin, dict(sorted(facts.items())), graph))
+    if has_tin and not variants and problem is not None:
         raise problem
-    return sorted(found, key=lambda variant: [(name, str(v)) for name, v in variant[1].items()])
+    return sorted(variants, key=lambda variant: [(name, str(v)) for name, v in variant[1].items()])
 
 
 def _fixed_params(bound_rule: Any, need: NeedsConcrete) -> dict[str, Any]:

@@ -178,8 +178,8 @@ def _head(emitted: Emitted, backend: Backend, ejection: Ejection, title: str) ->
     arguments += [
         f"{name}={literal(known[name])}" if name in known else name for name in emitted.names.params
     ]
-    given = ", ".join(arguments)
-    calls = [f"    {each.format(emitted.names.identifier, given)}" for each in ejection.calls]
+    listed = ", ".join(arguments)
+    calls = [f"    {each.format(emitted.names.identifier, listed)}" for each in ejection.calls]
     lines = [f"{title}.", "", f"{_made_with(backend)}.", "", "Example:", *calls]
     if "key" in emitted.names.params:
         lines += ["", KEYS]
@@ -290,12 +290,12 @@ def _double_quoted(text: str) -> str:
     return "".join(lines)
 
 
-def _joined_signature(found: re.Match[str]) -> str:
+def _joined_signature(match: re.Match[str]) -> str:
     # Without its annotations, a parameter list may fit on one line.
-    head, inside, tail = found.groups()
+    head, inside, tail = match.groups()
     words = " ".join(inside.split()).rstrip(",")
     line = f"{head}{words}{tail}"
-    return line if len(line) <= WIDEST and "#" not in inside else found.group()
+    return line if len(line) <= WIDEST and "#" not in inside else match.group()
 
 
 def _broken(line: str, inner: bool = False) -> list[str]:
@@ -317,7 +317,7 @@ def _broken(line: str, inner: bool = False) -> list[str]:
 
 def _tokens(line: str) -> list[_Token] | None:
     # None means that a bracket is not closed within the line, or that it has a comment.
-    found: list[_Token] = []
+    tokens: list[_Token] = []
     depth = 0
     try:
         for token in tokenize.generate_tokens(io.StringIO(line).readline):
@@ -328,21 +328,21 @@ def _tokens(line: str) -> list[_Token] | None:
             depth -= token.string in CLOSING and token.type == tokenize.OP
             if depth < 0:
                 return None
-            found.append(_Token(token.string, token.start[1], depth))
+            tokens.append(_Token(token.string, token.start[1], depth))
             depth += token.string in OPENING and token.type == tokenize.OP
     except (tokenize.TokenError, SyntaxError):
-        return found if depth == 0 and found else None
-    return found if depth == 0 else None
+        return tokens if depth == 0 and tokens else None
+    return tokens if depth == 0 else None
 
 
 def _split(line: str, tokens: list[_Token], indent: str) -> list[str]:
     # The line is broken at its last bracket that holds something.
-    found = HEAD.match(line)
-    value = line[found.end() :] if found else ""
-    if found and not _fits_before_brackets(value):
-        colon = ":" if found.group().split()[0] in BLOCKS and value.endswith(":") else ""
+    match = HEAD.match(line)
+    value = line[match.end() :] if match else ""
+    if match and not _fits_before_brackets(value):
+        colon = ":" if match.group().split()[0] in BLOCKS and value.endswith(":") else ""
         inner = _inside(value.removesuffix(colon) if colon else value, f"{indent}    ", "")
-        return [f"{indent}{found.group()}(", *inner, f"{indent}){colon}"]
+        return [f"{indent}{match.group()}(", *inner, f"{indent}){colon}"]
     outer = [t for t in tokens if t.depth == 0 and t.text in (*OPENING, *CLOSING)]
     pairs = [*zip(outer[::2], outer[1::2], strict=True)]
     for opening, closing in reversed(pairs):

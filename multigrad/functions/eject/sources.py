@@ -147,8 +147,8 @@ def rewrite(
         source.strip(node)
     dropped = set() if decorated else set(map(id, getattr(first, "decorator_list", ())))
     bound = _bound(tree) if len(tree.body) > 1 else frozenset()
-    for found, around in _free(tree, bound, dropped):
-        path, node = _path(found, ours)
+    for free, around in _free(tree, bound, dropped):
+        path, node = _path(free, ours)
         expression = resolve(path[:-1], path[-1], around)
         if expression is not None and expression != ".".join(path):
             assert source.data[source.start(node) : source.end(node)] == ".".join(path).encode()
@@ -264,8 +264,8 @@ def _bound(node: ast.AST) -> frozenset[str]:
     names: set[str] = set()
     args = getattr(node, "args", None)
     if isinstance(args, ast.arguments):
-        own = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-        names.update(arg.arg for arg in own if arg is not None)
+        parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+        names.update(arg.arg for arg in parameters if arg is not None)
     body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
     waiting: list[ast.AST] = [*body]
     while waiting:

@@ -59,10 +59,10 @@ class Shaker:
 
     def add(self, text: str, namespace: Mapping[str, Any]) -> str:
         """Return code with its free names resolved by a namespace; add what they need."""
-        own = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
+        defined = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
 
         def resolve(path: tuple[str, ...], name: str, around: frozenset[str]) -> str | None:
-            if path or name in own or name not in namespace:
+            if path or name in defined or name not in namespace:
                 return None
             return self.unshadowed(self.express(namespace[name], name), around)
 
@@ -180,8 +180,8 @@ class Shaker:
 
     def find_public(self, value: Any) -> str | None:
         """Return a framework's public name for an object, None if it has none."""
-        found, expression = self.public.get(id(value), (None, ""))
-        if found is not value or not expression:
+        public, expression = self.public.get(id(value), (None, ""))
+        if public is not value or not expression:
             return None
         self.import_root(expression.partition(".")[0])
         return expression
@@ -210,10 +210,10 @@ class Shaker:
         name = getattr(value, "__qualname__", getattr(value, "__name__", None))
         if not module or not name or self.is_ours(module) or "<" in name:
             return None
-        found: Any = importlib.import_module(module)
+        imported: Any = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is not value:
+            imported = getattr(imported, part, None)
+        if imported is not value:
             return None
         if module == "builtins":
             return name
@@ -284,9 +284,9 @@ class Shaker:
         self.parts.append(text)
         # Statements that add to its meaning, as `f.defvjp(...)`.
         for other in sources.attached(module, name):
-            own = getattr(other, "name", None)
-            if own is not None:
-                self.include(module, own)
+            other_name = getattr(other, "name", None)
+            if other_name is not None:
+                self.include(module, other_name)
             else:
                 self.parts.append(self.inline(module, sources.segment(module, other), "", {}))
         return known
@@ -367,18 +367,18 @@ def _word(name: str) -> str:
 
 def _public_names(modules: Mapping[str, types.ModuleType]) -> dict[int, tuple[Any, str]]:
     # Keyed by `id`, as not all objects have a hash; an object's own name is preferred.
-    found: dict[int, tuple[Any, str]] = {}
+    names: dict[int, tuple[Any, str]] = {}
     for alias, module in modules.items():
         for name, value in vars(module).items():
             if name.startswith("_") and "._" not in alias:
                 continue
             if isinstance(value, types.ModuleType | bool | int | float | str | dict | tuple):
                 continue
-            known = found.get(id(value))
-            own = getattr(value, "__name__", None) == name
-            if known is None or (own and known[1].startswith(f"{alias}.")):
-                found[id(value)] = value, f"{alias}.{name}"
-    return found
+            known = names.get(id(value))
+            is_named_so = getattr(value, "__name__", None) == name
+            if known is None or (is_named_so and known[1].startswith(f"{alias}.")):
+                names[id(value)] = value, f"{alias}.{name}"
+    return names
 
 
 def _plain_error(error: type[BaseException]) -> str:
@@ -428,9 +428,11 @@ def literal(value: Any) -> str:
 
 def dtype(value: np.dtype[Any]) -> str:
     """Return the expression of a NumPy dtype, which ml_dtypes may define."""
-    own = value.type.__module__.partition(".")[0]
+    package = value.type.__module__.partition(".")[0]
     return (
-        f"np.dtype(ml_dtypes.{value.name})" if own == "ml_dtypes" else f'np.dtype("{value.name}")'
+        f"np.dtype(ml_dtypes.{value.name})"
+        if package == "ml_dtypes"
+        else f'np.dtype("{value.name}")'
     )
 
 

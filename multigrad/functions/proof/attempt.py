@@ -139,15 +139,17 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
-    own = _own_values(attempt) if is_call else None
-    if is_call and own is None:
+    values = _own_values(attempt) if is_call else None
+    if is_call and values is None:
         return ""
     # What the original changes outside itself is undone.
     outside = Snapshot()
     outside.see_all(*attempt.outside)
     try:
         with turning_at_most(MOST_TURNS):
-            reason = _prove(attempt) if own is None else _prove_own(attempt, own, is_call=True)
+            reason = (
+                _prove(attempt) if values is None else _prove_own(attempt, values, is_call=True)
+            )
     finally:
         outside.restore()
     if outside.change and not is_call:
@@ -163,22 +165,22 @@ def _prove(attempt: Attempt) -> str:
     try:
         first = attempt.complete(samples.draw(attempt.slots, attempt.numbers))
         # Code that may act runs once.
-        given = [first] if attempt.acts else [first, *_others(attempt)]
+        drawn = [first] if attempt.acts else [first, *_others(attempt)]
         if attempt.turns:
-            given = [sample for sample in given if _ends(attempt, sample)]
-        if not given:
+            drawn = [sample for sample in drawn if _ends(attempt, sample)]
+        if not drawn:
             raise Endless(f"a loop has not ended after {MOST_TURNS:,} turns on made-up numbers")
-        outcomes = attempt.run(given)
+        outcomes = attempt.run(drawn)
     except Exception as error:
         # The original may accept no shapes but the call's own.
         if attempt.whole is not None and not attempt.acts and not isinstance(error, Endless):
             return _prove(replace(attempt, slots=attempt.whole, whole=None))
-        own = _own_values(attempt)  # where it takes no others
-        if own is None:
+        values = _own_values(attempt)  # where it takes no others
+        if values is None:
             return leave_open(attempt.subject, describe(error))
-        return _prove_own(attempt, own, is_call=False)
+        return _prove_own(attempt, values, is_call=False)
     reasons = []
-    for sample, outcome in zip(given, outcomes, strict=True):
+    for sample, outcome in zip(drawn, outcomes, strict=True):
         if outcome.original is None:  # not every original takes every number
             continue
         reason = _compare(attempt, sample, outcome)
@@ -204,22 +206,22 @@ def _own_values(attempt: Attempt) -> Sample | None:
     return None if attempt.acts else samples.own_values(attempt.slots, attempt.numbers)
 
 
-def _prove_own(attempt: Attempt, own: Sample, is_call: bool) -> str:
+def _prove_own(attempt: Attempt, sample: Sample, is_call: bool) -> str:
     # If the original does not take these values, the call itself says so.
     try:
-        (outcome,) = attempt.run([own := attempt.complete(own)])
+        (outcome,) = attempt.run([sample := attempt.complete(sample)])
     except Exception as error:
         return "" if is_call else leave_open(attempt.subject, describe(error))
-    return _compare(attempt, own, outcome, is_call=True) or ""
+    return _compare(attempt, sample, outcome, is_call=True) or ""
 
 
 def _others(attempt: Attempt) -> Iterator[Sample]:
     # In this order: the call's own values under other numbers, edges, numbers far out.
     free = {name: value for name, value in attempt.numbers.items() if name not in attempt.fixed}
     numbers = {**attempt.numbers, **samples.vary(free)}
-    own = samples.own_values(attempt.slots, numbers)
-    if own is not None and own.arrays:
-        yield attempt.complete(own)
+    values_of_call = samples.own_values(attempt.slots, numbers)
+    if values_of_call is not None and values_of_call.arrays:
+        yield attempt.complete(values_of_call)
     elif free:
         yield attempt.complete(samples.draw(attempt.slots, numbers, "other numbers"))
     infinite = attempt.infinite and takes_infinity(attempt.graphs)
@@ -325,8 +327,8 @@ def _without_gradients(shown: Mapping[str, str]) -> dict[str, str]:
 
 
 def _least(attempt: Attempt, rounding: Rounding) -> float:
-    own = rounding.eps_of_numbers() if attempt.is_generic else 0.0
-    return max(own, attempt.coarseness)
+    eps = rounding.eps_of_numbers() if attempt.is_generic else 0.0
+    return max(eps, attempt.coarseness)
 
 
 def _rounding(attempt: Attempt, sample: Sample, choose: Change | None = None) -> Rounding:
@@ -348,27 +350,29 @@ def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
     return bool(ties) and _agree_beside(attempt, sample)
 
 
-def _fits(attempt: Attempt, sample: Sample, found: Mapping[str, Any], home: str) -> bool:
+def _fits(attempt: Attempt, sample: Sample, results: Mapping[str, Any], home: str) -> bool:
     # One choice of signs has to explain all results.
     signs = Signs(home, attempt.dtype)
 
     def cost() -> float:
         wide = _rounding(attempt, sample, signs).wide
         apart = [
-            as_floats(found[n]) - as_floats(each.value) for n, each in wide.items() if n in found
+            as_floats(results[n]) - as_floats(each.value)
+            for n, each in wide.items()
+            if n in results
         ]
         return float(sum(np.sum(np.square(each[np.isfinite(each)])) for each in apart))
 
     with np.errstate(all="ignore"):
         signs.fit(cost)
-    return _is_meant(attempt, sample, found, signs)
+    return _is_meant(attempt, sample, results, signs)
 
 
-def _is_meant(attempt: Attempt, sample: Sample, found: Mapping[str, Any], choose: Change) -> bool:
+def _is_meant(attempt: Attempt, sample: Sample, results: Mapping[str, Any], choose: Change) -> bool:
     rounding = _rounding(attempt, sample, choose)
     least, is_derived = _least(attempt, rounding), not attempt.ties
     return not differ_from_meaning(
-        rounding, found, attempt.shown, half=True, least=least, is_derived=is_derived
+        rounding, results, attempt.shown, half=True, least=least, is_derived=is_derived
     )
 
 
@@ -438,13 +442,13 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
     files = {where.file for graph in attempt.graphs for where in graph.locations.values()}
     if attempt.subject.code is not None:
         files.add(attempt.subject.code.co_filename)
-    given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
+    inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
     known = {node.attr("name"): node for graph in attempt.graphs for node in graph.inputs}
 
     def agree(value: Any, node: Any) -> bool:
         if isinstance(value, tuple) and isinstance(node, tuple) and len(value) == len(node):
             return all(map(agree, value, node))
-        return _agrees(value, node, given, known, attempt)
+        return _agrees(value, node, inputs, known, attempt)
 
     if attempt.acts:
         return None
@@ -455,17 +459,17 @@ def _find_line(attempt: Attempt, sample: Sample) -> Location | None:
 
 
 def _agrees(
-    found: Any, node: Any, given: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
+    array: Any, node: Any, inputs: Mapping[str, Any], known: Mapping[str, Node], attempt: Attempt
 ) -> bool:
     # True also if the two cannot be compared.
-    if not isinstance(node, Node) or not isinstance(found, np.ndarray):
+    if not isinstance(node, Node) or not isinstance(array, np.ndarray):
         return True
     try:
         graph = drop_calls(Graph("line", tuple(known.values()), (node,)))
-        (bounded,) = run_bounded(graph, given, attempt.dtype)
+        (bounded,) = run_bounded(graph, inputs, attempt.dtype)
     except Exception:
         return True
     sample = Sample("line", {})
     shown = {"value": "value"}
     judge = Judge(count_ops((graph,)), eps_of(attempt.dtype), half=True)
-    return find_difference(sample, {"value": found}, {"value": bounded}, judge, shown) is None
+    return find_difference(sample, {"value": array}, {"value": bounded}, judge, shown) is None

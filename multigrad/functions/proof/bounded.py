@@ -57,14 +57,14 @@ class Bounded:
 
 def run_bounded(
     graphs: Graph | Sequence[Graph],
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     dtype: Any,
     choose: Change | None = None,
 ) -> list[Bounded]:
     """Run a graph by its ops' meanings in float64; of several, what they share runs once.
 
     Args:
-        given: arrays in float64, numbers, and the key, by the inputs' names.
+        inputs: arrays in float64, numbers, and the key, by the inputs' names.
         dtype: of the inputs, in which random numbers are drawn: another draws others.
         choose: makes the choices that ops leave open.
     """
@@ -73,16 +73,16 @@ def run_bounded(
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
             if node.op is ops.INPUT:
-                values[node] = given[node.attr("name")]
+                values[node] = inputs[node.attr("name")]
             elif node not in values:
                 values[node] = meaning(node, [values[o] for o in node.operands], dtype, choose)
 
     @functools.cache
     def largest() -> dict[Node, Any]:
-        found: dict[Node, Any] = {}
+        magnitudes: dict[Node, Any] = {}
         for node, value in values.items():
-            found[node] = _largest(node, value, [found[o] for o in node.operands])
-        return found
+            magnitudes[node] = _largest(node, value, [magnitudes[o] for o in node.operands])
+        return magnitudes
 
     outputs = [node for graph in graphs for node in graph.outputs]
     return [Bounded(values[node], partial(_picked, largest, node)) for node in outputs]
@@ -94,7 +94,7 @@ def _picked(largest: Callable[[], Mapping[Node, Any]], node: Node) -> Any:
 
 def run_rounded(
     graphs: Sequence[Graph],
-    given: Mapping[str, Any],
+    inputs: Mapping[str, Any],
     dtype: Any,
     roundings: Mapping[str, float],
     smallest: Mapping[str, float],
@@ -140,7 +140,7 @@ def run_rounded(
     with np.errstate(all="ignore"):
         for node in itertools.chain(*[graph.nodes for graph in graphs]):
             if node.op is ops.INPUT:
-                done[node] = given[node.attr("name")]
+                done[node] = inputs[node.attr("name")]
             elif node not in done:
                 operands = [operand_of(node, operand) for operand in node.operands]
                 done[node] = meaning(node, operands, dtype, changed)
@@ -182,8 +182,8 @@ def _beside_tensors(number: float, node: Node, dtype: Any) -> Any:
     dtypes = {o.type.dtype for o in node.operands if o.type.kind == "tensor"} & {T, *FLOATS}
     if len(dtypes) != 1:
         return np.float64(number)
-    (own,) = dtypes
-    narrow = as_numpy_dtype(dtype if own == T else own)
+    (float_dtype,) = dtypes
+    narrow = as_numpy_dtype(dtype if float_dtype == T else float_dtype)
     if narrow.itemsize < 4 and node.op not in COMPARISONS:  # torch computes these in float32
         narrow = np.dtype(np.float32)
     return np.float64(narrow.type(number))
@@ -278,12 +278,12 @@ class Signs:
         return np.concatenate((value[..., : SIGNED[node.op], :], turned), -2)
 
     def _given(self, node: Node, value: Any, operands: Sequence[Any]) -> Array:
-        tensors, own = load_backend(self.library).tensors, node.operands[0].type.dtype
-        narrow = self.dtype if own == T else as_numpy_dtype(own)
+        tensors, float_dtype = load_backend(self.library).tensors, node.operands[0].type.dtype
+        narrow = self.dtype if float_dtype == T else as_numpy_dtype(float_dtype)
         kernel = load_backend(self.library).kernels.rows[node.op]
         try:
-            found = kernel(tensors.from_numpy(operands[0].astype(narrow)), **dict(node.attrs))
-            return _vectors(node, np.asarray(tensors.to_numpy(found)).astype(np.float64))
+            vectors = kernel(tensors.from_numpy(operands[0].astype(narrow)), **dict(node.attrs))
+            return _vectors(node, np.asarray(tensors.to_numpy(vectors)).astype(np.float64))
         except Exception:  # a kernel for other dtypes, a matrix that is not finite
             return _vectors(node, value)
 

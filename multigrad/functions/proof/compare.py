@@ -75,7 +75,7 @@ def _show(value: Any) -> str:
     return f"{array.astype(np.float64):.6g}" if array.ndim == 0 and is_float(array) else str(value)
 
 
-def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
+def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return the outputs of a graph that NumPy executes in the arrays' own dtypes."""
     emission = Emission(load_backend("numpy"), graph.name)
     # The name of the function that is compiled below.
@@ -86,11 +86,11 @@ def run_reference(graph: Graph, given: Mapping[str, Any]) -> tuple[Any, ...]:
     source = emission.whole(source)
     function = compile_source(source, graph.name, emission.namespace)["reference"]
     with np.errstate(all="ignore"):
-        return function(*[given[name] for name in body.parameters]) if body.results else ()
+        return function(*[inputs[name] for name in body.parameters]) if body.results else ()
 
 
 def margins(
-    found: Array,
+    actual: Array,
     expected: Array,
     largest: Any,
     roundings: float,
@@ -111,12 +111,12 @@ def margins(
         overflows: whether inf is right where what is expected is too large for the dtype.
         flushed: how the smallest normal number, below which all may be flushed, is counted in.
     """
-    limits = limits_of(found.dtype)
+    limits = limits_of(actual.dtype)
     eps = max(float(limits.eps), eps)
     with np.errstate(all="ignore"):
-        mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        mine, wide = actual.astype(np.float64), expected.astype(np.float64)
         # Where it overflows in the narrow dtype, inf is right.
-        meant = wide.astype(found.dtype).astype(np.float64) if overflows else wide
+        meant = wide.astype(actual.dtype).astype(np.float64) if overflows else wide
         equal = (mine == meant) | (np.isnan(mine) & np.isnan(wide))
         allowed = roundings * eps * np.broadcast_to(largest, wide.shape)
         allowed = flushed(allowed, float(limits.smallest_normal))
@@ -147,12 +147,12 @@ class Judge:
     eps: float
     half: bool
 
-    def find_off(self, found: Array, expected: Array, largest: Any) -> Array:
+    def find_off(self, actual: Array, expected: Array, largest: Any) -> Array:
         """Return which elements of an original's result are not what is expected."""
-        if not is_float(found):
-            return np.asarray(found != expected)
+        if not is_float(actual):
+            return np.asarray(actual != expected)
         roundings = ROUNDINGS * min(self.ops + 1, MOST_OPS)
-        return are_off(*margins(found, expected, largest, roundings, eps=self.eps, half=self.half))
+        return are_off(*margins(actual, expected, largest, roundings, eps=self.eps, half=self.half))
 
 
 def find_difference(
@@ -181,19 +181,19 @@ def find_difference(
         expected = (
             np.zeros(np.asarray(given).shape) if bounded is None else np.asarray(bounded.value)
         )
-        found = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
-        if found.shape != expected.shape:
-            shapes = (f"of shape {found.shape}", f"of shape {expected.shape}")
+        actual = np.zeros(expected.shape, np.float32) if given is None else np.asarray(given)
+        if actual.shape != expected.shape:
+            shapes = (f"of shape {actual.shape}", f"of shape {expected.shape}")
             return Disagreement(what, (), *shapes, sample)
         # By the result alone first: the largest value on the way takes another pass.
-        off = judge.find_off(found, expected, 0.0 if bounded is None else magnitude(expected))
+        off = judge.find_off(actual, expected, 0.0 if bounded is None else magnitude(expected))
         if off.any() and bounded is not None:
-            off = judge.find_off(found, expected, bounded.largest)
-        if off.any() and forgive is not None and is_float(found):
-            off = forgive(name, found, expected, off)
+            off = judge.find_off(actual, expected, bounded.largest)
+        if off.any() and forgive is not None and is_float(actual):
+            off = forgive(name, actual, expected, off)
         if off.any():
             index = tuple(int(i) for i in np.argwhere(off)[0])
-            return Disagreement(what, index, found[index], expected[index], sample)
+            return Disagreement(what, index, actual[index], expected[index], sample)
     return None
 
 
@@ -205,12 +205,12 @@ def find_dtype(
 ) -> Disagreement | None:
     """Return the first result whose dtype is another one in the graph."""
     for name, dtype in expected.items():
-        found = original.get(name)
-        if found is None or name not in shown:
+        actual = original.get(name)
+        if actual is None or name not in shown:
             continue
-        name_found = name_of(found.dtype)
+        name_found = name_of(actual.dtype)
         if HOLDING.get(name_found, name_found) != dtype:
-            words = f"of {found.dtype.name}", f"of {dtype}"
+            words = f"of {actual.dtype.name}", f"of {dtype}"
             return Disagreement(shown[name], (), *words, sample)
     return None
 

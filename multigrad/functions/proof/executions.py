@@ -99,45 +99,45 @@ class FunctionUnderProof:
         return bool(self.variant.facts.get(f"gradient:{name}", True))
 
 
-def run_original(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
+def run_original(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
     """Return the results of the user's code by name: outputs, then gradients."""
-    side = partial(_original, given, backend)
-    found = _rehearse(given, backend, sample, side)
-    found = _run(given, backend, sample, side) if found is None else found
-    for name, own in sample.arrays.items():
+    side = partial(_original, captured, backend)
+    results = _rehearse(captured, backend, sample, side)
+    results = _run(captured, backend, sample, side) if results is None else results
+    for name, array in sample.arrays.items():
         for key in (f"gradient of {name}", f"zero gradient of {name}"):
-            gradient = found.get(key)
-            if gradient is not None and gradient.dtype != own.dtype and is_float(gradient):
+            gradient = results.get(key)
+            if gradient is not None and gradient.dtype != array.dtype and is_float(gradient):
                 with np.errstate(all="ignore"):  # some engines cast it to this, and a graph does
-                    found[key] = gradient.astype(own.dtype)
-    return found
+                    results[key] = gradient.astype(array.dtype)
+    return results
 
 
-def run_lowered(given: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
-    side = partial(_lowered, given, backend)
-    found = _rehearse(given, backend, sample, side)
-    return _run(given, backend, sample, side) if found is None else found
+def run_lowered(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
+    side = partial(_lowered, captured, backend)
+    results = _rehearse(captured, backend, sample, side)
+    return _run(captured, backend, sample, side) if results is None else results
 
 
 def _rehearse(
-    given: FunctionUnderProof,
+    captured: FunctionUnderProof,
     backend: Backend,
     sample: Sample,
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any] | None:
     # The side is traced once for all samples; None if the trace needs values.
     by_lines = sample.label == samples.BY_LINES
-    if backend.autodiff.rehearse is None or given.graphs.is_random or by_lines:
+    if backend.autodiff.rehearse is None or captured.graphs.is_random or by_lines:
         return None
-    graphs = given.graphs
+    graphs = captured.graphs
     seeds = [n for n in graphs.seeds if n is not None and n not in sample.absent]
-    names = (*[leaf.name for leaf in given.layout.tensors], *seeds)
+    names = (*[leaf.name for leaf in captured.layout.tensors], *seeds)
     arrays = [sample.arrays[name] for name in names]
 
     def filled(tensors: Sequence[Tensor]) -> tuple[list[Any], list[Any]]:
         known = dict(zip(names, tensors, strict=True))
-        leaves = [leaf.value for leaf in given.layout.leaves]
-        for i, leaf in enumerate(given.layout.leaves):
+        leaves = [leaf.value for leaf in captured.layout.leaves]
+        for i, leaf in enumerate(captured.layout.leaves):
             if leaf.kind != "static":
                 leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
         return leaves, [None if name is None else known.get(name) for name in graphs.seeds]
@@ -145,40 +145,42 @@ def _rehearse(
     def first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
         outputs, pull = side(leaves)
-        found = dict(zip(graphs.outputs, outputs, strict=True))
+        results = dict(zip(graphs.outputs, outputs, strict=True))
         rows = zip(graphs.seeds, outputs, strict=True)
         fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
-        if pull is None or not (given.asked or given.omitted) or not fits:
-            return found
+        if pull is None or not (captured.asked or captured.omitted) or not fits:
+            return results
         gradients = pull(cotangents)
-        omitted = [name for name in given.omitted if gradients[name] is not None]
-        return found | {f"gradient of {name}": gradients[name] for name in (*given.asked, *omitted)}
+        omitted = [name for name in captured.omitted if gradients[name] is not None]
+        return results | {
+            f"gradient of {name}": gradients[name] for name in (*captured.asked, *omitted)
+        }
 
     def second(*tensors: Tensor) -> dict[str, Any]:
-        like = {name: found[f"gradient of {name}"] for name in given.asked}
-        return _second(given, backend, filled(tensors), like, side)
+        like = {name: results[f"gradient of {name}"] for name in captured.asked}
+        return _second(captured, backend, filled(tensors), like, side)
 
-    compute = _traced(given, backend, sample, (side.func, "first"), run=first, arrays=arrays)
+    compute = _traced(captured, backend, sample, (side.func, "first"), run=first, arrays=arrays)
     if compute is None:
         return None
-    found = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
-    is_whole = given.asked and all(f"gradient of {n}" in found for n in given.asked)
+    results = {name: as_array(backend, value) for name, value in compute(*arrays).items()}
+    is_whole = captured.asked and all(f"gradient of {n}" in results for n in captured.asked)
     if sample.label != samples.DRAWN or not is_whole:
-        return found  # more derivatives are compared of drawn numbers only
+        return results  # more derivatives are compared of drawn numbers only
     # A second backward, of zeros, shows what the first has left behind.
     zeros = [a * 0 if name in seeds else a for name, a in zip(names, arrays, strict=True)]
     again = compute(*zeros)
-    for name in given.asked:
-        found[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
-    if given.acts:
-        return found
-    twice = _traced(given, backend, sample, (side.func, "second"), run=second, arrays=arrays)
+    for name in captured.asked:
+        results[f"zero gradient of {name}"] = as_array(backend, again[f"gradient of {name}"])
+    if captured.acts:
+        return results
+    twice = _traced(captured, backend, sample, (side.func, "second"), run=second, arrays=arrays)
     more = {} if twice is None else twice(*arrays)
-    return found | {name: as_array(backend, value) for name, value in more.items()}
+    return results | {name: as_array(backend, value) for name, value in more.items()}
 
 
 def _traced(
-    given: FunctionUnderProof,
+    captured: FunctionUnderProof,
     backend: Backend,
     sample: Sample,
     what: tuple[Any, str],
@@ -188,62 +190,67 @@ def _traced(
     # Each combination of shapes, dtypes, numbers and missing cotangents has its own trace.
     likes = tuple((array.shape, array.dtype) for array in arrays)
     key = (what, likes, tuple(sample.numbers.items()), sample.absent)
-    if key not in given.rehearsed:
+    if key not in captured.rehearsed:
         assert backend.autodiff.rehearse is not None
         try:
             with uncounted():
                 computes = backend.autodiff.rehearse(run, arrays)
-            given.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
+            captured.rehearsed[key] = uncounted()(computes)  # no code of the user's runs again
         except Exception:  # of a trace; what the code itself raises, it raises again
-            if given.acts:
+            if captured.acts:
                 raise
-            given.rehearsed[key] = None
-    return given.rehearsed[key]
+            captured.rehearsed[key] = None
+    return captured.rehearsed[key]
 
 
 def _run(
-    given: FunctionUnderProof,
+    captured: FunctionUnderProof,
     backend: Backend,
     sample: Sample,
     side: Callable[[Sequence[Any]], Outputs],
 ) -> dict[str, Any]:
-    graphs = given.graphs
-    leaves = _leaves(given, backend, sample)
+    graphs = captured.graphs
+    leaves = _leaves(captured, backend, sample)
     outputs, pull = side(leaves)
-    found = {
-        name: as_array(backend, y) for name, y in zip(given.graphs.outputs, outputs, strict=True)
+    results = {
+        name: as_array(backend, y) for name, y in zip(captured.graphs.outputs, outputs, strict=True)
     }
-    if given.variant.updates:  # and a backward may write into the outputs
-        found = {name: y if y is None else y.copy() for name, y in found.items()}
-    names = (*given.asked, *given.omitted)
+    if captured.variant.updates:  # and a backward may write into the outputs
+        results = {name: y if y is None else y.copy() for name, y in results.items()}
+    names = (*captured.asked, *captured.omitted)
     if pull is None or not names:
-        return found
+        return results
     cotangents = []
-    for name, output in zip(given.graphs.seeds, found.values(), strict=True):
+    for name, output in zip(captured.graphs.seeds, results.values(), strict=True):
         seed = None if name is None else sample.arrays[name]
         if seed is not None and getattr(output, "shape", None) != seed.shape:
-            return found  # which is the difference
+            return results  # which is the difference
         is_absent = seed is None or name in sample.absent
         cotangents.append(None if is_absent else to_tensor(backend, seed))
     gradients = pull(cotangents)
-    if sample.label == samples.OWN and _are_written(given, backend, sample, cotangents):
+    if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
-        apart = {n: sample.arrays[n].copy() for n in given.graphs.seeds if n is not None}
-        return _run(given, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
-    found |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
-    if sample.label == samples.DRAWN and given.asked and not given.acts and not graphs.is_random:
+        apart = {n: sample.arrays[n].copy() for n in captured.graphs.seeds if n is not None}
+        return _run(captured, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
+    results |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
+    if (
+        sample.label == samples.DRAWN
+        and captured.asked
+        and not captured.acts
+        and not graphs.is_random
+    ):
         again = pull([None if c is None else c * 0 for c in cotangents])
-        found |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in given.asked}
-        more = _second(given, backend, (leaves, cotangents), gradients, side)
-        found |= {name: as_array(backend, value) for name, value in more.items()}
-    return found
+        results |= {f"zero gradient of {n}": as_array(backend, again[n]) for n in captured.asked}
+        more = _second(captured, backend, (leaves, cotangents), gradients, side)
+        results |= {name: as_array(backend, value) for name, value in more.items()}
+    return results
 
 
 def _are_written(
-    given: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
+    captured: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
     # Only an expanded cotangent matters: its strides are 0, so one write changes all elements.
-    rows = zip(given.graphs.seeds, cotangents, strict=True)
+    rows = zip(captured.graphs.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
         and not np.array_equal(np.asarray(as_array(backend, cotangent)), sample.arrays[name])
@@ -253,7 +260,7 @@ def _are_written(
 
 
 def _second(
-    given: FunctionUnderProof,
+    captured: FunctionUnderProof,
     backend: Backend,
     inputs: tuple[Sequence[Any], Sequence[Any]],
     gradients: Mapping[str, Any],
@@ -261,11 +268,11 @@ def _second(
 ) -> dict[str, Any]:
     # Gradients are weighted so that none cancel; the result is empty if they have no derivative.
     vjp = backend.autodiff.vjp
-    if given.apply is None or vjp is None or not _may_lose(given, backend):
+    if captured.apply is None or vjp is None or not _may_lose(captured, backend):
         return {}
     leaves, cotangents = inputs
-    where = {leaf.name: i for i, leaf in enumerate(given.layout.leaves)}
-    positions = [where[name] for name in given.asked]
+    where = {leaf.name: i for i, leaf in enumerate(captured.layout.leaves)}
+    positions = [where[name] for name in captured.asked]
     seeds = [i for i, c in enumerate(cotangents) if c is not None]
 
     def first(tensors: Sequence[Tensor]) -> list[Any]:
@@ -277,44 +284,45 @@ def _second(
         _, pull = side(filled)
         assert pull is not None
         pulled = pull(upstream)
-        return [pulled[name] for name in given.asked]
+        return [pulled[name] for name in captured.asked]
 
     try:
         _, pull = vjp(first, [*[leaves[i] for i in positions], *[cotangents[i] for i in seeds]])
         weights = [to_tensor(backend, _weights(as_array(backend, g))) for g in gradients.values()]
-        found = pull(weights)
+        derivatives = pull(weights)
     except Exception:  # it has none, and says so
         return {}
     return {
-        f"second derivative of {name}": each for name, each in zip(given.asked, found, strict=False)
+        f"second derivative of {name}": each
+        for name, each in zip(captured.asked, derivatives, strict=False)
     }
 
 
-def _may_lose(given: FunctionUnderProof, backend: Backend) -> bool:
+def _may_lose(captured: FunctionUnderProof, backend: Backend) -> bool:
     # A second derivative may get lost if backward reads more than the inputs, or stops gradients.
-    graphs = given.graphs
+    graphs = captured.graphs
     if graphs.is_once or graphs.first_order:
         return False
-    emitted = _attached(given, backend).emitted
-    kept = () if emitted is None else emitted.residuals.names
+    emitted = _attached(captured, backend).emitted
+    residuals = () if emitted is None else emitted.residuals.names
     cuts = any(node.op is ops.STOP_GRADIENT for node in graphs.backward.nodes)
-    return cuts or not set(kept) <= {*graphs.inputs, *graphs.params}
+    return cuts or not set(residuals) <= {*graphs.inputs, *graphs.params}
 
 
-def _attached(given: FunctionUnderProof, backend: Backend) -> Attached:
+def _attached(captured: FunctionUnderProof, backend: Backend) -> Attached:
     # The lowered graphs are shared with the call, which finds them built.
-    build = partial(lower_graphs, given.graphs, backend)
+    build = partial(lower_graphs, captured.graphs, backend)
     with uncounted():  # an original, whose steps are counted, may ask first
-        return build_once(given.variant.lowered, backend.name, build)
+        return build_once(captured.variant.lowered, backend.name, build)
 
 
 def _weights(like: Array) -> Array:
     return np.linspace(0.5, 1.5, like.size).reshape(like.shape).astype(like.dtype)
 
 
-def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
-    leaves = [leaf.value for leaf in given.layout.leaves]
-    for i, leaf in enumerate(given.layout.leaves):
+def _leaves(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> list[Any]:
+    leaves = [leaf.value for leaf in captured.layout.leaves]
+    for i, leaf in enumerate(captured.layout.leaves):
         if leaf.kind == "tensor":
             leaves[i] = to_tensor(backend, sample.arrays[leaf.name])
         elif leaf.kind == "number":
@@ -325,11 +333,11 @@ def _leaves(given: FunctionUnderProof, backend: Backend, sample: Sample) -> list
 # --- the lowered graphs ---------------------------------------------------------------------------
 
 
-def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    graphs, lowered = given.graphs, _attached(given, backend)
-    tensors, numbers = given.tensors, [leaves[i] for i in given.layout.indices("number")]
+def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
+    graphs, lowered = captured.graphs, _attached(captured, backend)
+    tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(given.graphs.outputs) == 1
+    single = len(captured.graphs.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 
@@ -344,17 +352,17 @@ def _lowered(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any])
         outputs = lowered.call(*[filled[i] for i in tensors], *beside)
         return [outputs] if single else list(outputs)
 
-    return _by_autodiff(given, backend, leaves, run)
+    return _by_autodiff(captured, backend, leaves, run)
 
 
 def _by_autodiff(
-    given: FunctionUnderProof,
+    captured: FunctionUnderProof,
     backend: Backend,
     leaves: Sequence[Any],
     run: Callable[[Sequence[Any]], list[Any]],
 ) -> Outputs:
     # The framework's own autodiff differentiates what `run` computes.
-    layout, indices = given.layout, given.differentiated
+    layout, indices = captured.layout, captured.differentiated
     if backend.autodiff.vjp is None or not indices:
         return run(leaves), None
 
@@ -376,37 +384,37 @@ def _by_autodiff(
 # --- the original ---------------------------------------------------------------------------------
 
 
-def _original(given: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
-    recipe, layout, apply = given.recipe, given.layout, given.apply
+def _original(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[Any]) -> Outputs:
+    recipe, layout, apply = captured.recipe, captured.layout, captured.apply
     run_own = within_call(recipe.run, leaves)
 
     def run(filled: Sequence[Any]) -> list[Any]:
-        if given.variant.updates:  # of copies
+        if captured.variant.updates:  # of copies
             filled = [*map(copied, filled)]
         args, kwargs = layout.rebuild(filled)
         result = apply(*args, **kwargs) if apply is not None else run_own(args, kwargs).outputs
-        return _computed(given, optree.tree_leaves(result, none_is_leaf=True))
+        return _computed(captured, optree.tree_leaves(result, none_is_leaf=True))
 
-    if apply is not None or given.is_derived:
-        return _by_autodiff(given, backend, leaves, run)
+    if apply is not None or captured.is_derived:
+        return _by_autodiff(captured, backend, leaves, run)
     args, kwargs = layout.rebuild(leaves)
     recorded = run_own(args, kwargs)
     flat, tree = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
     assert recorded.pull is not None
-    own = within_call(recorded.pull, leaves)
+    pull_own = within_call(recorded.pull, leaves)
 
     def pull(cotangents: Sequence[Any]) -> Mapping[str, Any]:
         rest = iter(cotangents)
         upstream = [
-            None if i in given.variant.fixed else _zeros(next(rest), y, backend)
+            None if i in captured.variant.fixed else _zeros(next(rest), y, backend)
             for i, y in enumerate(flat)
         ]
-        returned = own(optree.tree_unflatten(tree, upstream))
+        returned = pull_own(optree.tree_unflatten(tree, upstream))
         gradients = match_gradients(recipe.name, returned, layout)
         rows = zip(layout.leaves, leaves, gradients, strict=True)
         return {leaf.name: _as_of(tensor, g, backend) for leaf, tensor, g in rows}
 
-    return _computed(given, flat), pull
+    return _computed(captured, flat), pull
 
 
 def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
@@ -417,9 +425,9 @@ def _as_of(tensor: Any, gradient: Any, backend: Backend) -> Any:
     return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
 
 
-def _computed(given: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
+def _computed(captured: FunctionUnderProof, flat: Sequence[Any]) -> list[Any]:
     # The graphs lack the fixed outputs, which are no tensors.
-    return [each for i, each in enumerate(flat) if i not in given.variant.fixed]
+    return [each for i, each in enumerate(flat) if i not in captured.variant.fixed]
 
 
 def _zeros(cotangent: Any, output: Any, backend: Backend) -> Any:

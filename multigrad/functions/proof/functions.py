@@ -60,98 +60,100 @@ Array = Any
 
 
 def prove_function(
-    given: FunctionUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
+    captured: FunctionUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
     """Return "" if a Function's graphs compute what its code does, else why that stays open.
 
     Raises:
         DisprovedError: they are not.
     """
-    graphs = given.graphs
-    functions = given.recipe.functions
+    graphs = captured.graphs
+    functions = captured.recipe.functions
     if not functions:
         return ""  # made of graphs, as what comes from a document
-    dialect = _dialect(given)
+    dialect = _dialect(captured)
     code = getattr(functions[0], "__code__", None)
-    subject = ProofSubject(f"function {given.recipe.name!r}", code, home_name(dialect))
-    slots = _slots(given)
+    subject = ProofSubject(f"function {captured.recipe.name!r}", code, home_name(dialect))
+    slots = _slots(captured)
     if slots is None:
         return leave_open(
             subject, "its arguments are too large, or of unknown rank, to run it once more"
         )
-    given = replace(given, acts=may_act(*functions))
+    captured = replace(captured, acts=may_act(*functions))
     attempt = Attempt(
         subject=subject,
         graphs=(graphs.forward, graphs.backward),
         names=(*graphs.outputs, *(f"gradient of {name}" for name in graphs.wrt)),
-        shown=_shown(given),
-        dtypes=_dtypes(given, slots),
-        is_neutral=_is_neutral(given, dialect, functions),
+        shown=_shown(captured),
+        dtypes=_dtypes(captured, slots),
+        is_neutral=_is_neutral(captured, dialect, functions),
         slots=slots,
-        whole=_whole(given, slots),
-        numbers=_numbers(given),
-        fixed=frozenset(f.removeprefix("param:") for f in given.variant.facts if f[:6] == "param:"),
-        acts=given.acts,
+        whole=_whole(captured, slots),
+        numbers=_numbers(captured),
+        fixed=frozenset(
+            f.removeprefix("param:") for f in captured.variant.facts if f[:6] == "param:"
+        ),
+        acts=captured.acts,
         is_random=graphs.is_random,
-        run=_runs(given, dialect, functions),
+        run=_runs(captured, dialect, functions),
         recapture=recapture,
         replays=replays_draws(dialect),
         infinite=keeps_infinity(dialect),
         coarseness=coarseness_of(dialect, (graphs.forward, graphs.backward)),
         complete=_Cotangents(graphs),
-        ties=not given.is_derived,
-        is_again="" in given.variant.proofs.values(),
-        outside=(functions, [x.value for x in given.layout.leaves if x.kind == "static"]),
+        ties=not captured.is_derived,
+        is_again="" in captured.variant.proofs.values(),
+        outside=(functions, [x.value for x in captured.layout.leaves if x.kind == "static"]),
     )
     return prove(attempt, is_call=is_call)
 
 
-def _dialect(given: FunctionUnderProof) -> str:
+def _dialect(captured: FunctionUnderProof) -> str:
     # Code that met Python numbers alone was lent the library of the call's tensors.
-    facts = given.variant.facts
+    facts = captured.variant.facts
     is_lent = ON_NUMBERS in facts and ON_TENSORS not in facts
-    return facts[LIBRARY] if is_lent else given.recipe.dialect()
+    return facts[LIBRARY] if is_lent else captured.recipe.dialect()
 
 
 def _runs(
-    given: FunctionUnderProof, dialect: str, functions: Sequence[Any]
+    captured: FunctionUnderProof, dialect: str, functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
-    graphs = given.graphs
+    graphs = captured.graphs
     turns = any(n.op is ops.WHILE_LOOP for g in (graphs.forward, graphs.backward) for n in g.nodes)
     return partial(
         run_samples,
         dialect,
-        original=partial(run_original, given),
-        lowered=partial(run_lowered, given),
+        original=partial(run_original, captured),
+        lowered=partial(run_lowered, captured),
         is_random=graphs.is_random,
         stop=Stoppable(functions, turns=turns),
-        elsewhere=given.recipe.apply is None,
+        elsewhere=captured.recipe.apply is None,
     )
 
 
-def _shown(given: FunctionUnderProof) -> dict[str, str]:
-    graphs = given.graphs
-    paths = {leaf.name: leaf.path for leaf in given.layout.leaves}
+def _shown(captured: FunctionUnderProof) -> dict[str, str]:
+    graphs = captured.graphs
+    paths = {leaf.name: leaf.path for leaf in captured.layout.leaves}
     outputs = ["the result"] if len(graphs.outputs) == 1 else graphs.outputs
     shown = dict(zip(graphs.outputs, outputs, strict=True))
-    for name in given.asked:
+    for name in captured.asked:
         shown[f"gradient of {name}"] = f"the gradient of {paths[name]}"
         shown[f"zero gradient of {name}"] = (
             f"the gradient of {paths[name]} by a second backward, of zeros"
         )
         shown[f"second derivative of {name}"] = f"the second derivative by {paths[name]}"
-    shown |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in given.omitted}
+    shown |= {f"gradient of {name}": f"the gradient of {paths[name]}" for name in captured.omitted}
     return shown
 
 
-def _is_neutral(given: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
+def _is_neutral(captured: FunctionUnderProof, dialect: str, functions: Sequence[Any]) -> bool:
     # Code that names no library may be for any: the one it runs on is a guess.
     plain = [p for p in map(plain_function, functions) if p is not None]
-    return given.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
+    return captured.apply is None and (is_neutral(dialect) or not any(map(names_library, plain)))
 
 
-def _dtypes(given: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, str]:
-    graphs = given.graphs
+def _dtypes(captured: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, str]:
+    graphs = captured.graphs
     first = samples.first_float(slots)
     outputs = zip(graphs.outputs, graphs.forward.outputs, strict=True)
     return {name: first if y.type.dtype == T else y.type.dtype for name, y in outputs}
@@ -160,10 +162,10 @@ def _dtypes(given: FunctionUnderProof, slots: Sequence[InputSlot]) -> dict[str, 
 # --- inputs ---------------------------------------------------------------------------------------
 
 
-def _slots(given: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
+def _slots(captured: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
     # Tensors are small if their shapes are free; None if fixed ones are too large.
-    facts = given.variant.facts
-    shapes = _shapes(given)
+    facts = captured.variant.facts
+    shapes = _shapes(captured)
     if shapes is None:
         return None
     if any(fact.startswith("shape") and value for fact, value in facts.items()):
@@ -171,38 +173,40 @@ def _slots(given: FunctionUnderProof) -> tuple[InputSlot, ...] | None:
             return None
     elif not all(map(samples.is_small, shapes)):
         shapes = samples.shrink(shapes)
-    return _fill(given, shapes)
+    return _fill(captured, shapes)
 
 
-def _shapes(given: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
+def _shapes(captured: FunctionUnderProof) -> list[tuple[Any, ...]] | None:
     try:
-        return [samples.lengths(given.leaves[i]) for i in given.layout.indices("tensor")]
+        return [samples.lengths(captured.leaves[i]) for i in captured.layout.indices("tensor")]
     except ValueError:
         return None
 
 
-def _whole(given: FunctionUnderProof, slots: tuple[InputSlot, ...]) -> tuple[InputSlot, ...] | None:
+def _whole(
+    captured: FunctionUnderProof, slots: tuple[InputSlot, ...]
+) -> tuple[InputSlot, ...] | None:
     # The call's own shapes; None if these are tried already, or too large.
-    shapes = _shapes(given) or []
+    shapes = _shapes(captured) or []
     known = all(isinstance(n, int) for shape in shapes for n in shape)
     if not known or [slot.shape for slot in slots] == shapes:
         return None
     if not 0 < sum(math.prod(shape) for shape in shapes) <= samples.MOST:
         return None
-    return _fill(given, shapes)
+    return _fill(captured, shapes)
 
 
-def _fill(given: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple[InputSlot, ...]:
-    layout = given.layout
+def _fill(captured: FunctionUnderProof, shapes: Sequence[tuple[int, ...]]) -> tuple[InputSlot, ...]:
+    layout = captured.layout
     first = layout.dtype or ""
     rows = []
     for i, shape in zip(layout.indices("tensor"), shapes, strict=True):
         leaf = layout.leaves[i]
         dtype = samples.float_dtype(
-            T if leaf.dtype == T else leaf.dtype, given.variant.facts, first
+            T if leaf.dtype == T else leaf.dtype, captured.variant.facts, first
         )
-        own = samples.values_of(given.leaves[i], shape)
-        rows.append(InputSlot(leaf.name, shape, dtype, own, _is_strided(given.leaves[i])))
+        values = samples.values_of(captured.leaves[i], shape)
+        rows.append(InputSlot(leaf.name, shape, dtype, values, _is_strided(captured.leaves[i])))
     return tuple(rows)
 
 
@@ -216,9 +220,9 @@ def _is_strided(tensor: Any) -> bool:
         return False
 
 
-def _numbers(given: FunctionUnderProof) -> dict[str, float]:
-    layout = given.layout
-    return {layout.leaves[i].name: float(given.leaves[i]) for i in layout.indices("number")}
+def _numbers(captured: FunctionUnderProof) -> dict[str, float]:
+    layout = captured.layout
+    return {layout.leaves[i].name: float(captured.leaves[i]) for i in layout.indices("number")}
 
 
 class _Cotangents:
@@ -241,11 +245,11 @@ class _Cotangents:
         return replace(sample, arrays={**sample.arrays, **arrays})
 
     def slots(self, sample: Sample) -> tuple[InputSlot, ...]:
-        given: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
+        inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
         floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
         dtype = floats[0] if floats else np.dtype("float32")
         forward = self.graphs.forward
-        outputs = run_bounded(forward, given, dtype)
+        outputs = run_bounded(forward, inputs, dtype)
         rows = zip(self.graphs.seeds, outputs, forward.outputs, strict=True)
         return tuple(
             InputSlot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
@@ -281,14 +285,14 @@ class RuleUnderProof:
 
 
 def prove_rule(
-    given: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
+    captured: RuleUnderProof, recapture: Callable[[], Any], *, is_call: bool = False
 ) -> str:
     """Return "" where a rule's graph is what was written, else why that could not be found out.
 
     Raises:
         DisprovedError: it is not.
     """
-    leaves = list(_leaves(given.rule))
+    leaves = list(_leaves(captured.rule))
     functions = [leaf.function for leaf in leaves]
     if any(isinstance(function, SavedRule) for function in functions):
         return ""  # made of graphs, as what comes from a document
@@ -296,25 +300,25 @@ def prove_rule(
     code = getattr(plain_function(functions[0]), "__code__", None)
     dialects = {id(leaf.function): dialect_for(leaf) for leaf in leaves}
     attempt = Attempt(
-        subject=ProofSubject(f"rule {given.rule.name!r}", code, home_name(dialect)),
-        graphs=(given.graph,),
+        subject=ProofSubject(f"rule {captured.rule.name!r}", code, home_name(dialect)),
+        graphs=(captured.graph,),
         names=("result",),
         shown={"result": "the result"},
-        slots=_slots_of_rule(given, any(map(promotes_to_float32, dialects.values()))),
-        numbers=_numbers_of_rule(given),
-        fixed=frozenset(name for name in given.runtime if f"param:{name}" in given.facts),
+        slots=_slots_of_rule(captured, any(map(promotes_to_float32, dialects.values()))),
+        numbers=_numbers_of_rule(captured),
+        fixed=frozenset(name for name in captured.runtime if f"param:{name}" in captured.facts),
         dtypes={},  # of a rule's result: the input's, whatever constants are made of
         is_neutral=True,
         is_generic=True,
         acts=may_act(*functions),
-        is_random=given.graph.input("key") is not None,
-        run=_runs_of_rule(given, dialects, functions),
+        is_random=captured.graph.input("key") is not None,
+        run=_runs_of_rule(captured, dialects, functions),
         recapture=recapture,
         replays=all(map(replays_draws, dialects.values())),
         infinite=all(map(keeps_infinity, dialects.values())),
-        coarseness=max(coarseness_of(each, (given.graph,)) for each in dialects.values()),
-        is_again=given.is_again,
-        outside=(functions, tuple(given.static.values())),
+        coarseness=max(coarseness_of(each, (captured.graph,)) for each in dialects.values()),
+        is_again=captured.is_again,
+        outside=(functions, tuple(captured.static.values())),
     )
     return prove(attempt, is_call=is_call)
 
@@ -327,63 +331,67 @@ def _leaves(rule: Rule) -> Iterator[Rule]:
         yield from _leaves(part)
 
 
-def _slots_of_rule(given: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
+def _slots_of_rule(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot, ...]:
     # The shape has the call's rank, if there is a call. `is_narrow`: the library computes some of
     # float64 in float32, while the rule keeps float64.
     call = samples.CALL.get()
     x = None if call is None else call[0]
-    shape: Any = given.facts.get("shape")
-    if shape is None and x is not None and "ndim" not in given.facts:
+    shape: Any = captured.facts.get("shape")
+    if shape is None and x is not None and "ndim" not in captured.facts:
         with suppress(ValueError):  # its number of axes is not known
             shape = samples.lengths(x)
     if shape is None:
-        rank = int(given.facts.get("ndim", 2))
+        rank = int(captured.facts.get("ndim", 2))
         shape = samples.SHAPES[rank] if rank < len(samples.SHAPES) else (2,) * rank
-    elif not samples.is_small(shape) and "shape" not in given.facts:
+    elif not samples.is_small(shape) and "shape" not in captured.facts:
         (shape,) = samples.shrink([shape])
-    dtype = samples.float_dtype("T", given.facts, samples.called_dtype())
+    dtype = samples.float_dtype("T", captured.facts, samples.called_dtype())
     if is_narrow and dtype == "float64":
         dtype = "float32"
-    names = ("grad_out", "tin") if given.has_tin else ("grad_out",)
-    own = None if x is None else samples.values_of(x, tuple(shape))
+    names = ("grad_out", "tin") if captured.has_tin else ("grad_out",)
+    values_of_call = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
-        values = {"tin": own if own is None else own.astype(as_numpy_dtype(dtype))}
+        values = {
+            "tin": values_of_call
+            if values_of_call is None
+            else values_of_call.astype(as_numpy_dtype(dtype))
+        }
     return tuple(InputSlot(name, tuple(shape), dtype, values.get(name)) for name in names)
 
 
-def _numbers_of_rule(given: RuleUnderProof) -> dict[str, float]:
+def _numbers_of_rule(captured: RuleUnderProof) -> dict[str, float]:
     # Values of the capture come first, then those of the call, then the defaults.
     call = samples.CALL.get()
-    own = {} if call is None else call[1]
-    params = given.rule.signature.params
-    found = {}
-    for name in given.runtime:
+    called = {} if call is None else call[1]
+    params = captured.rule.signature.params
+    numbers = {}
+    for name in captured.runtime:
         default = params[name].default if name in params else None
-        known = (given.facts.get(f"param:{name}"), own.get(name), default)
-        found[name] = next((float(v) for v in known if isinstance(v, int | float)), 0.75)
-    return found
+        known = (captured.facts.get(f"param:{name}"), called.get(name), default)
+        numbers[name] = next((float(v) for v in known if isinstance(v, int | float)), 0.75)
+    return numbers
 
 
 # --- both sides -----------------------------------------------------------------------------------
 
 
 def _runs_of_rule(
-    given: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
+    captured: RuleUnderProof, dialects: Mapping[int, str], functions: Sequence[Any]
 ) -> Callable[[Sequence[Sample]], list[Outcome]]:
-    is_random = given.graph.input("key") is not None
+    is_random = captured.graph.input("key") is not None
     (dialect, *others) = dict.fromkeys(dialects.values())
 
     def original(backend: Backend, sample: Sample) -> dict[str, Any]:
-        own = None if others else backend
-        return {"result": _run(given, sample, dialects, own)}
+        home = None if others else backend
+        return {"result": _run(captured, sample, dialects, home)}
 
     def lowered(backend: Backend, sample: Sample) -> dict[str, Any]:
         if others:  # its parts run on several frameworks
             raise LookupError(backend.name)
-        function = emit_rule_once(given.graph, backend, given.emitted)
+        function = emit_rule_once(captured.graph, backend, captured.emitted)
         arrays = [sample.arrays[name] for name in ("grad_out", "tin") if name in sample.arrays]
         tensors = [to_tensor(backend, array) for array in arrays]
-        numbers = [sample.numbers[name] for name in given.runtime]
+        numbers = [sample.numbers[name] for name in captured.runtime]
         result = function(*tensors, *numbers, *((KEY,) if is_random else ()))
         return {"result": to_array(backend, result)}
 
@@ -398,11 +406,11 @@ def _runs_of_rule(
 
 
 def _run(
-    given: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
+    captured: RuleUnderProof, sample: Sample, dialects: Mapping[int, str], backend: Backend | None
 ) -> Array:
     # The whole rule runs on `backend`; if that is None, each part runs on its own framework.
-    rule, params = given.open({**given.static, **sample.numbers})
-    draws = keys() if given.graph.input("key") is not None else None
+    rule, params = captured.open({**captured.static, **sample.numbers})
+    draws = keys() if captured.graph.input("key") is not None else None
 
     def call(function: Any, grad_out: Array, tin: Array | None, chosen: Any) -> Array:
         if backend is not None:

@@ -75,13 +75,13 @@ class Rounding:
     @cached_property
     def wide(self) -> dict[str, Bounded]:
         """The graphs' values in float64."""
-        found = run_bounded(self.graphs, self.inputs, self.dtype, self.choose)
-        return dict(zip(self.names, found, strict=True))
+        values = run_bounded(self.graphs, self.inputs, self.dtype, self.choose)
+        return dict(zip(self.names, values, strict=True))
 
     def unexplained(
         self,
         name: str,
-        found: Array,
+        actual: Array,
         expected: Array,
         off: Array,
         cap: float,
@@ -96,14 +96,14 @@ class Rounding:
         """
         spread = self._spread(cap, least)[name]
         with np.errstate(all="ignore"):
-            apart = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+            apart = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
             return off & ~((apart <= TIMES * spread) | np.isinf(spread))
 
-    def find_other_slopes(self, found: Array, expected: Array, off: Array) -> Array:
+    def find_other_slopes(self, actual: Array, expected: Array, off: Array) -> Array:
         """Return which elements of a derivative differ by more than derived ones may."""
         # Libraries derive in ways of their own, which may differ by half of the digits, its own or
         # the cotangents'. Outside a function's domain a derivative may be NaN.
-        mine, wide = found.astype(np.float64), expected.astype(np.float64)
+        mine, wide = actual.astype(np.float64), expected.astype(np.float64)
         with np.errstate(all="ignore"):
             scale = np.fmax(np.fmax(np.abs(mine), np.abs(wide)), self._largest_cotangent())
             off = off & ~(np.abs(mine - wide) <= np.sqrt(self.eps) * scale)
@@ -111,17 +111,17 @@ class Rounding:
         is_outside = any(is_float(a) and np.isnan(a).any() for a in map(np.asarray, values))
         return off & ~np.isnan(mine) if is_outside else off
 
-    def precision_of(self, name: str, found: Array) -> float:
+    def precision_of(self, name: str, actual: Array) -> float:
         """Return how coarsely a result was rounded on the way, by its distance from float64."""
         # That is the eps of the finest dtype, from its own on, that explains the distance.
-        meant, least = np.asarray(self.wide[name].value), eps_of(found.dtype)
+        meant, least = np.asarray(self.wide[name].value), eps_of(actual.dtype)
         with np.errstate(all="ignore"):
-            apart = np.abs(found.astype(np.float64) - meant.astype(np.float64))
+            apart = np.abs(actual.astype(np.float64) - meant.astype(np.float64))
         off = ~((apart <= TIMES * least * np.abs(meant)) | np.isnan(meant))
         # The dtypes from the finest to the coarsest.
         caps = [eps_of(as_numpy_dtype(dtype)) for dtype in reversed(FLOATS)]
         for cap in (each for each in caps if each >= least):
-            if not off.any() or not self.unexplained(name, found, meant, off, cap).any():
+            if not off.any() or not self.unexplained(name, actual, meant, off, cap).any():
                 return cap
         return COARSEST
 
@@ -172,8 +172,10 @@ class Rounding:
 
     def _largest_cotangent(self) -> float:
         arrays = self.sample.widened().arrays.items()
-        given = [np.abs(a[np.isfinite(a)]) for name, a in arrays if name.startswith("grad_out")]
-        return max((float(a.max()) for a in given if a.size), default=0.0)
+        magnitudes = [
+            np.abs(a[np.isfinite(a)]) for name, a in arrays if name.startswith("grad_out")
+        ]
+        return max((float(a.max()) for a in magnitudes if a.size), default=0.0)
 
     def _settled(self, name: str, spread: Array) -> Array:
         # Where an iteration does not settle, it may end anywhere.
@@ -194,9 +196,9 @@ class Rounding:
 def run_in_own_dtype(rounding: Rounding) -> dict[str, Bounded]:
     """Return the graphs' values by NumPy in the sample's own dtype; {} if it does not run."""
     sample = rounding.sample
-    given: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
+    inputs: dict[str, Any] = {**sample.arrays, **sample.numbers, "key": KEY}
     try:
-        results = [result for graph in rounding.graphs for result in run_reference(graph, given)]
+        results = [result for graph in rounding.graphs for result in run_reference(graph, inputs)]
     except (ArithmeticError, MultigradError, TypeError, ValueError):
         return {}
     return {
@@ -240,45 +242,45 @@ def differ_from_lowered(
     wide = rounding.wide
     expected = {name: Bounded(a, magnitude(a)) for name, a in lowered.items() if a is not None}
 
-    def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
+    def forgive(name: str, actual: Array, given: Array, off: Array) -> Array:
         if rounding.sample.label == FAR:  # what overflows on both sides may do so in any order
-            off = off & (np.isfinite(as_floats(found)) | np.isfinite(as_floats(given)))
-        if is_derived and name.startswith("gradient") and found.shape == given.shape:
-            off = rounding.find_other_slopes(found, given, off)
+            off = off & (np.isfinite(as_floats(actual)) | np.isfinite(as_floats(given)))
+        if is_derived and name.startswith("gradient") and actual.shape == given.shape:
+            off = rounding.find_other_slopes(actual, given, off)
         if name not in wide:  # no meaning to compare with
             # A class may cut its second derivative off: ours need not lack it.
             if name.startswith("second"):
-                return off & (not np.any(given)) & (largest_of(found) > 0)
+                return off & (not np.any(given)) & (largest_of(actual) > 0)
             if name.startswith("zero"):  # of zeros it is zero, whatever 0 times inf makes of that
-                off = off & ~((given == 0) & ~np.isfinite(as_floats(found)))
+                off = off & ~((given == 0) & ~np.isfinite(as_floats(actual)))
             apart = Judge(count_ops(rounding.graphs), 0.0, half=True)
-            return off & apart.find_off(found, given, largest_of(found))
+            return off & apart.find_off(actual, given, largest_of(actual))
         meant = np.asarray(wide[name].value)
-        if meant.shape != found.shape:
+        if meant.shape != actual.shape:
             return off
         # An original that overflows in its own dtype does worse than its graph.
-        off = off & ~(np.isfinite(meant) & ~np.isfinite(found.astype(np.float64)))
+        off = off & ~(np.isfinite(meant) & ~np.isfinite(actual.astype(np.float64)))
         if is_in_range:
-            off = off & ~find_lost(rounding, name, found)
+            off = off & ~find_lost(rounding, name, actual)
         if is_free:
             half = Judge(count_ops(rounding.graphs), rounding.eps, half=True)
-            off = off & half.find_off(found, meant, wide[name].largest)
+            off = off & half.find_off(actual, meant, wide[name].largest)
         if not off.any():
             return off
         # Neither side may be coarser than the other, but by what the result's own dtype rounds.
         ours = max(rounding.precision_of(name, given), eps_of(given.dtype))
-        theirs = max(rounding.precision_of(name, found), eps_of(found.dtype))
-        cap = ours if is_free or found.dtype != given.dtype else min(theirs, ours)
-        return rounding.unexplained(name, found, given, off, cap, least=least)
+        theirs = max(rounding.precision_of(name, actual), eps_of(actual.dtype))
+        cap = ours if is_free or actual.dtype != given.dtype else min(theirs, ours)
+        return rounding.unexplained(name, actual, given, off, cap, least=least)
 
     return find_difference(rounding.sample, original, expected, judge, shown, forgive=forgive)
 
 
-def find_lost(rounding: Rounding, name: str, found: Array) -> Array:
+def find_lost(rounding: Rounding, name: str, actual: Array) -> Array:
     """Return which elements are not what the graphs mean, to half of the digits."""
     meant = np.asarray(rounding.wide[name].value)
-    off = Judge(0, rounding.eps, half=True).find_off(found, meant, magnitude(meant))
-    return rounding.unexplained(name, found, meant, off, rounding.eps) if off.any() else off
+    off = Judge(0, rounding.eps, half=True).find_off(actual, meant, magnitude(meant))
+    return rounding.unexplained(name, actual, meant, off, rounding.eps) if off.any() else off
 
 
 def is_meant(rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str, str]) -> bool:
@@ -286,9 +288,9 @@ def is_meant(rounding: Rounding, original: Mapping[str, Any], shown: Mapping[str
     rows = [(name, original.get(name)) for name in shown if name in rounding.wide]
     known = [(name, np.asarray(array)) for name, array in rows if array is not None]
     return all(
-        found.shape == np.shape(rounding.wide[name].value)
-        and not find_lost(rounding, name, found).any()
-        for name, found in known
+        actual.shape == np.shape(rounding.wide[name].value)
+        and not find_lost(rounding, name, actual).any()
+        for name, actual in known
     )
 
 
@@ -309,18 +311,18 @@ def differ_from_meaning(
     wide = rounding.wide
     judge = Judge(count_ops(rounding.graphs), coarsest(rounding.graphs, rounding.eps), half)
     known = {name: a for name, a in original.items() if name in wide}
-    own: dict[str, Bounded] = {}
+    narrow: dict[str, Bounded] = {}
 
-    def forgive(name: str, found: Array, given: Array, off: Array) -> Array:
+    def forgive(name: str, actual: Array, expected: Array, off: Array) -> Array:
         # The graphs run in their own dtype only if float64 differs, and once.
-        if not own:
-            own.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
-        if name in own and np.shape(own[name].value) == found.shape:
-            off = off & judge.find_off(found, np.asarray(own[name].value), own[name].largest)
-        if is_derived and name.startswith("gradient") and found.shape == given.shape:
-            off = rounding.find_other_slopes(found, given, off)
+        if not narrow:
+            narrow.update(run_in_own_dtype(rounding) or {"": Bounded(None, None)})
+        if name in narrow and np.shape(narrow[name].value) == actual.shape:
+            off = off & judge.find_off(actual, np.asarray(narrow[name].value), narrow[name].largest)
+        if is_derived and name.startswith("gradient") and actual.shape == expected.shape:
+            off = rounding.find_other_slopes(actual, expected, off)
         if not off.any():
             return off
-        return rounding.unexplained(name, found, given, off, COARSEST, least=least)
+        return rounding.unexplained(name, actual, expected, off, COARSEST, least=least)
 
     return find_difference(rounding.sample, known, wide, judge, shown, forgive=forgive)

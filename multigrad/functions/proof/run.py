@@ -109,15 +109,15 @@ def _run_both(
     REPLAYED.set(keys())
     try:
         with stop:
-            found = original(backend, sample)
+            results = original(backend, sample)
     except Exception:
         if is_first:
             raise
         return Outcome(None)
-    given = None
+    lowered_results = None
     with suppress(Exception):  # an op that it lacks, an index that is too large
-        given = None if lowered is None else lowered(backend, sample)
-    return Outcome(found, given, backend.name)
+        lowered_results = None if lowered is None else lowered(backend, sample)
+    return Outcome(results, lowered_results, backend.name)
 
 
 def homes(dialect: str) -> Iterator[Backend]:

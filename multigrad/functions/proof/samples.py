@@ -197,8 +197,8 @@ def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample
     for slot in slots:
         if slot.own is None and not slot.name.startswith("grad_out"):
             return None
-        given = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
-        arrays[slot.name] = given
+        array = drawn[slot.name] if slot.own is None else in_layout(slot, slot.own)
+        arrays[slot.name] = array
     return Sample(FAR if any(map(_squares_overflow, arrays.values())) else OWN, arrays, numbers)
 
 
