@@ -52,6 +52,7 @@ class Lowering:
 
     Attributes:
         graphs: without calls, with names that the emitted code may use.
+        backend: for which it is lowered.
         emission: the names bound so far.
         identifier: the name of the emitted object.
         author_params: the params under their author's names.
@@ -61,16 +62,13 @@ class Lowering:
     """
 
     graphs: FunctionGraph
+    backend: Backend
     emission: Emission
     identifier: str
     author_params: tuple[str, ...]
     style: Style
     forward_mode: bool
     checks: bool
-
-    @property
-    def backend(self) -> Backend:
-        return self.emission.backend
 
     @property
     def is_fast(self) -> bool:
@@ -179,6 +177,7 @@ def _start(
     emission.namespace.update(backend.autodiff.namespace)
     return Lowering(
         graphs=graphs,
+        backend=backend,
         emission=emission,
         identifier=own,
         author_params=params,
@@ -267,9 +266,9 @@ def _origin(lowering: Lowering, cuts: Cuts) -> Origin:
         compiled=lowering.is_compiled,
         fused=graphs.fused,
         graphs=(graphs.forward, cut.keep, cut.backward) if cuts.wide is None else None,
-        input_types=tuple(graphs.type_of(name) for name in graphs.inputs),
-        output_types=tuple(node.type for node in graphs.forward.outputs),
-        gradient_types=tuple(node.type for node in graphs.backward.outputs),
+        input_types=tuple(map(graphs.type_of, graphs.inputs)),
+        output_types=tuple([node.type for node in graphs.forward.outputs]),
+        gradient_types=tuple([node.type for node in graphs.backward.outputs]),
     )
 
 

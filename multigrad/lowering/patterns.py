@@ -70,7 +70,7 @@ def apply_patterns(graph: Graph, fast: FastKernels, off: frozenset[str]) -> Grap
 
     def change(node: Node) -> Node:
         rows = fast.by_op.get(node.op, ())
-        if rows and any(each.type.dtype in WHOLE for each in (node, *node.operands)):
+        if rows and not {each.type.dtype for each in (node, *node.operands)}.isdisjoint(WHOLE):
             return node  # they are written for floats and bools
         for name, rewrite in rows:
             better = None if name in off else rewrite(node)

@@ -71,7 +71,7 @@ def value_key(value: Any) -> Any:
 
 def items_key(values: Mapping[str, Any]) -> Any:
     """Return named values as a key, in any order."""
-    return tuple((name, value_key(values[name])) for name in sorted(values))
+    return tuple([(name, value_key(values[name])) for name in sorted(values)])
 
 
 def is_plain(value: Any) -> bool:

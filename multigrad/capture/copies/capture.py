@@ -164,7 +164,7 @@ def has_number_from_elsewhere(
 
     It may come from a global or from arithmetic; but a draw is one too, and must not be frozen.
     """
-    has_array = any(node.op is ops.ARRAY for graph in graphs for node in every_node(graph))
+    has_array = ops.ARRAY in {node.op for graph in graphs for node in every_node(graph)}
     return has_array or bool(numbers_from_elsewhere(graphs, trace, static))
 
 

@@ -147,10 +147,10 @@ def _reads_constants_only(function: types.FunctionType) -> bool:
         rows = list(dis.get_instructions(code))
         for row, following in itertools.pairwise(rows):
             module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
-            if isinstance(module, types.ModuleType) and _root_of(module) == "numpy":
+            if isinstance(module, types.ModuleType) and _packages((module,)) == ["numpy"]:
                 taken.append(getattr(module, str(following.argval), None))
     return not any(
-        callable(v) and not isinstance(v, type) and _root_of(v) == "numpy" for v in taken
+        callable(v) and not isinstance(v, type) and _packages((v,)) == ["numpy"] for v in taken
     )
 
 
@@ -198,19 +198,16 @@ def _roots(function: types.FunctionType, seen: set[types.FunctionType]) -> Itera
             yield from _packages(vars(value).values())
 
 
-def _packages(values: Iterable[Any]) -> Iterator[str]:
+def _packages(values: Iterable[Any]) -> list[str]:
     # Of modules, and of values imported from a dialect's library.
+    found = []
     for value in list(values):
         is_module = isinstance(value, types.ModuleType)
-        root = _root_of(value)
+        name = value.__name__ if is_module else getattr(value, "__module__", None)
+        root = name.partition(".")[0] if isinstance(name, str) else ""
         if root in DIALECTS or (is_module and _owner(value) == "library"):
-            yield root
-
-
-def _root_of(value: Any) -> str:
-    is_module = isinstance(value, types.ModuleType)
-    home = value.__name__ if is_module else getattr(value, "__module__", None)
-    return home.partition(".")[0] if isinstance(home, str) else ""
+            found.append(root)
+    return found
 
 
 def _owner(module: types.ModuleType) -> str:

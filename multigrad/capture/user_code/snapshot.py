@@ -243,7 +243,7 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
         if is_library_file(plain.__code__.co_filename):
             continue
         seen[plain] = None
-        held = [*(value for _, value in mentioned(plain)), *map(contents, plain.__closure__ or ())]
+        held = [*[value for _, value in mentioned(plain)], *map(contents, plain.__closure__ or ())]
         helpers = types.FunctionType | types.MethodType
         waiting += [value for value in held if isinstance(value, helpers)]
     return [*seen]

@@ -117,7 +117,7 @@ class Layout:
         return len({leaf.dtype for leaf in self.leaves if leaf.is_float}) > 1
 
     def indices(self, kind: str) -> tuple[int, ...]:
-        return tuple(i for i, leaf in enumerate(self.leaves) if leaf.kind == kind)
+        return tuple([i for i, leaf in enumerate(self.leaves) if leaf.kind == kind])
 
     @property
     def tensors(self) -> tuple[Leaf, ...]:

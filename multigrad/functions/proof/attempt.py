@@ -126,8 +126,13 @@ class Attempt:
         return tuple(name for name in names if name.startswith("grad_out_"))
 
     @property
+    def ops(self) -> set[ops.Op]:
+        """The ops of the graphs."""
+        return {node.op for graph in self.graphs for node in graph.nodes}
+
+    @property
     def turns(self) -> bool:
-        return any(n.op is ops.WHILE_LOOP for graph in self.graphs for n in graph.nodes)
+        return ops.WHILE_LOOP in self.ops
 
 
 def prove(attempt: Attempt, *, is_call: bool = False) -> str:
@@ -136,7 +141,7 @@ def prove(attempt: Attempt, *, is_call: bool = False) -> str:
     Raises:
         DisprovedError: they differ.
     """
-    if any(node.op.collective for graph in attempt.graphs for node in graph.nodes):
+    if any(op.collective for op in attempt.ops):
         # The others may not be capturing, and would be waited for.
         return leave_open(attempt.subject, "it exchanges numbers with other processes")
     values = _own_values(attempt) if is_call else None
@@ -227,7 +232,7 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
     infinite = attempt.infinite and takes_infinity(attempt.graphs)
     values = samples.EDGES if infinite else samples.FINITE_EDGES
     # Which of equal elements comes first is open in some libraries' sorts.
-    sorts = any(node.op is ops.ARGSORT for graph in attempt.graphs for node in graph.nodes)
+    sorts = ops.ARGSORT in attempt.ops
     yield attempt.complete(samples.on_edges(attempt.slots, attempt.numbers, values, distinct=sorts))
     drawn = samples.draw(attempt.slots, attempt.numbers, samples.ALONE)
     if len(attempt.seeds) > 1:  # a loss of one output alone

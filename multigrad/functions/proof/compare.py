@@ -256,7 +256,7 @@ def limits_of(dtype: np.dtype[Any]) -> Any:
 
 
 def count_ops(graphs: Sequence[Graph]) -> int:
-    return sum(1 for graph in graphs for node in graph.nodes if node.operands)
+    return len([node for graph in graphs for node in graph.nodes if node.operands])
 
 
 def takes_infinity(graphs: Sequence[Graph]) -> bool:

@@ -296,9 +296,9 @@ def prove_rule(
     functions = [leaf.function for leaf in leaves]
     if any(isinstance(function, SavedRule) for function in functions):
         return ""  # made of graphs, as what comes from a document
-    dialect = dialect_for(leaves[0])
     code = getattr(plain_function(functions[0]), "__code__", None)
     dialects = {id(leaf.function): dialect_for(leaf) for leaf in leaves}
+    dialect = dialects[id(functions[0])]
     attempt = Attempt(
         subject=ProofSubject(f"rule {captured.rule.name!r}", code, home_name(dialect)),
         graphs=(captured.graph,),

@@ -135,9 +135,9 @@ class Rounding:
             if node.op is ops.ARRAY:  # arrays in code take the dtype of what they meet, too
                 floats += node.attr("value").as_numpy(np.float64).ravel()[:MOST_READ].tolist()
         with np.errstate(over="ignore"):
-            is_wide = any(v != float(np.float32(v)) for v in floats)
-        masks = (n for n in nodes if n.op is ops.CAST and n.operands[0].type.dtype == BOOL)
-        divides = any(node.op in QUOTIENTS for node in nodes) and any(True for _ in masks)
+            is_wide = floats != [float(np.float32(v)) for v in floats]
+        masks = [n for n in nodes if n.op is ops.CAST and n.operands[0].type.dtype == BOOL]
+        divides = bool(masks) and any(node.op in QUOTIENTS for node in nodes)
         return eps_of("float32") if is_wide or divides else 0.0
 
     def _spread(self, cap: float, least: float = 0.0) -> dict[str, Array]:

@@ -74,8 +74,9 @@ class Graph:
 
     def input(self, name: str) -> Node | None:
         """Return the input called `name`, or None."""
+        attrs = (("name", name),)  # compared as a whole, without a call for each input
         for node in self.inputs:
-            if node.attr("name") == name:
+            if node.attrs == attrs:
                 return node
         return None
 

@@ -142,6 +142,8 @@ def passing_to(trace: Trace, before: Node, after: Node) -> Value:
 
 def drop_calls(graph: Graph) -> Graph:
     """Return the graph without its `call` nodes, those in regions included."""
+    if {node.op for node in graph.nodes}.isdisjoint((ops.CALL, ops.WHILE_LOOP, ops.SCAN)):
+        return graph
     graph = _drop_in_regions(graph)
     # A call may be the value of another call, so one pass is not enough.
     while calls := [node for node in graph.nodes if node.op is ops.CALL]:
