@@ -30,4 +30,4 @@ if TYPE_CHECKING:
     from multigrad_jax.compat import apply_rule
 else:
     # Loaded at first use, because it needs jax.
-    __getattr__, __dir__ = served_by("jax", "compat.optax", __name__, __all__)
+    __getattr__, __dir__ = served_by("jax", "compat", __name__, __all__)
