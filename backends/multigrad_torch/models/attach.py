@@ -40,8 +40,17 @@ from .call_rule import (
 )
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
-from .operations import find_operation, functions_calling, operation_names
-from .override import HARDTANH, OperationMode, check_met, find_inner, is_entered, stack_at
+from .override import (
+    HARDTANH,
+    OperationMode,
+    check_met,
+    find_inner,
+    find_operation,
+    functions_calling,
+    is_entered,
+    operation_names,
+    stack_at,
+)
 from .swapped_classes import (
     Acting,
     Method,

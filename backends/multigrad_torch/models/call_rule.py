@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -19,8 +19,6 @@ from multigrad.models.attribution.kinds import (
     LayerRule,
     has_meaning,
     is_layer_rule,
-    merge_batch_norm,
-    weight_axis,
 )
 from multigrad.models.interpose import RuleOver, check_fit, named
 from multigrad.rules.activation import Activation
@@ -322,7 +320,7 @@ class WeightRule:
             return self.over(taken, forward(*(each.detach() for each in taken.inputs)))
         # The operation overwrites x, but the rule needs its value.
         kept = first.clone()
-        own = CallOfLayer(taken.kind, (kept, *others), taken.params, taken.attributes)
+        own = replace(taken, inputs=(kept, *others))
         out = forward(kept.detach().clone(), *(each.detach() for each in others))
         setattr(first, MERGES, None)
         return first.copy_(self.over(own, out))
@@ -406,19 +404,9 @@ def call_merged(rule: WeightRule, module: Any, method: Call, x: Any) -> Tensor |
             "model.eval() first, or make the composite with canonize=False"
         )
     taken = merging.call
-    weight, bias = taken.params
     if taken.kind == "convolution_transpose" and taken.attributes["groups"] != 1:
         return None
-    params = merge_batch_norm(
-        weight,
-        bias,
-        mean=module.running_mean,
-        variance=module.running_var,
-        scale=module.weight,
-        shift=module.bias,
-        epsilon=module.eps,
-        axis=weight_axis(taken.kind),
-    )
-    own = CallOfLayer(taken.kind, taken.inputs, params, taken.attributes, taken.is_single)
+    statistics = module.running_mean, module.running_var, module.weight, module.bias
+    own = taken.merged(*statistics, epsilon=module.eps)
     with torch._C.DisableTorchFunction():
         return rule.over(own, method(module, merging.out))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,30 +15,16 @@ import torch
 from torch import nn
 
 from multigrad.errors import RuleValueError
-from multigrad.models.attribution.kinds import has_weight, kind_of_function
+from multigrad.models.attribution.kinds import LayerCall, has_weight, kind_of_function
 
 Tensor: TypeAlias = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class CallOfLayer:
-    """A call of a layer, as `multigrad.models.attribution.kinds` expects it.
+class CallOfLayer(LayerCall):
+    """A call of a layer of torch; `is_single`: it is for one example, without a batch axis."""
 
-    Attributes:
-        kind: the kind of layer.
-        inputs: the tensors that get relevance.
-        params: weight and bias, if the kind has them.
-        attributes: constants of the call.
-        is_single: whether the call is for one example, without a batch axis.
-        shape: the shape of the output if the kind returns it with other axes.
-    """
-
-    kind: str
-    inputs: tuple[Tensor, ...]
-    params: tuple[Tensor | None, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
     is_single: bool = False
-    shape: tuple[int, ...] | None = None
 
 
 def spread(value: Any, count: int) -> tuple[int, ...]:

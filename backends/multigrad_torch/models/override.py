@@ -1,14 +1,20 @@
-"""Rules on a model's operations, by a torch function mode that the model's own methods enter."""
+"""Rules on operations of torch, by a function mode that a model's own methods enter, or a function.
+
+Functions, methods and operators that compute one operation have one name here.
+"""
 
 from __future__ import annotations
 
 import functools
+import operator
+import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from multigrad.functions.custom_gradient import name_of
@@ -23,6 +29,7 @@ from ..compile.checkpoint_regions import (
     may_run_again,
     noted_regions,
 )
+from ..versions import COMPILES
 from .call_rule import (
     OWN,
     CallRule,
@@ -31,19 +38,183 @@ from .call_rule import (
     rule_of_operation,
     stack_length,
 )
-from .operations import (
-    find_operation,
-    functions_calling,
-    known_functions,
-    let_dynamo_dispatch,
-    name_operation,
-    operation_names,
-    overloaded,
-    see_through,
-)
 
 Tensor: TypeAlias = torch.Tensor
 Call = Callable[..., Any]
+
+
+# --- operations by name ---------------------------------------------------------------------------
+# The name used here for an operation, by its other names.
+SAME = {
+    "truediv": "div", "itruediv": "div", "rtruediv": "div", "divide": "div", "true_divide": "div",
+    "rdiv": "div", "multiply": "mul", "subtract": "sub", "rsub": "sub", "negative": "neg",
+    "absolute": "abs", "clip": "clamp", "expit": "sigmoid", "mm": "matmul", "invert": "bitwise_not",
+    "arctan": "atan", "arcsin": "asin", "arccos": "acos", "arctanh": "atanh", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctan2": "atan2", "concat": "cat", "concatenate": "cat", "fix": "trunc",
+    "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "swapaxes": "transpose", "swapdims": "transpose", "row_stack": "vstack", "getitem": "getitem",
+    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "floordiv": "floor_divide",
+    "mod": "remainder", "log_sigmoid": "logsigmoid", "moveaxis": "movedim",
+    **{
+        f"{pooling}{n}d_with_indices": f"{pooling}{n}d"
+        for pooling in ("max_pool", "adaptive_max_pool") for n in (1, 2, 3)
+    },
+}  # fmt: skip
+HOMES = (torch, torch.Tensor, F, torch.special, torch.linalg, torch.fft)
+CALLABLES = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+)
+
+
+def name_operation(function: Any) -> str:
+    name = getattr(function, "__name__", "") or ""
+    if isinstance(function, torch._ops.OpOverload):
+        name = name.partition(".")[0]
+    if name.startswith("__") and name.endswith("__"):
+        word = name[2:-2]
+        # `__iadd__` and `__radd__` are add, but `__invert__` is no in-place `nvert`.
+        for prefix in ("", "i", "r"):
+            plain = SAME.get(word.removeprefix(prefix), word.removeprefix(prefix))
+            if word.startswith(prefix) and plain in read_names()[0]:
+                return plain
+        return SAME.get(word, word)
+    for home in ("special_", "linalg_", "fft_"):
+        name = name.removeprefix(home)
+    name = name.strip("_") or name
+    return SAME.get(name, name)
+
+
+@functools.cache
+def read_names() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names in torch's namespaces without the operators', and the operations' names."""
+    found = {
+        name.rstrip("_")
+        for home in HOMES
+        for name in dir(home)
+        if not name.startswith("_") and isinstance(getattr(home, name, None), CALLABLES)
+    }
+    found.add("getitem")
+    return frozenset(found), frozenset(SAME.get(name, name) for name in found)
+
+
+def operation_names() -> frozenset[str]:
+    return read_names()[1]
+
+
+@functools.cache
+def known_functions() -> dict[Any, str]:
+    found = {
+        value: name_operation(value)
+        for home in HOMES
+        for name in dir(home)
+        if is_public(name) and isinstance(value := getattr(home, name, None), CALLABLES)
+    }
+    operators = {
+        value: name_operator(name)
+        for name, value in vars(operator).items()
+        if isinstance(value, types.BuiltinFunctionType)
+    }
+    return (
+        found
+        | {abs: "abs", pow: "pow"}
+        | {value: name for value, name in operators.items() if name}
+    )
+
+
+def name_operator(name: str) -> str | None:
+    found = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
+    return found if found in operation_names() else None
+
+
+def is_public(name: str) -> bool:
+    """Return whether a name is public, as those of operators are."""
+    return not name.startswith("_") or (name.startswith("__") and name.endswith("__"))
+
+
+def find_operation(selector: Any) -> str | None:
+    """Return the operation that a selector means, or None."""
+    if isinstance(selector, str):
+        return selector if selector in operation_names() else None
+    if isinstance(selector, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return name_operation(selector)
+    try:
+        name = known_functions().get(selector)
+    except TypeError:  # no hash
+        return None
+    return name if name in operation_names() else None
+
+
+# --- functions of torch that call others ----------------------------------------------------------
+HAS = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+
+
+def has_none(*args: Any) -> bool:
+    """Return False, as `has_torch_function` in a function that is seen through."""
+    return False
+
+
+@functools.cache
+def see_through(function: types.FunctionType) -> Call:
+    """Return one of torch's Python functions so that modes see the calls within it."""
+    # Without `__name__`, or Dynamo would read the globals from the module of that name.
+    names = {**function.__globals__, **dict.fromkeys(HAS, has_none)}
+    del names["__name__"]
+    seen = types.FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+    )
+    seen.__kwdefaults__ = function.__kwdefaults__
+    return seen
+
+
+def let_dynamo_dispatch(functions: Iterable[Any]) -> None:
+    """Let Dynamo ask modes about functions."""
+    if COMPILES:
+        # Dynamo asks only about those that torch lists as overridable (torch 2.13): hardswish, tanh
+        # and relu_ are not among them.
+        from torch._dynamo.variables.torch import get_overridable_functions
+
+        get_overridable_functions().update(functions)
+
+
+def functions_calling(operations: Collection[str]) -> tuple[types.FunctionType, ...]:
+    """Return torch's Python functions that call one of some operations internally."""
+    return tuple(
+        function
+        for function, names in _callees().items()
+        if not names.isdisjoint(operations) and name_operation(function) not in operations
+    )
+
+
+@functools.cache
+def _callees() -> dict[types.FunctionType, set[str]]:
+    # The operations that each Python function of torch names in its code.
+    called = {
+        value: {SAME.get(name.rstrip("_"), name.rstrip("_")) for name in value.__code__.co_names}
+        for home in (F, torch.functional)
+        for value in vars(home).values()
+        if isinstance(value, types.FunctionType)
+    }
+    helpers = {value.__name__: names for value, names in called.items()}
+    grown = True
+    # Then also those in what it calls, until nothing is added.
+    while grown:
+        grown = False
+        for names in called.values():
+            more = set().union(*(helpers[n] for n in names & helpers.keys())) - names
+            names |= more
+            grown = grown or bool(more)
+    return {
+        value: names
+        for value, names in called.items()
+        if value.__module__ in (F.__name__, torch.functional.__name__)
+        and not value.__name__.startswith("_")
+    }
+
+
+# --- the mode -------------------------------------------------------------------------------------
 stack_at = torch._C._get_function_stack_at
 # Dynamo holds constants only, so traced code names a mode by its key.
 MODES: weakref.WeakValueDictionary[str, OperationMode] = weakref.WeakValueDictionary()
@@ -123,8 +294,11 @@ class OperationMode(TorchFunctionMode):
             if name in names:
                 table[function] = know(name, function)
         for name in names:
-            for packet, *overloads in overloaded(name):
-                table |= dict.fromkeys([packet, *overloads], know(name, packet))
+            for own in (name, f"{name}_"):
+                packet = getattr(torch.ops.aten, own, None)
+                if packet is not None:
+                    overloads = [getattr(packet, each) for each in packet.overloads()]
+                    table |= dict.fromkeys([packet, *overloads], know(name, packet))
         for function in functions_calling(names):
             table[function] = KnownFunction("", through=see_through(function))
         return table
@@ -228,8 +402,6 @@ def check_met(mode: OperationMode) -> None:
 
 
 # --- what Dynamo runs while it traces -------------------------------------------------------------
-
-
 @dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
     MODES[key].hits[name] += 1
@@ -260,8 +432,6 @@ def count_hits(key: str) -> int:
 
 
 # --- regions that run again -----------------------------------------------------------------------
-
-
 class Within:
     def __init__(self, function: Call, mode: OperationMode) -> None:
         self.function = function

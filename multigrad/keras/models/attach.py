@@ -17,8 +17,6 @@ from ...models.attribution.composites import Composite
 from ...models.attribution.kinds import (
     is_layer_rule,
     kind_of_function,
-    merge_batch_norm,
-    weight_axis,
 )
 from ...models.interpose import (
     Attachment,
@@ -37,6 +35,17 @@ from ...models.interpose import (
 )
 from ..base import list_leaves
 from ..compiled_steps import HOST, find_compiled, renew_steps
+from .interception import (
+    NAMES,
+    Changes,
+    LayerRules,
+    changes_of,
+    find_operation,
+    is_float,
+    make_run,
+    unwatch,
+    watch,
+)
 from .layer_kinds import (
     ACTIVATIONS,
     READERS,
@@ -51,8 +60,6 @@ from .layer_kinds import (
     read_layer,
     refuse_cells,
 )
-from .layers import Changes, LayerRules, changes_of, make_run
-from .operations import NAMES, find_operation, is_float, unwatch, watch
 
 
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
@@ -307,16 +314,12 @@ def make_merging(layer: Any, rule: Any) -> Call:
         given = (made.out, *args[1:]) if args else ()
         if not args:
             kwargs = {**kwargs, "inputs": made.out}
-        read, (weight, bias) = made.read, made.read.params
-        dtype = weight.dtype
-        numbers = [
+        dtype = made.read.params[0].dtype
+        statistics = [
             None if each is None else keras.ops.cast(each, dtype)
             for each in (layer.moving_mean, layer.moving_variance, layer.gamma, layer.beta)
         ]
-        params = merge_batch_norm(
-            weight, bias, *numbers, epsilon=layer.epsilon, axis=weight_axis(read.kind)
-        )
-        merged = Read(read.kind, read.inputs, params, read.attributes, read.order)
+        merged = made.read.merged(*statistics, epsilon=layer.epsilon)
         return merged.under(made.rule, original(*given, **kwargs))
 
     return run

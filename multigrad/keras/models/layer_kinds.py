@@ -11,7 +11,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -24,12 +24,11 @@ from keras.src.ops.numpy import Add as AddOperation
 
 from ...backend.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
-from ...graph.support.class_bases import dataclass
-from ...models.attribution.kinds import kind_of_function
+from ...models.attribution.kinds import LayerCall, kind_of_function
 from ...models.interpose import HeldFunction, Layer
 from ...models.layer_memory import WHOLE, Row, Within
 from ..compiled_steps import BACKEND
-from .operations import FUNCTIONS, NAMES
+from .interception import FUNCTIONS, NAMES, children_of
 
 # --- the layers under their dotted names ----------------------------------------------------------
 # Keras names layers within the model that holds them, so nested models may repeat a name.
@@ -66,14 +65,6 @@ def list_layers(model: Any) -> list[Layer]:
         names = tuple(dict.fromkeys(paths[key] + own))
         layers.append(Layer(names, layer, is_leaf=not children_of(layer)))
     return layers
-
-
-def children_of(layer: Any) -> list[Any]:
-    """Return the layers that a layer holds and calls, except InputLayers, which compute nothing."""
-    # Keras (3.15) has no public name for either attribute.
-    held = [*getattr(layer, "_layers", ()), *getattr(layer, "_operations", ())]
-    once = {id(each): each for each in held if not isinstance(each, keras.layers.InputLayer)}
-    return list(once.values())
 
 
 def list_functions(layers: Sequence[Layer]) -> list[Layer]:
@@ -232,24 +223,10 @@ def is_addition_in_code(layer: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The computation of a layer before its activation, as a rule reads it.
+class Read(LayerCall):
+    """A call of a layer of Keras; `order`: its axes in the kind's order, None if equal."""
 
-    Attributes:
-        kind: the layer's kind.
-        inputs: its tensors.
-        params: weight and bias in the kind's layout; empty without weights.
-        attributes: the fixed numbers.
-        order: the layer's axes in the kind's order; None if equal.
-        shape: the output's shape in the kind's layout; None if equal, up to that order.
-    """
-
-    kind: str
-    inputs: tuple[Tensor, ...]
-    params: tuple[Any, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
     order: tuple[int, ...] | None = None
-    shape: tuple[int, ...] | None = None
 
     def under(self, rule: Any, out: Tensor) -> Tensor:
         """Return the layer's output, with a rule's gradient for its inputs."""
@@ -328,7 +305,7 @@ def read_convolution(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
         "dilations": dilations,
         "groups": int(groups),
     }
-    return Read(kind, inputs, (weight, bias), attributes, order)
+    return Read(kind, inputs, (weight, bias), attributes, order=order)
 
 
 def read_transposed(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
@@ -344,7 +321,7 @@ def read_transposed(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:
     is_same = layer.padding == "same"
     padding = tuple((n // 2, n - n // 2) if is_same else (0, 0) for n in excess)
     attributes = {"strides": strides, "padding": padding, "dilations": dilations, "groups": 1}
-    return Read(kind, inputs, (weight, bias), attributes, order_of(layer, x))
+    return Read(kind, inputs, (weight, bias), attributes, order=order_of(layer, x))
 
 
 def read_average(layer: Any, kind: str, inputs: tuple[Tensor, ...]) -> Read:

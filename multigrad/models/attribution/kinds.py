@@ -6,11 +6,12 @@ A linear layer has inputs, perhaps a weight, and perhaps a bias; it is linear in
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ...graph.support.class_bases import dataclass
 from ...rules.model.rule import Rule
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import conv_left, unwindows
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Tensor = Any
 Inputs: TypeAlias = tuple[Tensor, ...]
@@ -326,6 +330,33 @@ def has_meaning(rule: LayerRule, kind: str) -> bool:
     except RuleTypeError:
         return False
     return True
+
+
+# --- a call of a layer ----------------------------------------------------------------------------
+@dataclasses.dataclass(frozen=True, slots=True)
+class LayerCall:
+    """A call of a layer before its activation, as a rule reads it: in the layouts of `KINDS`.
+
+    Attributes:
+        kind: the kind of layer.
+        inputs: the tensors that get relevance.
+        params: weight and bias, if the kind has them.
+        attributes: the fixed numbers of the call.
+        shape: the shape of the output, if the framework has it with other axes.
+    """
+
+    kind: str
+    inputs: tuple[Tensor, ...]
+    params: tuple[Any, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, ...] | None = None
+
+    def merged(self, *statistics: Any, epsilon: float) -> Self:
+        """Return the call with a batch normalization merged: mean, variance, scale and shift."""
+        weight, bias = self.params
+        axis = weight_axis(self.kind)
+        params = merge_batch_norm(weight, bias, *statistics, epsilon=epsilon, axis=axis)
+        return dataclasses.replace(self, params=params)
 
 
 # --- a batch normalization, merged so that a rule meets one linear layer --------------------------
