@@ -194,6 +194,12 @@ class HeldFunction:
     function: Any
 
 
+def hold(layer: Layer, attribute: str, function: Any) -> Layer:
+    """Return a function that a layer holds, under the layer's names and its own."""
+    names = tuple(f"{name}.{attribute}" if name else attribute for name in layer.names)
+    return Layer(names, HeldFunction(layer.layer, attribute, function))
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A layer with its rule, and what chose it.

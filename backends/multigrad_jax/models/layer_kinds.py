@@ -42,6 +42,7 @@ class Plan:
         steps: the equations on each channel in the layer, with the atoms of their numbers.
         normalizing: the same for a batch normalization that follows.
         divisor: that of a pooling.
+        rule: the rule on it; None: it keeps its own gradient.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Plan:
     steps: list[tuple[Any, Any]] = field(default_factory=list)
     normalizing: list[tuple[Any, Any]] = field(default_factory=list)
     divisor: float | None = None
+    rule: Any = None
 
     @property
     def axis(self) -> int:

@@ -68,34 +68,30 @@ def run(
     first = len(closed.consts)
     inputs = flat.jaxpr.invars[first : first + len(arguments)]
     layers = Layers(flat.jaxpr, inputs, several=len(arguments) > 1)
-    chosen = choose(composite, layers)
-    if not any(rule is not None for rule in chosen.values()):
+    choose(composite, list(layers.plans.values()))
+    if all(plan.rule is None for plan in layers.plans.values()):
         kinds = sorted({plan.kind for plan in layers.plans.values()})
         raise RuleValueError(
             f"function {name!r} has no layer with a rule in composite {composite.name!r} (its "
             f"layers: {', '.join(kinds) or 'none'})"
         )
-    return RelevanceRun(composite, layers, chosen).run(flat, [*closed.consts, *arguments, *state])
+    return RelevanceRun(composite, layers).run(flat, [*closed.consts, *arguments, *state])
 
 
-def choose(composite: Composite, layers: Layers) -> dict[int, Any]:
-    """Return the rule for each layer, by the identity of its equation; None for no rule."""
-    plans = layers.plans
-    rows = [(str(i), plan.kind) for i, plan in enumerate(plans.values())]
-    chosen = dict(zip(plans, composite.choose(rows), strict=True))
-    for i, plan in plans.items():
-        if plan.kind == "addition" and not composite.canonize:
-            chosen[i] = None
-    return chosen
+def choose(composite: Composite, plans: Sequence[Plan]) -> None:
+    """Give each layer its rule."""
+    rows = [(str(i), plan.kind) for i, plan in enumerate(plans)]
+    for plan, rule in zip(plans, composite.choose(rows), strict=True):
+        if composite.canonize or plan.kind != "addition":
+            plan.rule = rule
 
 
 class RelevanceRun:
     """One computation of a function with rules on its layers."""
 
-    def __init__(self, composite: Composite, layers: Layers, chosen: dict[int, Any]) -> None:
+    def __init__(self, composite: Composite, layers: Layers) -> None:
         self.composite = composite
         self.layers = layers
-        self.chosen = chosen
         self.values: dict[Any, Tensor] = {}
 
     def read(self, atom: Any) -> Tensor:
@@ -111,34 +107,30 @@ class RelevanceRun:
     def compute(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
         key = id(equation)
         if key in self.layers.plans:
-            return [self.layer(key, self.layers.plans[key], operands)]
+            return [self.layer(self.layers.plans[key], operands)]
         if key not in self.layers.taken:
             return bind(equation, operands)
         data = zip(operands, equation.invars, strict=True)
         # an equation within a layer, which is already computed: its data passes through
         return [next(x for x, atom in data if self.layers.is_data(atom))]
 
-    def layer(self, key: int, plan: Plan, operands: list[Tensor]) -> Tensor:
-        rule = self.chosen[key]
-        if plan.kind == "addition":
-            return self.addition(rule, plan, operands)
+    def layer(self, plan: Plan, operands: list[Tensor]) -> Tensor:
+        rule = plan.rule
         if plan.kind in ("linear", "convolution"):
             return self.product(rule, plan, operands)
         if plan.divisor is not None:
             return self.pooling(rule, plan, operands)
-        x = operands[plan.at]
         if rule is None:
             return bind(plan.equation, operands)[0]
+        if plan.kind == "addition":
+            (out,) = bind(plan.equation, list(map(jax.lax.stop_gradient, operands)))
+            return acting(rule, "addition", {})(*operands, out)
+        x = operands[plan.at]
         held = [jax.lax.stop_gradient(x) if n == plan.at else y for n, y in enumerate(operands)]
         (out,) = bind(plan.equation, held)
-        refuse_weights(rule, plan.kind)
+        if is_layer_rule(rule):
+            raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {plan.kind} has not")
         return put_plain(rule, plan.kind, x, out)
-
-    def addition(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
-        if rule is None:
-            return bind(plan.equation, operands)[0]
-        (out,) = bind(plan.equation, list(map(jax.lax.stop_gradient, operands)))
-        return acting(rule, "addition", {})(*operands, out)
 
     # --- linear layers and convolutions -----------------------------------------------------------
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
@@ -261,12 +253,6 @@ def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
 
 def put_plain(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
     return put_over(over(rule), named(rule), f"a layer of kind {kind!r}", x, out)
-
-
-def refuse_weights(rule: Any, kind: str) -> None:
-    """Raise if a rule reads weights, for a layer without any."""
-    if is_layer_rule(rule):
-        raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {kind} has not")
 
 
 def inverse(order: Sequence[int]) -> list[int]:

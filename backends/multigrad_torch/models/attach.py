@@ -24,6 +24,7 @@ from multigrad.models.interpose import (
     Row,
     choose,
     choose_by_kind,
+    hold,
     named,
     refuse_empty,
     refuse_second,
@@ -127,9 +128,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         # One object per rule: layers that share it also share its classes and compiled code.
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
-            acting[key] = (
-                InsideActing(rule) if is_layer_rule(rule) else LayerActing(PlainRule(rule))
-            )
+            acting[key] = make(rule)
         plan.append((acting[key], layer, name))
     return plan
 
@@ -137,10 +136,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
 def functions_of(layers: list[Layer]) -> list[Layer]:
     """Return the functions that modules hold as attributes, such as a block's F.relu."""
     return [
-        Layer(
-            tuple(f"{name}.{attribute}" if name else attribute for name in layer.names),
-            HeldFunction(layer.layer, attribute, value),
-        )
+        hold(layer, attribute, value)
         for layer in layers
         for attribute, value in vars(layer.layer).items()
         if callable(value)
@@ -247,7 +243,7 @@ def plan_composite(
     return [*plan, (OnModel(calls), model, "")], rows
 
 
-def make(rule: Any, merges: bool) -> OnLayer:
+def make(rule: Any, merges: bool = False) -> OnLayer:
     if rule is None or is_layer_rule(rule):
         return InsideActing(rule, merges)
     return LayerActing(PlainRule(rule))

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from multigrad.models.layer_memory import MASKS, WHOLE, Row, make_row
 
@@ -173,15 +174,8 @@ def _size(tensor: Tensor) -> int:
         return tensor.nbytes
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, dict):
-        for value in values.values():
-            yield from _tensors(value)
-    elif isinstance(values, list | tuple):
-        for value in values:
-            yield from _tensors(value)
+def _tensors(values: Any) -> list[Tensor]:
+    return [each for each in pytree.tree_leaves(values) if isinstance(each, Tensor)]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from keras.src.ops.numpy import Add as AddOperation
 from ...backend.discovery import load_backend
 from ...errors import RuleTypeError, RuleValueError
 from ...models.attribution.kinds import LayerCall, kind_of_function
-from ...models.interpose import HeldFunction, Layer
+from ...models.interpose import HeldFunction, Layer, hold
 from ...models.layer_memory import WHOLE, Row, Within
 from ..compiled_steps import BACKEND
 from .interception import FUNCTIONS, NAMES, children_of
@@ -69,17 +69,14 @@ def list_layers(model: Any) -> list[Layer]:
 
 def list_functions(layers: Sequence[Layer]) -> list[Layer]:
     """Return the functions that layers hold as activations."""
-    found = []
-    for each in layers:
-        for attribute in ATTRIBUTES:
-            held = getattr(each.layer, attribute, None)
-            if not callable(held) or held is keras.activations.linear:
-                continue
-            if isinstance(held, keras.Operation):
-                continue
-            names = tuple(f"{name}.{attribute}" if name else attribute for name in each.names)
-            found.append(Layer(names, HeldFunction(each.layer, attribute, held)))
-    return found
+    return [
+        hold(each, attribute, held)
+        for each in layers
+        for attribute in ATTRIBUTES
+        if callable(held := getattr(each.layer, attribute, None))
+        and held is not keras.activations.linear
+        and not isinstance(held, keras.Operation)
+    ]
 
 
 def operation_held(name: str, held: HeldFunction) -> str:
