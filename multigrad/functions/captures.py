@@ -39,7 +39,9 @@ from .calls.facts import facts_of_symbols, gather_facts
 from .calls.gradients import modes_of
 from .calls.recipe import NotCaptured, Recipe, Variant
 from .proof.compare import is_asked
-from .record import AppliesItself, capture_function, prove_code
+from .proof.executions import FunctionUnderProof
+from .proof.functions import prove_function
+from .record import AppliesItself, capture_function, note_open
 
 MOST_VARIANTS = 256
 # Ops whose constant index may lie outside the array.
@@ -229,6 +231,20 @@ def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: b
     return compare(recipe, variant, leaves, is_call=is_call)
 
 
+def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
+    """Compare graphs with the code that they were captured from; see `captures.prove`."""
+    if recipe.modes:
+        # As sums: autodiff knows no other way to combine.
+        recipe = replace(recipe, modes=())
+        variant = capture_function(recipe, variant.layout, variant.facts, leaves)
+    if variant.combines:
+        return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
+
+    recapture = partial(capture_function, recipe, variant.layout, variant.facts)
+    captured = FunctionUnderProof(recipe, variant, leaves)
+    return prove_function(captured, recapture, is_call=is_call)
+
+
 # --- the captured form of a Function: the latest one, or that of its signature or its examples ----
 
 
@@ -391,26 +407,31 @@ def inline(
         refused=graphs.refused,
     )
     result = assemble(variant, mark(trace, called, [values[name].node for name in names]))
-    if not (variant.notes or variant.updates):
-        return result
-    holders = {leaf.name: each for leaf, each in zip(layout.leaves, leaves, strict=True)}
-    flat = optree.tree_leaves(result, none_is_leaf=True)
+    if variant.notes or variant.updates:
+        _put_effects(trace, recipe, variant, leaves, values=values, result=result)
+    return result
+
+
+def _put_effects(
+    trace: Trace,
+    recipe: Recipe,
+    variant: Variant,
+    leaves: Sequence[Any],
+    *,
+    values: Mapping[str, Any],
+    result: Any,
+) -> None:
+    # Updates of arguments, and attributes that were set, happen to the symbols there.
+    holders = {leaf.name: each for leaf, each in zip(variant.layout.leaves, leaves, strict=True)}
+    flat, forward = optree.tree_leaves(result, none_is_leaf=True), variant.graphs.forward
     if recipe.copies:
         check_apart(recipe.subject, variant.updates, leaves)
     else:
-        put_updates(
-            trace, variant.updates, graphs.forward, inputs=values, holders=holders, outputs=flat
-        )
+        put_updates(trace, variant.updates, forward, inputs=values, holders=holders, outputs=flat)
     if variant.notes:
-        put_notes(
-            trace,
-            variant.notes,
-            graphs.forward,
-            values,
-            {**holders, **dict(enumerate(flat))},
-            is_class=recipe.apply is not None,
-        )
-    return result
+        everything = {**holders, **dict(enumerate(flat))}
+        is_class = recipe.apply is not None
+        put_notes(trace, variant.notes, forward, values, everything, is_class=is_class)
 
 
 def lift_leaf(trace: Trace, leaf: Leaf, value: Any) -> Node:

@@ -28,11 +28,11 @@ from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction
 from .calls.recipe import CodeRecipe, Recipe, Recorded, Variant
+from .captures import prove_code
 from .custom_gradient import function, refuse_rule
 from .function import Function
 from .object_arguments import STATE, MayTakeObjects, holds_state, owner_of_method, recipe_of_object
 from .proof.compare import ProofSubject, leave_open
-from .record import prove_code
 
 Tensor = Any
 

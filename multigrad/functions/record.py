@@ -62,7 +62,6 @@ from .calls.facts import facts_of_inputs, find_facts
 from .calls.gradients import check_gradient, match_gradients, modes_of, tangent_graph
 from .calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
 from .proof.compare import ProofSubject, leave_open
-from .proof.functions import FunctionUnderProof, prove_function
 from .recapture import (
     Way,
     check_draws,
@@ -183,10 +182,6 @@ class _Results:
     symbols: list[Value]
     values: list[Value]
     undifferentiable: tuple[int, ...]
-
-
-def _asked(option: Any) -> Any:
-    return option() if callable(option) else option
 
 
 class _Recording:
@@ -322,7 +317,8 @@ class _Recording:
         nodes, locations = tuple(each.node for each in results.values), trace.source.locations
         forward = drop_marks(Graph(trace.name, inputs, nodes, locations))
         backward = Graph(trace.name, (*self.heads(cotangents), *inputs), gradients, locations)
-        second_order = bool(_asked(recorded.second_order))
+        has_second = recorded.second_order
+        second_order = has_second if isinstance(has_second, bool) else has_second()
         # What is never differentiated needs no stops.
         if trace.backward.is_once or not second_order:
             backward = without_stops(backward)
@@ -335,7 +331,7 @@ class _Recording:
             trace.name,
             replace(simplify(forward), origin=describe_routes(trace)),
             simplify(backward),
-            first_order=bool(_asked(recorded.first_order)),
+            first_order=recorded.first_order,
             inputs=tuple(leaf.name for leaf in layout.tensors),
             cotangents=cotangents,
             wrt=wrt,
@@ -577,23 +573,6 @@ class _Recording:
         if all(node.op is not ops.CALL for node in every_node(Graph("", (), of))):  # of others
             self.derived = of, (tuple(nodes), tuple(floats))
         return tuple(nodes), tuple(floats)
-
-
-# --- the proof of a capture -----------------------------------------------------------------------
-
-
-def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
-    """Compare graphs with the code that they were captured from; see `captures.prove`."""
-    if recipe.modes:
-        # As sums: autodiff knows no other way to combine.
-        recipe = replace(recipe, modes=())
-        variant = capture_function(recipe, variant.layout, variant.facts, leaves)
-    if variant.combines:
-        return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
-
-    recapture = partial(capture_function, recipe, variant.layout, variant.facts)
-    captured = FunctionUnderProof(recipe, variant, leaves)
-    return prove_function(captured, recapture, is_call=is_call)
 
 
 def note_open(recipe: Recipe, reason: str) -> str:

@@ -51,7 +51,7 @@ class Recorded:
 
     outputs: Any
     pull: Pull | None
-    first_order: Callable[[], bool] | bool = False
+    first_order: bool = False
     keeps_output: bool = False
     undifferentiable: tuple[Any, ...] = ()
     missing: Callable[[Any], Any] | None = None

@@ -20,7 +20,7 @@ import multigrad as xg
 from multigrad import xp
 from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
-from multigrad.functions import captures, record
+from multigrad.functions import captures
 from multigrad.graph.passes.simplify import substitute
 from multigrad.rules.model import rule_code
 
@@ -45,7 +45,7 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = {n: n.operands[0] for n in graph.nodes if n.op.name == "exp"}
         return replace(substitute(graph, lost), locations=graph.locations)
 
-    capture, capture_function = rule_code.capturing.capture, record.capture_function
+    capture, capture_function = rule_code.capturing.capture, captures.capture_function
 
     def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture_function(*args, **kwargs)
@@ -56,8 +56,7 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         rule_code.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
     )
-    for module in (captures, record):
-        monkeypatch.setattr(module, "capture_function", capture_function_wrongly)
+    monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
 
 
 @pytest.fixture
@@ -302,13 +301,13 @@ def test_under_all_each_call_is_compared(
     proving: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    prove = record.prove_function
+    prove = captures.prove_function
 
     def noting(given: Any, *args: Any, **kwargs: Any) -> str:
         calls.append(kwargs)
         return prove(given, *args, **kwargs)
 
-    monkeypatch.setattr(record, "prove_function", noting)
+    monkeypatch.setattr(captures, "prove_function", noting)
     proving("all")
     doubled = xg.function(lambda x: x * 2.0, lambda grad_out, x: grad_out * 2.0)
     for _ in range(3):

@@ -16,7 +16,7 @@ import pytest
 
 import multigrad as xg
 from multigrad.errors import NativeRuleWarning
-from multigrad.functions import captures, record
+from multigrad.functions import captures
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.passes.simplify import substitute
@@ -47,7 +47,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change every graph that is captured from now on."""
 
     def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture, capture_rule = record.capture_function, rule_code.capturing.capture
+        capture, capture_rule = captures.capture_function, rule_code.capturing.capture
 
         def changed(*args: Any, **kwargs: Any) -> Any:
             variant = capture(*args, **kwargs)
@@ -60,8 +60,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             graph = capture_rule(*args, **kwargs)
             return graph if backward is None else backward(graph)
 
-        for module in (captures, record):
-            monkeypatch.setattr(module, "capture_function", changed)
+        monkeypatch.setattr(captures, "capture_function", changed)
         monkeypatch.setattr(rule_code.capturing, "capture", changed_rule)
 
     return start

@@ -18,7 +18,7 @@ import pytest
 import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
-from multigrad.functions import captures, record
+from multigrad.functions import captures
 from multigrad.rules.model import rule_code
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
@@ -68,7 +68,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def start(seed: int) -> None:
         monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-        capture, capture_function = rule_code.capturing.capture, record.capture_function
+        capture, capture_function = rule_code.capturing.capture, captures.capture_function
 
         def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
             return plant(capture(*args, **kwargs), seed)
@@ -79,8 +79,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             return replace(variant, graphs=replace(variant.graphs, backward=backward))
 
         monkeypatch.setattr(rule_code.capturing, "capture", capture_wrongly)
-        for module in (captures, record):
-            monkeypatch.setattr(module, "capture_function", capture_function_wrongly)
+        monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
 
     return start
 
@@ -120,7 +119,7 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
     forward = TYPED_IN[library]()[name]
     backend = load_backend(library)
     monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-    capture = record.capture_function
+    capture = captures.capture_function
 
     def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture(*args, **kwargs)
@@ -133,8 +132,7 @@ def test_a_fault_in_handling_dtypes_is_found_in_the_dtype_of_the_call(
         with warnings.catch_warnings():  # no false alarm
             warnings.simplefilter("error", NativeRuleWarning)
             xg.function(forward)(x)
-        for module in (captures, record):
-            monkeypatch.setattr(module, "capture_function", capture_wrongly)
+        monkeypatch.setattr(captures, "capture_function", capture_wrongly)
         with pytest.warns(NativeRuleWarning, match="differs from its graph"):
             xg.function(forward)(x)
 
