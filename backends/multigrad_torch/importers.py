@@ -232,9 +232,13 @@ def _signature_of(cls: type[torch.autograd.Function]) -> inspect.Signature | Non
 
 
 def _functions_of(cls: type[torch.autograd.Function]) -> tuple[Any, ...]:
-    is_backward = cls.backward is not torch.autograd.Function.backward
     setup = (cls.setup_context,) if has_setup(cls) else ()
-    return (cls.forward, *setup, unwrap_once(cls.backward if is_backward else cls.vjp)[0])
+    return (cls.forward, *setup, unwrap_once(_backward_of(cls))[0])
+
+
+def _backward_of(cls: type[torch.autograd.Function]) -> Any:
+    # torch knows it by two names.
+    return cls.vjp if cls.backward is torch.autograd.Function.backward else cls.backward
 
 
 def _find_problem(cls: type[torch.autograd.Function]) -> str:
@@ -298,9 +302,7 @@ class ClassCode:
     ) -> Recorded:
         args = self.bind(positional, kwargs)
         cls, ctx = self.function_class, Context(trace, args)
-        is_backward = cls.backward is not torch.autograd.Function.backward
-        backward = unwrap_amp(cls.backward if is_backward else cls.vjp, trace)
-        backward, once = unwrap_once(backward)
+        backward, once = unwrap_once(unwrap_amp(_backward_of(cls), trace))
         backward = unwrap_amp(backward, trace)
         if self.has_setup:
             outputs = run(unwrap_amp(cls.forward, trace), *args)
