@@ -155,7 +155,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
     whole = torch.empty([shape[i] for i in order], device="meta")
     whole = whole.permute([order.index(i) for i in range(part.ndim)])
     with torch.no_grad():
-        whole_tensor = kind.from_local(
+        dtensor = kind.from_local(
             part.detach(),
             spec.mesh,
             spec.placements,
@@ -163,7 +163,7 @@ def respaced(part: Tensor, spec: Any) -> Any:
             shape=shape,
             stride=whole.stride(),
         )
-    return whole_tensor._spec
+    return dtensor._spec
 
 
 def have_one_layout(tensors: Sequence[Tensor]) -> bool:

@@ -174,7 +174,7 @@ def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> 
     _watch_reads(pull, nodes, watch)
     rows = []
     for each in tensors:
-        is_read = each.is_surely_read or any(_place(x) in watch.read for x in each.stand_ins())
+        is_read = each.is_surely_read or any(_place(x) in watch.read for x in each.readers)
         is_read = is_read or _changes(each, pull, gradients)
         rows.append(Kept(each.where, _size(each.tensor), is_read, _apart(each, watch)))
     return rows
@@ -186,62 +186,56 @@ class Watch:
     def __init__(self) -> None:
         self.read: set[int] = set()
         self.without: dict[Any, list[bool]] = {}  # by node: which arguments get no gradient
-        self.unpacked: list[Saved] = []
+        self.unpacked: list[KeptTensor] = []
 
     def hooks(self) -> Any:
-        def pack(x: Tensor) -> Saved:
+        def pack(x: Tensor) -> KeptTensor:
             # Saving a tensor again, in a backward, counts as reading it.
             self.read.add(_place(x))
-            return Saved("", x)
+            return KeptTensor(x)
 
-        def unpack(saved: Saved) -> Tensor:
+        def unpack(saved: KeptTensor) -> Tensor:
             self.unpacked.append(saved)
-            return saved.give()
+            return saved.unpack()
 
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
-class Saved:
-    """A tensor that a class has saved; each reader gets another copy of it."""
+class KeptTensor:
+    """A tensor that a class has saved, or one in an attribute of ctx, whose name it has.
 
-    is_surely_read = False
+    Attributes:
+        readers: what its readers got: another copy each of a saved one.
+        other: what they get instead, to find out whether it matters.
+    """
 
-    def __init__(self, where: str, tensor: Tensor) -> None:
-        self.where, self.tensor = where, tensor
+    def __init__(self, tensor: Tensor, where: str = "", node: Any = None, name: str = "") -> None:
+        self.tensor, self.where, self.node, self.name = tensor, where, node, name
         # Kept alive, as freed memory is used again and `read` compares addresses.
-        self.copies: list[Tensor] = []
+        self.readers: list[Tensor] = [] if node is None else [tensor]
         self.other: Tensor | None = None
 
-    def give(self) -> Tensor:
+    @property
+    def is_surely_read(self) -> bool:
+        """Whether a jvp may read it, or a container has it, in which it cannot be replaced."""
+        if self.node is None:
+            return False
+        offers_jvp = self.node._forward_cls.jvp is not torch.autograd.Function.jvp
+        return offers_jvp or getattr(self.node, self.name) is not self.tensor
+
+    def unpack(self) -> Tensor:
         if self.other is not None:
             return self.other
-        self.copies.append(self.tensor.detach().clone())
-        return self.copies[-1]
-
-    def stand_ins(self) -> list[Tensor]:
-        return self.copies
+        self.readers.append(self.tensor.detach().clone())
+        return self.readers[-1]
 
     def replace(self, other: Tensor | None) -> None:
         self.other = other
+        if self.node is not None:
+            setattr(self.node, self.name, self.tensor if other is None else other)
 
 
-class Attribute:
-    """A tensor that is an attribute of ctx, or that an attribute contains."""
-
-    def __init__(self, node: Any, name: str, tensor: Tensor, where: str) -> None:
-        self.node, self.name, self.tensor, self.where = node, name, tensor, where
-        # A jvp may read it; and a tensor within a container cannot be replaced to find out.
-        offers_jvp = node._forward_cls.jvp is not torch.autograd.Function.jvp
-        self.is_surely_read = offers_jvp or getattr(node, name) is not tensor
-
-    def stand_ins(self) -> list[Tensor]:
-        return [self.tensor]
-
-    def replace(self, other: Tensor | None) -> None:
-        setattr(self.node, self.name, self.tensor if other is None else other)
-
-
-def _saved(node: Any, watch: Watch) -> Iterator[Saved]:
+def _saved(node: Any, watch: Watch) -> Iterator[KeptTensor]:
     # Reading `saved_tensors` calls the unpack hook once for each of them, in order.
     watch.unpacked.clear()
     names = [n for n, x in enumerate(node.saved_tensors) if x is not None]
@@ -250,11 +244,11 @@ def _saved(node: Any, watch: Watch) -> Iterator[Saved]:
         yield saved
 
 
-def _attributes(node: Any) -> Iterator[Attribute]:
+def _attributes(node: Any) -> Iterator[KeptTensor]:
     for name, value in list(vars(node).items()):
         for x in tree_leaves(value):
             if isinstance(x, Tensor):
-                yield Attribute(node, name, x, f"ctx.{name} of {_shown(node, x)}")
+                yield KeptTensor(x, f"ctx.{name} of {_shown(node, x)}", node, name)
 
 
 def _shown(node: Any, x: Tensor) -> str:
@@ -274,10 +268,10 @@ def _size(x: Tensor) -> int:
     return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
 
 
-def _apart(each: Saved | Attribute, watch: Watch) -> str:
+def _apart(each: KeptTensor, watch: Watch) -> str:
     # Within forward only an output, or an input that has a gradient, requires grad.
     x = each.tensor
-    if isinstance(each, Saved) or not x.requires_grad:
+    if each.node is None or not x.requires_grad:
         return ""
     if x.grad_fn is each.node:
         return "output"
@@ -330,7 +324,7 @@ def _watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -
 
 
 def _changes(
-    each: Saved | Attribute, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
+    each: KeptTensor, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
 ) -> bool:
     # Does another tensor instead of this one change a gradient?
     other = _other(each.tensor)
