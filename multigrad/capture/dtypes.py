@@ -141,15 +141,15 @@ def _lies_in_order(trace: Trace, node: Node) -> bool:
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
     """Return the ops between operands and a result, without casts of the operands themselves."""
-    found: dict[Node, None] = {}
+    steps: dict[Node, None] = {}
     stack = [node]
     while stack:
         each = stack.pop()
         is_cast = each.op is ops.CAST and each.operands[0] in operands and each is not node
-        if each.operands and each not in operands and each not in found and not is_cast:
-            found[each] = None
+        if each.operands and each not in operands and each not in steps and not is_cast:
+            steps[each] = None
             stack.extend(each.operands)
-    return list(found)
+    return list(steps)
 
 
 def is_tensor(x: Value) -> bool:
@@ -162,8 +162,8 @@ def own_dtype(x: Any) -> str:
 
 def is_of_16_bits(x: Any) -> bool:
     """Return whether a symbolic tensor is known to hold floats of 16 bits."""
-    own = own_dtype(x)
-    return x.trace.facts.has_dtype(*FLOATS_OF_16_BITS) if own == T else own in FLOATS_OF_16_BITS
+    dtype = own_dtype(x)
+    return x.trace.facts.has_dtype(*FLOATS_OF_16_BITS) if dtype == T else dtype in FLOATS_OF_16_BITS
 
 
 def is_bool(x: Any) -> bool:
@@ -216,10 +216,10 @@ def in_dtype(x: Any, dtype: Any) -> Any:
 
 def as_held(x: Value, value: Any) -> Any:
     """Return a value in the dtype in which x holds it: a tensor is cast if x has integers."""
-    held, given = x.node.type, value.node.type if isinstance(value, Value) else None
-    if given is None or given.kind != "tensor" or held.dtype not in WHOLE:
+    held, type_ = x.node.type, value.node.type if isinstance(value, Value) else None
+    if type_ is None or type_.kind != "tensor" or held.dtype not in WHOLE:
         return value
-    return value if given.dtype == held.dtype else cast(value, held.dtype)
+    return value if type_.dtype == held.dtype else cast(value, held.dtype)
 
 
 def to_dtype(dtype: str) -> Callable[[Any], Any]:

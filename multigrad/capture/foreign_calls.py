@@ -189,24 +189,24 @@ def _with_lists_as_tensors(handler: Handler, /, *args: Any, **kwargs: Any) -> An
         return handler(*tensors, **named)
 
 
-def _stacked(given: Any) -> Any:
-    return stack([_stacked(each) for each in given]) if _holds_values(given) else given
+def _stacked(items: Any) -> Any:
+    return stack([_stacked(each) for each in items]) if _holds_values(items) else items
 
 
-def _holds_values(given: Any) -> bool:
+def _holds_values(items: Any) -> bool:
     """Return whether it is a list, or a list of lists, in which a symbolic value stands."""
-    return type(given) in (list, tuple) and any(
-        isinstance(each, Value) or _holds_values(each) for each in given
+    return type(items) in (list, tuple) and any(
+        isinstance(each, Value) or _holds_values(each) for each in items
     )
 
 
 def describe_routes(trace: Trace) -> str:
     """Return in words which dialects a rule is written in, and how it was captured."""
-    own = __name__.partition(".")[0]
+    ours = __name__.partition(".")[0]
     names, kinds = [], []
     for library, route in trace.source.routes.items():
         dialect = find_dialect(library)
-        names.append("xg.xp" if library == own else (dialect and dialect.names.shown) or library)
+        names.append("xg.xp" if library == ours else (dialect and dialect.names.shown) or library)
         if route not in ("", *kinds):
             kinds.append(route)
     written = f"written in {' and '.join(names) or 'plain operators'}"
@@ -274,16 +274,16 @@ def comes_to_us(args: tuple[Any, ...], kwargs: dict[str, Any], *takes: str) -> b
     It is with symbolic values, or with tensors of frameworks other than the given ones, whose
     autodiff would not see its backward.
     """
-    given: set[str] = set()
+    backends: set[str] = set()
     for each in optree.tree_leaves((args, kwargs), none_is_leaf=True):
         if isinstance(each, Value):
             return True
         if hasattr(each, "dtype"):
             try:
-                given.add(backend_of(each).name)
+                backends.add(backend_of(each).name)
             except BackendNotFound:
                 continue
-    return bool(given - {*takes, "numpy"}) or (given == {"numpy"} and "numpy" not in takes)
+    return bool(backends - {*takes, "numpy"}) or (backends == {"numpy"} and "numpy" not in takes)
 
 
 def call_by_own_gradient(
@@ -341,11 +341,11 @@ class Interception:
                 else:
                     setattr(self.owner, name, original)
 
-    def _forget_others(self, own: int) -> None:
+    def _forget_others(self, thread: int) -> None:
         # In a forked child: captures on the parent's other threads never end here.
         if self._entered:
-            mine = self._entered[own]
-            self._entered = Counter({own: mine or 1})
+            mine = self._entered[thread]
+            self._entered = Counter({thread: mine or 1})
             # No capture of this process will exit, so the originals are restored now.
             if not mine:
                 self.__exit__()

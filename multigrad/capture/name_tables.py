@@ -119,17 +119,17 @@ def parse(text: str, table: str) -> Iterator[TableEntry]:
     """
     start = 0
     while start < len(text):
-        found = ENTRY.match(text, start)
-        if found is None:
+        match = ENTRY.match(text, start)
+        if match is None:
             beginning = LEGAL.match(text, start)
             rest = text[beginning.end() if beginning else start :].partition(";")[0].split()
             reason = f"{rest[0]!r} is unexpected" if rest else "a name is missing"
             refuse_entry(table, text, start, f"{reason}; expected 'ours' or 'ours: theirs theirs'")
-        head, names = found.groups()
+        head, names = match.groups()
         (first,) = terms = tuple(map(Term._make, TERM.findall(head)))
         terms = tuple(map(Term._make, TERM.findall(names))) if names else terms
         yield TableEntry(first, terms, (table, text, start))
-        start = found.end()
+        start = match.end()
 
 
 def refuse_entry(table: str, text: str, start: int, reason: str) -> NoReturn:
@@ -171,14 +171,14 @@ def ops_by_name(names: str, table: str = "names of ops") -> dict[str, Callable[.
     """Map each name in a table such as "abs: absolute fabs; exp" to the `xp` function that records
     the op.
     """
-    found = {}
+    handlers = {}
     for entry in parse(names, table):
         op = entry.head.name
         if op not in ops.OPS:
             entry.refuse(f"no op named {op!r}{suggest(op, ops.OPS)}")
         record = getattr(xp, ops.OPS[op].in_xp)
-        found.update(dict.fromkeys((term.name for term in entry.names), record))
-    return found
+        handlers.update(dict.fromkeys((term.name for term in entry.names), record))
+    return handlers
 
 
 def named(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
@@ -212,15 +212,15 @@ def handlers_by_signature(rows: Mapping[Any, str]) -> dict[str, Callable[..., An
         rows: by the module that defines the handlers, each method with its signature, and our
             function with pairs of parameters: "tril(x, diagonal=0): tril(diagonal=k)".
     """
-    found = {}
+    handlers = {}
     for home, entry in entries_in_rooms(rows, "methods"):
         method, own = entry.head, entry.names[0]
         if len(entry.names) > 1 or not hasattr(home, own.name):
             entry.refuse("expected one function of that module after ':'")
         stub = eval(f"(lambda {method.brackets}: None)")
         stub.__name__ = method.name
-        found[method.name] = Library(home).bound(stub, getattr(home, own.name), own.pairs())
-    return found
+        handlers[method.name] = Library(home).bound(stub, getattr(home, own.name), own.pairs())
+    return handlers
 
 
 # --- binding --------------------------------------------------------------------------------------
@@ -273,10 +273,10 @@ class Library:
     def find(self, name: str) -> Any:
         """Return the function of a name; None if the installed version has none."""
         room, _, rest = name.partition(".")
-        found, path = (self.rooms[room], rest) if room in self.rooms else (self.home, name)
+        value, path = (self.rooms[room], rest) if room in self.rooms else (self.home, name)
         for part in path.split("."):
-            found = getattr(found, part, None)
-        return found
+            value = getattr(value, part, None)
+        return value
 
     def bound(
         self, function: Any, meaning: Handler, words: Mapping[str, str] | None = None
@@ -434,11 +434,11 @@ def in_order(theirs: Parameters, ours: Parameters) -> dict[str, tuple[str, ...]]
     return pairs
 
 
-def refuse_parameter(name: str, word: str, given: Any, default: Any) -> None:
+def refuse_parameter(name: str, word: str, value: Any, default: Any) -> None:
     """Raise TypeError for a parameter that no meaning takes, unless it has its default value."""
     is_plain = default is None or type(default) in PLAIN or default == {}
-    if not (is_plain and type(given) is type(default) and given == default):
-        raise TypeError(f"{name} with {word}={given!r:.40}")
+    if not (is_plain and type(value) is type(default) and value == default):
+        raise TypeError(f"{name} with {word}={value!r:.40}")
 
 
 def reflected(record: Callable[[Any, Any], Any], name: str = "") -> Callable[[Any, Any], Any]:

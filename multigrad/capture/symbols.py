@@ -311,10 +311,10 @@ def _in_floats(number: Any) -> Any:
     # An integer becomes a Python float, which 16 bits would not hold: at least float32.
     if not isinstance(number, Value) or number.node.type.dtype not in WHOLE:
         return number
-    own = number.trace.facts.get("dtype")
-    if own is None:
+    dtype = number.trace.facts.get("dtype")
+    if dtype is None:
         raise NeedsConcrete("dtype")
-    return cast(number, "float32" if own in (*FLOATS_OF_16_BITS, "float32") else "float64")
+    return cast(number, "float32" if dtype in (*FLOATS_OF_16_BITS, "float32") else "float64")
 
 
 def is_whole(number: Any) -> bool:
@@ -411,9 +411,9 @@ def type_of(*args: Any, **kwargs: Any) -> Any:
         return builtins.type(*args, **kwargs)
     (value,) = args
     if isinstance(value, Value) and value.node.type.kind == "tensor":
-        own = find_dialect(value.trace.reading.dialect)
-        if own is not None and own.classes.classes and is_searched(sys._getframe(1)):
-            return OneOf(own.classes.classes, value.trace)
+        dialect = find_dialect(value.trace.reading.dialect)
+        if dialect is not None and dialect.classes.classes and is_searched(sys._getframe(1)):
+            return OneOf(dialect.classes.classes, value.trace)
     return class_of(value)
 
 
@@ -439,10 +439,10 @@ class TextOfOne(str):
         return text
 
     def __contains__(self, word: object) -> bool:
-        found = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
-        if len(found) > 1:
+        answers = {word in builtins.str(kind) for kind in self._of.classes}  # type: ignore[operator]
+        if len(answers) > 1:
             raise self._of.trace.error(f"looks for {word!r} in the class of a tensor")
-        return found.pop()
+        return answers.pop()
 
 
 def is_instance(value: Any, classes: Any) -> bool:
@@ -456,17 +456,17 @@ def is_instance(value: Any, classes: Any) -> bool:
         return issubclass(value.kind, classes)
     if value.node.type.kind == "scalar":
         return issubclass(SCALAR_CLASSES[value.node.type.dtype], classes)
-    own, dialects = value.trace.reading.dialect, registered_dialects()
-    if own in ("", OWN):
+    library, dialects = value.trace.reading.dialect, registered_dialects()
+    if library in ("", OWN):
         return any(issubclass(dialect.tensors.tensor, classes) for dialect in dialects.values())
-    found: set[bool] = set()
-    if own in dialects:
-        scalars = dialects[own].tensors.scalars if _may_be_scalar(value, dialects[own]) else ()
-        found = {issubclass(kind, classes) for kind in (dialects[own].tensors.tensor, *scalars)}
-    if len(found) != 1:
+    answers: set[bool] = set()
+    if (dialect := dialects.get(library)) is not None:
+        scalars = dialect.tensors.scalars if _may_be_scalar(value, dialect) else ()
+        answers = {issubclass(kind, classes) for kind in (dialect.tensors.tensor, *scalars)}
+    if len(answers) != 1:
         advice = ". Write it with xg.xp, for all libraries" if value.trace.words.write else ""
         raise value.trace.error(f"asks for the class of a tensor{advice}")
-    return found.pop()
+    return answers.pop()
 
 
 def identity_of(value: Any) -> int:
@@ -508,10 +508,10 @@ def asks_for_class(trace: Trace) -> bool:
     # a tensor in test_conversion_of_a_tensor_is_no_constant.
     frame = sys._getframe(2)
     code = frame.f_code
-    if code is not _DISPATCHING and not any(code is own for own in trace.source.codes):
-        own = find_dialect(trace.reading.dialect)
+    if code is not _DISPATCHING and not any(code is each for each in trace.source.codes):
+        dialect = find_dialect(trace.reading.dialect)
         module = str(frame.f_globals.get("__name__", ""))
-        is_asking = own is not None and module.startswith(own.classes.asking)
+        is_asking = dialect is not None and module.startswith(dialect.classes.asking)
         return is_asking and is_call_of(frame, "isinstance", 2)
     opcode = code.co_code[frame.f_lasti]
     return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
@@ -555,9 +555,9 @@ class Dispatch:
         dispatch, default = self.__wrapped__.dispatch, self.__wrapped__.dispatch(object)
         if not isinstance(value, Value) or value.node.type.kind == "scalar":
             return dispatch(class_of(value))
-        own = registered_dialects().get(value.trace.reading.dialect)
-        others = (d for d in registered_dialects().values() if d is not own)
-        chosen = default if own is None else dispatch(class_of(value))
+        dialect = registered_dialects().get(value.trace.reading.dialect)
+        others = (d for d in registered_dialects().values() if d is not dialect)
+        chosen = default if dialect is None else dispatch(class_of(value))
         if chosen is default and any(dispatch(d.tensors.tensor) is not default for d in others):
             raise value.trace.error(
                 "dispatches by the class of a tensor, and knows that of another library"

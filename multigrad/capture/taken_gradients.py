@@ -94,10 +94,10 @@ def take_gradients(
             for output, cotangent in zip(outputs, cotangents, strict=True)
         ]
         try:
-            found = accumulate_all(trace, seeds, [source.node for source in sources])
+            gradients = accumulate_all(trace, seeds, [source.node for source in sources])
         except UnsupportedOp as error:
             raise trace.error(f"takes a gradient that does not exist: {error}") from error
-        return [None if each is None else renamed(each) for each in found]
+        return [None if each is None else renamed(each) for each in gradients]
 
 
 def tell_apart(trace: Trace) -> None:

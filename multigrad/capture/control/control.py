@@ -43,7 +43,9 @@ from ...trace.trace import Trace, Value, apply, lift
 from ...trace.xp import all as xp
 from ..meanings.parts import rank, shape_of
 
+Tensor = Any
 Tensors = Sequence[Value]
+MOST_OPERATIONS = 5000  # of one unrolled loop; compilers take minutes for more
 
 
 def record_loop(
@@ -72,33 +74,33 @@ def record_loop(
     if test.node.type.kind != "tensor" or test.node.type.dtype != BOOL:
         raise TypeError(f"a loop whose condition is {test.node.type}, not one bool")
     check_kept(types, after)
-    own = [value.node for value in carry]
+    carried = [value.node for value in carry]
     nodes = (test.node, *(value.node for value in after))
     plain_graph = drop_calls(Graph(trace.name, (), nodes))
-    constants = constants_of(trace, own, plain_graph.outputs)
+    constants = constants_of(trace, carried, plain_graph.outputs)
 
     def regions(types: Sequence[Type]) -> tuple[Region, Region]:
         # The first output is the condition; both regions have the same inputs.
-        words = [f"carry_{i}" for i in range(len(own))]
+        words = [f"carry_{i}" for i in range(len(carried))]
         # A fresh pair per call: `settle_types` may ask again with wider types.
-        given = make_inputs([*zip(words, own, types, strict=True)], constants)
+        inputs = make_inputs([*zip(words, carried, types, strict=True)], constants)
         first, *rest = plain_graph.outputs
         return (
-            region_of("body", given, rest, trace),
-            region_of("condition", given, [first], trace),
+            region_of("body", inputs, rest, trace),
+            region_of("condition", inputs, [first], trace),
         )
 
     (body, condition), _ = settle_types(types, regions)
     operands = [*(value.node for value in initial), *constants]
     where = trace.source.location()
-    found = []
+    results = []
     for position, node in enumerate(body.graph.outputs):
         attrs = {"condition": condition, "body": body, "position": position}
         node = derive_node(ops.WHILE_LOOP, operands, attrs)
         if where is not None:
             trace.source.locations.setdefault(node, where)
-        found.append(trace.value(node))
-    return found
+        results.append(trace.value(node))
+    return results
 
 
 def settle_types(
@@ -109,10 +111,10 @@ def settle_types(
     The first region's outputs begin with what is carried.
     """
     while True:
-        found = regions(types)
-        new = [node.type for node in found[0].graph.outputs[: len(types)]]
+        made = regions(types)
+        new = [node.type for node in made[0].graph.outputs[: len(types)]]
         if all(map(keeps, new, types)):
-            return found, types
+            return made, types
         # The length may be the input's in other words; whether it stays is checked at run time.
         types = [
             type_ if keeps(other, type_) else Type("tensor", type_.dtype, UNKNOWN)
@@ -138,22 +140,22 @@ def carry(
     leaves, tree = optree.tree_flatten([*values, 0], none_is_leaf=True)
 
     def condition(carried: Tensors) -> Value:
-        *own, count = optree.tree_unflatten(tree, carried)
-        found = goes_on(*own)
-        if not isinstance(found, Value) or rank(found):
-            raise TypeError(f"a loop whose condition is no bool without axes: {found!r:.60}")
-        return found if most is None else xp.logical_and(count < most, found)
+        *variables, count = optree.tree_unflatten(tree, carried)
+        verdict = goes_on(*variables)
+        if not isinstance(verdict, Value) or rank(verdict):
+            raise TypeError(f"a loop whose condition is no bool without axes: {verdict!r:.60}")
+        return verdict if most is None else xp.logical_and(count < most, verdict)
 
     def turn(carried: Tensors) -> list[Value]:
-        *own, count = optree.tree_unflatten(tree, carried)
-        after, other = optree.tree_flatten([*step(*own), count + 1], none_is_leaf=True)
+        *variables, count = optree.tree_unflatten(tree, carried)
+        after, other = optree.tree_flatten([*step(*variables), count + 1], none_is_leaf=True)
         if other != tree:
             raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
         return numbers.after(after)
 
     numbers = Numbers(trace, leaves)
-    found = numbers.record(lambda initial: record_loop(trace, initial, condition, turn))
-    return optree.tree_unflatten(tree, found)[:-1]
+    ends = numbers.record(lambda initial: record_loop(trace, initial, condition, turn))
+    return optree.tree_unflatten(tree, ends)[:-1]
 
 
 class Other(Exception):
@@ -172,9 +174,9 @@ class Numbers:
         for i, (first, leaf, dtype) in enumerate(
             zip(self.leaves, leaves, self.dtypes, strict=True)
         ):
-            own = leaf.node.type if isinstance(leaf, Value) else None
-            if is_number(first) and own and own.kind == "tensor" and own.dtype != dtype:
-                raise Other(i, own.dtype)
+            type_ = leaf.node.type if isinstance(leaf, Value) else None
+            if is_number(first) and type_ and type_.kind == "tensor" and type_.dtype != dtype:
+                raise Other(i, type_.dtype)
         return self._tensors(leaves)
 
     def record(self, record: Callable[[Tensors], list[Value]]) -> list[Value]:
@@ -223,8 +225,8 @@ def filled(trace: Trace, number: Value, dtype: str, like: Value | Sequence[int])
     if isinstance(like, Value):
         return apply(ops.FULL_LIKE, like, number, dtype=dtype)
     ones = trace.value(lift_array(trace, np.ones(tuple(like) or (1,))))
-    found = apply(ops.FULL_LIKE, ones, number, dtype=dtype)
-    return found if like else xp.reshape(found, ())
+    full = apply(ops.FULL_LIKE, ones, number, dtype=dtype)
+    return full if like else xp.reshape(full, ())
 
 
 def known_type(value: Value) -> Type:
@@ -283,14 +285,14 @@ def constants_of(trace: Trace, carry: Sequence[Node], results: Sequence[Node]) -
     Raises:
         TypeError: one of them is a random key.
     """
-    moving, found = set(carry), dict[Node, None]()
+    moving, read = set(carry), dict[Node, None]()
     order = walk(results)
     for node in order:
         if any(operand in moving for operand in node.operands):
             moving.add(node)
-            found.update(dict.fromkeys(o for o in node.operands if o not in moving))
-    found.update(dict.fromkeys(node for node in results if node not in moving))
-    constants = [node for node in found if node.op is not ops.CONST]
+            read.update(dict.fromkeys(o for o in node.operands if o not in moving))
+    read.update(dict.fromkeys(node for node in results if node not in moving))
+    constants = [node for node in read if node.op is not ops.CONST]
     if any(node.type.kind == "key" for node in constants):
         raise TypeError("a loop that goes on by values, and draws in a turn")
     # If no operand has the input's dtype, `T` in the body would be unknown: pass the input too.
@@ -323,10 +325,6 @@ def region_of(
     graph = move_calls(graph, substitute(graph, given), given)
     places = {node: where for node, where in graph.locations.items() if node in graph.nodes}
     return Region(simplify(Graph(name, tuple(given.values()), graph.outputs, places)))
-
-
-Tensor = Any
-MOST_OPERATIONS = 5000  # of one unrolled loop; compilers take minutes for more
 
 
 # --- loops ----------------------------------------------------------------------------------------
@@ -491,14 +489,14 @@ def _reads(outputs: Iterable[Node], recorded: set[Node]) -> list[Node]:
     # The float tensors that the nodes of an alternative read from around it; constants need no
     # guard.
     inner: set[Node] = set()
-    found: dict[Node, None] = {}
+    read: dict[Node, None] = {}
     for node in walk(outputs):
         if node in recorded or any(operand in inner for operand in node.operands):
             inner.add(node)
-            found.update(dict.fromkeys(o for o in node.operands if o not in inner))
+            read.update(dict.fromkeys(o for o in node.operands if o not in inner))
     return [
         node
-        for node in found
+        for node in read
         if node.type.kind == "tensor"
         and is_float(node.type)
         and node.op not in (ops.CONST, ops.ARRAY)

@@ -59,15 +59,15 @@ def _find_run(trace: Trace, outputs: Sequence[Node], left: set[Node]) -> Turns |
         return None
     numbers: dict[Any, int] = {}
     words = np.array([numbers.setdefault(_word(node), len(numbers)) for node in order])
-    best, found = 0, None
+    best, run = 0, None
     for period in range(1, min(len(order) // LEAST_TURNS, MOST_IN_A_TURN) + 1):
         start, length = _longest(words[:-period] == words[period:])
         turns = (length + period) // period
         if turns >= LEAST_TURNS and turns * period > best and turns * period >= LEAST_NODES:
-            best, found = turns * period, (start, period, turns)
-    if found is None:
+            best, run = turns * period, (start, period, turns)
+    if run is None:
         return None
-    start, period, turns = found
+    start, period, turns = run
     places = range(start, start + turns * period, period)
     return [tuple(order[i : i + period]) for i in places]
 
@@ -76,13 +76,13 @@ def _in_order(trace: Trace, outputs: Sequence[Node]) -> list[Node]:
     # In the order of recording. A node without a line of its own, such as a call, follows its
     # operands.
     lines = {node: i for i, node in enumerate(trace.source.locations)}
-    found: dict[Node, tuple[int, int]] = {}
+    keys: dict[Node, tuple[int, int]] = {}
     for node in walk(outputs):
         if node.operands:
-            line, after = max((found.get(o, (-1, 0)) for o in node.operands), default=(-1, 0))
-            own = lines.get(node, -1)
-            found[node] = (own, 0) if own > line else (line, after + 1)
-    return sorted(found, key=found.__getitem__)
+            line, after = max((keys.get(o, (-1, 0)) for o in node.operands), default=(-1, 0))
+            place = lines.get(node, -1)
+            keys[node] = (place, 0) if place > line else (line, after + 1)
+    return sorted(keys, key=keys.__getitem__)
 
 
 def _longest(alike: Any) -> tuple[int, int]:
@@ -195,23 +195,25 @@ class Loop:
         read = {*outputs, *(operand for node in around for operand in node.operands)} & place.keys()
         carried = [*self.carried]
         # A result of an earlier turn that is read from outside must be stacked by the scan.
-        given = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
-        before, own = self.turns[:2]
+        outer = sorted({i for t, i in map(place.__getitem__, read) if t < last or i not in carried})
+        before, second = self.turns[:2]
 
         def turn(state: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
             symbols = dict(zip([before[i] for i in carried], state, strict=True))
             picked = zip([column[1] for column in self.rows], rows, strict=False)
-            moved = _moved(trace, [own[i] for i in (*carried, *given)], {**symbols, **dict(picked)})
-            found = [trace.value(node) for node in moved]
-            return found[: len(carried)], found[len(carried) :]
+            moved = _moved(
+                trace, [second[i] for i in (*carried, *outer)], {**symbols, **dict(picked)}
+            )
+            results = [trace.value(node) for node in moved]
+            return results[: len(carried)], results[len(carried) :]
 
         initial = [trace.value(node) for node in self.carried.values()]
         rows = [row.stacked(trace) for row in self.rows.values()]
         if not rows:  # a scan needs rows to count its turns
             rows = [trace.value(lift(trace, np.arange(last + 1, dtype=np.int32)))]
-        found = record_scan(trace, initial, rows, turn)
-        ends = dict(zip(carried, found, strict=False))
-        stacks: dict[int, Any] = dict(zip(given, found[len(carried) :], strict=True))
+        results = record_scan(trace, initial, rows, turn)
+        ends = dict(zip(carried, results, strict=False))
+        stacks: dict[int, Any] = dict(zip(outer, results[len(carried) :], strict=True))
         new: dict[Node, Value] = {}
         for node in read:
             t, i = place[node]
@@ -295,11 +297,13 @@ def _takes(
     return initial is operands[0] and places[0] is None and initial.type.kind == "tensor"
 
 
-def _moved(trace: Trace, outputs: Sequence[Node], given: Mapping[Node, Value]) -> tuple[Node, ...]:
+def _moved(
+    trace: Trace, outputs: Sequence[Node], replacements: Mapping[Node, Value]
+) -> tuple[Node, ...]:
     # Replaced nodes keep the source line of those that they replace.
     graph = Graph("", (), tuple(outputs), trace.source.locations)
-    nodes = {node: value.node for node, value in given.items()}
-    found = move_calls(graph, substitute(graph, nodes), nodes)
-    for node, where in found.locations.items():
+    nodes = {node: value.node for node, value in replacements.items()}
+    moved = move_calls(graph, substitute(graph, nodes), nodes)
+    for node, where in moved.locations.items():
         trace.source.locations.setdefault(node, where)
-    return found.outputs
+    return moved.outputs

@@ -94,15 +94,15 @@ def scan(
     nesting: list[Any] = []
 
     def turn(carried: Sequence[Any], row: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        found = f(optree.tree_unflatten(tree, carried), optree.tree_unflatten(row_tree, row))
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(f"a step of scan returns the carry and a result, not {found!r:.60}")
-        after, other = optree.tree_flatten(found[0], none_is_leaf=False)
+        result = f(optree.tree_unflatten(tree, carried), optree.tree_unflatten(row_tree, row))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"a step of scan returns the carry and a result, not {result!r:.60}")
+        after, other = optree.tree_flatten(result[0], none_is_leaf=False)
         if other != tree:
             raise TypeError(f"a loop that carries {tree}, and {other} after a turn")
-        given, own = optree.tree_flatten(found[1], none_is_leaf=False)
-        nesting[:] = [own]
-        return after, given
+        outputs, output_tree = optree.tree_flatten(result[1], none_is_leaf=False)
+        nesting[:] = [output_tree]
+        return after, outputs
 
     results = (
         _scan_arrays(leaves, rows, turn, reverse)
@@ -116,9 +116,9 @@ def scan(
             keep_every=keep_every,
         )
     )
-    held = len(leaves)
-    carry = optree.tree_unflatten(tree, results[:held])
-    return carry, optree.tree_unflatten(nesting[-1], results[held:])
+    count = len(leaves)
+    carry = optree.tree_unflatten(tree, results[:count])
+    return carry, optree.tree_unflatten(nesting[-1], results[count:])
 
 
 def map_rows(f: Callable[[Any], Any], xs: Any) -> Any:
@@ -134,26 +134,26 @@ def _scan_arrays(
     leaves: Sequence[Any], rows: Sequence[Any], turn: Callable[..., Any], reverse: bool
 ) -> Sequence[Any]:
     # By the backend's own loop; a Python float takes the first float dtype among the tensors.
-    given = [*leaves, *rows]
-    tensors = [x for x in given if not isinstance(x, bool | int | float | np.ndarray)]
-    backend = backend_among(tensors or given)
-    dtypes = [dtype_name(x.dtype) for x in (*tensors, *given) if hasattr(x, "dtype")]
+    inputs = [*leaves, *rows]
+    tensors = [x for x in inputs if not isinstance(x, bool | int | float | np.ndarray)]
+    backend = backend_among(tensors or inputs)
+    dtypes = [dtype_name(x.dtype) for x in (*tensors, *inputs) if hasattr(x, "dtype")]
     of_floats = next((name for name in dtypes if name in FLOATS), "float32")
     run = backend.kernels.scan
     if run is None:
         raise UnsupportedOp(f"scan is not available on {backend.name}: it has no row for it")
 
-    def own(x: Any) -> Any:
+    def converted(x: Any) -> Any:
         if isinstance(x, float) or (isinstance(x, int) and not isinstance(x, bool)):
             x = np.asarray(x, as_numpy_dtype(of_floats if isinstance(x, float) else INT32))
         is_own = not isinstance(x, bool | np.ndarray) or backend.name == "numpy"
         return x if is_own else backend.tensors.from_numpy(np.asarray(x))
 
     def step(*values: Any) -> tuple[Any, ...]:
-        carry, given = turn(values[: len(leaves)], values[len(leaves) :])
-        return (*map(own, carry), *map(own, given))
+        carry, outputs = turn(values[: len(leaves)], values[len(leaves) :])
+        return (*map(converted, carry), *map(converted, outputs))
 
-    return run(tuple(map(own, leaves)), tuple(map(own, rows)), (), step, reverse)
+    return run(tuple(map(converted, leaves)), tuple(map(converted, rows)), (), step, reverse)
 
 
 def fori_loop(lower: int, upper: int, body: Callable[[Any, Any], Any], init: Any) -> Any:
@@ -219,15 +219,15 @@ def associative_scan(
         raise TypeError(f"associative_scan takes tensors of one length, not of {sorted(lengths)}")
 
     def part(of: Sequence[Any], *bounds: int | None) -> list[Any]:
-        own = slice(*bounds)
-        return [x[(*(slice(None),) * i, own)] for x, i in zip(of, axes, strict=True)]
+        stretch = slice(*bounds)
+        return [x[(*(slice(None),) * i, stretch)] for x, i in zip(of, axes, strict=True)]
 
     def both(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-        given = [optree.tree_unflatten(tree, each) for each in (a, b)]
-        found, other = optree.tree_flatten(fn(*given), none_is_leaf=False)
+        structures = [optree.tree_unflatten(tree, each) for each in (a, b)]
+        combined, other = optree.tree_flatten(fn(*structures), none_is_leaf=False)
         if other != tree:
             raise TypeError(f"an operation on {tree} that gives {other}")
-        return found
+        return combined
 
     def joined(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
         return [xp.concat(pair, axis=i) for *pair, i in zip(a, b, axes, strict=True)]
@@ -305,13 +305,13 @@ def record_turns(
     numbers = Numbers(trace, leaves)
 
     def typed(carried: Tensors, row: Tensors) -> tuple[list[Value], list[Value]]:
-        after, given = turn(carried, row)
+        after, outputs = turn(carried, row)
         return (
             [
                 _in_own_words(trace, x, dtype)
                 for x, dtype in zip(numbers.after(after), numbers.dtypes, strict=True)
             ],
-            [as_tensor(trace, x, guess_dtype(trace, x)) for x in given],
+            [as_tensor(trace, x, guess_dtype(trace, x)) for x in outputs],
         )
 
     return numbers.record(
@@ -321,12 +321,12 @@ def record_turns(
 
 def _in_own_words(trace: Trace, value: Value, dtype: str) -> Value:
     # `T`, the input's dtype, and its name are equal only once the dtype is a fact.
-    own = value.node.type.dtype
-    if own == dtype or T not in (own, dtype):
+    known = value.node.type.dtype
+    if known == dtype or T not in (known, dtype):
         return value
     if "dtype" not in trace.facts:
         raise NeedsConcrete("dtype")
-    return cast(value, dtype) if trace.facts["dtype"] in (own, dtype) else value
+    return cast(value, dtype) if trace.facts["dtype"] in (known, dtype) else value
 
 
 def record_scan(
@@ -354,21 +354,21 @@ def record_scan(
     types = [known_type(value) for value in initial]
     row_types = [Type("tensor", value.node.type.dtype, UNKNOWN) for value in rows]
     before = len(trace.limits.assumed), trace.draws
-    given = [*initial, *rows]
-    with symbols_of(trace, given, [*types, *row_types], rows=len(rows)) as symbols:
+    inputs = [*initial, *rows]
+    with symbols_of(trace, inputs, [*types, *row_types], rows=len(rows)) as symbols:
         after, results = turn(symbols[: len(initial)], symbols[len(initial) :])
     if (len(trace.limits.assumed), trace.draws) != before:
         raise TypeError("a loop that asserts something or draws in a turn")
     check_kept(types, after)
-    own = [value.node for value in symbols]
+    inner = [value.node for value in symbols]
     outputs = [value.node for value in (*after, *results)]
-    constants = constants_of(trace, own, outputs)
-    operands = [*(value.node for value in given), *constants]
+    constants = constants_of(trace, inner, outputs)
+    operands = [*(value.node for value in inputs), *constants]
     carried = len(types)
-    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(own))]
+    words = [f"carry_{i}" if i < carried else f"row_{i - carried}" for i in range(len(inner))]
 
     def bodies(types: Sequence[Type]) -> list[Region]:
-        named = zip(words, own, [*types, *row_types], strict=True)
+        named = zip(words, inner, [*types, *row_types], strict=True)
         return [region_of("body", make_inputs([*named], constants), outputs, trace)]
 
     (body,), types = settle_types(types, bodies)
@@ -382,7 +382,7 @@ def _record_blocks(
 ) -> list[Value]:
     # An outer scan over blocks keeps its carry; an inner one recomputes the turns of a block. The
     # rest of a length that is no multiple of `size` is one shorter block at the end.
-    held = len(initial)
+    count = len(initial)
     ask_for("shape", (*initial, *rows))
     whole_rows: list[Any] = [*rows]
     length = whole_rows[0].shape[0]
@@ -391,22 +391,22 @@ def _record_blocks(
     state, parts = list(initial), list[list[Any]]()
 
     def block(carried: Tensors, blocks: Tensors) -> tuple[Tensors, Tensors]:
-        found = record_scan(trace, carried, blocks, turn, reverse)
-        return found[:held], found[held:]
+        results = record_scan(trace, carried, blocks, turn, reverse)
+        return results[:count], results[count:]
 
     for start, end, own_size in reversed(bounds) if reverse else bounds:
         # An empty block is left out, but a scan of no rows keeps one so that results have their
         # types.
         if start == end and (parts or start == 0 < length):
             continue
-        own = [
+        rows_of_blocks = [
             xp.reshape(x[start:end], ((end - start) // max(own_size, 1), own_size, *x.shape[1:]))
             for x in whole_rows
         ]
-        found = record_scan(trace, state, own, block, reverse, keep_every=1)
-        state = found[:held]
-        given: list[Any] = found[held:]
-        parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in given])
+        results = record_scan(trace, state, rows_of_blocks, block, reverse, keep_every=1)
+        state = results[:count]
+        stacked: list[Any] = results[count:]
+        parts.append([xp.reshape(y, (end - start, *y.shape[2:])) for y in stacked])
     columns = [[*column] for column in zip(*(parts[::-1] if reverse else parts), strict=True)]
     return [*state, *(xp.concat(column) if len(column) > 1 else column[0] for column in columns)]
 
@@ -414,5 +414,5 @@ def _record_blocks(
 def _check_lengths(rows: Tensors) -> None:
     shapes = [shape for shape in map(known_shape, rows) if shape is not None]
     if len({shape[:1] for shape in shapes}) > 1 or () in shapes:
-        told = ", ".join(map(str, shapes))
-        raise TypeError(f"scan takes tensors of one length in their first axis, not of {told}")
+        listing = ", ".join(map(str, shapes))
+        raise TypeError(f"scan takes tensors of one length in their first axis, not of {listing}")

@@ -176,22 +176,22 @@ def numbers_from_elsewhere(
     constants = [node.attr("value") for node in nodes if node.op is ops.CONST]
     codes = [code.co_consts for code in trace.source.codes]
     written = _numbers((*trace.facts.values(), *static.values(), *trace.source.numbers, *codes))
-    found = _numbers(constants) - written - {0.0, 1.0}
-    if math.inf in found:  # `clamp(min=0)` records an infinite limit for the open side
+    foreign = _numbers(constants) - written - {0.0, 1.0}
+    if math.inf in foreign:  # `clamp(min=0)` records an infinite limit for the open side
         infinite = {n for n in nodes if n.op is ops.CONST and abs(n.attr("value")) == math.inf}
         users = [node.op for node in nodes if not infinite.isdisjoint(node.operands)]
-        found -= {math.inf} if {*users} == {ops.CLIP} else set()
-    return found
+        foreign -= {math.inf} if {*users} == {ops.CLIP} else set()
+    return foreign
 
 
 def _numbers(values: Iterable[Any]) -> set[float]:
-    found: set[float] = set()
+    magnitudes: set[float] = set()
     for value in values:
         if isinstance(value, tuple):
-            found |= _numbers(value)
+            magnitudes |= _numbers(value)
         elif isinstance(value, float):
-            found.add(abs(value))
-    return found
+            magnitudes.add(abs(value))
+    return magnitudes
 
 
 def find_opaque(trace: Trace, error: Exception) -> str:
@@ -205,16 +205,16 @@ def find_opaque(trace: Trace, error: Exception) -> str:
 def _place(trace: Trace, error: BaseException) -> tuple[str, int] | None:
     # The innermost line of the user's code in a traceback.
     frames = traceback.walk_tb(error.__traceback__)
-    own = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.source.codes]
-    return own[-1] if own else None
+    lines = [(f.f_code.co_filename, line) for f, line in frames if f.f_code in trace.source.codes]
+    return lines[-1] if lines else None
 
 
 def _check_result(trace: Trace, result: Any) -> Value:
     name = trace.name
     if not isinstance(result, Value):
-        given = "None" if result is None else f"{type(result).__name__} {result!r}"
+        shown = "None" if result is None else f"{type(result).__name__} {result!r}"
         raise GradientError(
-            f"rule {name!r} returned {given}; expected the gradient, a tensor like tin. For zero "
+            f"rule {name!r} returned {shown}; expected the gradient, a tensor like tin. For zero "
             "write xp.zeros_like(grad_out)"
         )
     type_ = result.node.type
@@ -270,12 +270,14 @@ def library_of_failure(error: BaseException, known: str) -> str:
 
     The code may have met a symbol there by way of other libraries.
     """
-    found = known
+    library = known
     for frame, _ in traceback.walk_tb(error.__traceback__):
         root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         dialect = find_dialect(root)
-        found = root if dialect is not None and dialect.calls.import_function is not None else found
-    return found
+        library = (
+            root if dialect is not None and dialect.calls.import_function is not None else library
+        )
+    return library
 
 
 def run_written_in(
@@ -361,8 +363,8 @@ def _run_or_import(
         # The failed attempt's questions and routes do not count for the import.
         questions.forget(asked)
         try:
-            imported, given = whole or (function, args)
-            result = dialect.calls.import_function(imported, trace, given, kwargs)
+            imported, arguments = whole or (function, args)
+            result = dialect.calls.import_function(imported, trace, arguments, kwargs)
         except TraceError as other:
             questions.forget(asked)
             if isinstance(error, TraceError):
@@ -393,12 +395,12 @@ def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
         copy = substitute(code, trace, "numpy")
     asked = questions.count()
     try:
-        found = copy(*args, **kwargs)
+        result = copy(*args, **kwargs)
     except TraceError as error:
         questions.forget(asked)
         raise TypeError("nor is NumPy's own code of it") from error
     trace.source.routes["numpy"] = "protocol and by NumPy's own code"
-    return found
+    return result
 
 
 _numpy = registered_dialects()["numpy"]
@@ -499,8 +501,8 @@ class Witness:
         for owner, _ in self.outside.owners[first:]:
             if isinstance(owner, FIXED) or not has_state(owner):
                 continue
-            own = dict(attributes_of(owner))
-            held = [own, *(each for each in own.values() if type(each) in DICTS)]
+            attributes = dict(attributes_of(owner))
+            held = [attributes, *(each for each in attributes.values() if type(each) in DICTS)]
             for name in sorted(self.outside.names):
                 if any(is_state(each.get(name)) for each in held):
                     return f"{name!r} of {shown(owner)}, a tensor"
@@ -509,9 +511,9 @@ class Witness:
     # --- after ------------------------------------------------------------------------------------
     def changed(self) -> str:
         """Return in words what has changed outside the graph, "" for nothing; restore it."""
-        found = [self._restore_names(), self._restore_cells()]
+        changes = [self._restore_names(), self._restore_cells()]
         self.outside.restore()
-        return next((each for each in (*found, self.outside.change) if each), "")
+        return next((each for each in (*changes, self.outside.change) if each), "")
 
     def _restore_names(self) -> str:
         for now, before in self._namespaces:
@@ -523,13 +525,13 @@ class Witness:
         return ""
 
     def _restore_cells(self) -> str:
-        found = ""
+        change = ""
         for cell, before in self._cells.values():
             now = contents(cell)
             if before is not None and now is not before:
                 cell.cell_contents = before
-                found = "assigns to a name of the function around it (nonlocal)"
-        return found
+                change = "assigns to a name of the function around it (nonlocal)"
+        return change
 
     def check_left(self) -> None:
         """Look for symbols that are kept outside the graph, when the capture itself holds none.

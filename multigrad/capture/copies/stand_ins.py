@@ -246,8 +246,8 @@ class Index:
 
 def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     # Only modules that the user has imported: nothing here imports them.
-    own = [name for dialect in dialects for name in dialect.names.companions]
-    names = [name for name in (scipy.MODULE, GENERATORS, *own) if name in sys.modules]
+    declared = [name for dialect in dialects for name in dialect.names.companions]
+    names = [name for name in (scipy.MODULE, GENERATORS, *declared) if name in sys.modules]
     return tuple([name for name in names if whole(name) is not None])
 
 

@@ -203,9 +203,9 @@ class _Substitution:
             wrapped = wrapped_function(value)  # the user's function in a library's object
             if wrapped is not None and self.is_users(wrapped):
                 return partial(self._unwrapped, value, wrapped)
-            own = self._own_gradient(value)
-            if own is not None:
-                return partial(partial, call_by_own_gradient, own, value)
+            gradient = self._own_gradient(value)
+            if gradient is not None:
+                return partial(partial, call_by_own_gradient, gradient, value)
             library = home(value)
             if library in self.index.libraries:
                 return partial(self._call, library, value, name)
@@ -218,8 +218,8 @@ class _Substitution:
         return partial(self._object, value) if may_be and self._class_maker(kind) else None
 
     def _call(self, library: str, function: Any, name: str) -> FunctionStandIn:
-        own = getattr(function, "__name__", type(function).__name__)
-        name = name or f"{getattr(function, '__module__', library)}.{own}"
+        plain_name = getattr(function, "__name__", type(function).__name__)
+        name = name or f"{getattr(function, '__module__', library)}.{plain_name}"
         return FunctionStandIn(library, self.index.libraries[library], function, name, self.trace)
 
     def _unwrapped(self, wrapper: Any, function: types.FunctionType) -> Callable[..., Any]:
@@ -229,11 +229,11 @@ class _Substitution:
             kind in dialect.gradients.paired for dialect in self.index.dialects.values()
         )
         plain = partial(_first_of, copy) if is_paired else copy
-        own = self._own_gradient(wrapper)
-        if own is None:
+        gradient = self._own_gradient(wrapper)
+        if gradient is None:
             return plain
-        around = getattr(own, "around", None)
-        return partial(call_by_own_gradient, own, plain) if around is None else around(plain)
+        around = getattr(gradient, "around", None)
+        return partial(call_by_own_gradient, gradient, plain) if around is None else around(plain)
 
     def _own_gradient(self, wrapper: Any) -> Callable[..., Any] | None:
         # Wrappers are opened, so a custom gradient in `jax.jit(f)` is found.
@@ -256,10 +256,10 @@ class _Substitution:
             wrapper = None if name is None else getattr(wrapper, name, None)
         return None
 
-    def _partial(self, given: partial[Any], replace: Callable[[Any], Any]) -> partial[Any]:
-        args = [self.stand_in(value) for value in given.args]
-        keywords = {name: self.stand_in(value) for name, value in given.keywords.items()}
-        return partial(replace(given.func), *args, **keywords)
+    def _partial(self, bound: partial[Any], replace: Callable[[Any], Any]) -> partial[Any]:
+        args = [self.stand_in(value) for value in bound.args]
+        keywords = {name: self.stand_in(value) for name, value in bound.keywords.items()}
+        return partial(replace(bound.func), *args, **keywords)
 
     def _module_maker(self, module: types.ModuleType, name: str = "") -> Maker | None:
         # Only a module that may hold a replaced function is replaced.
@@ -302,13 +302,13 @@ class _Substitution:
         file = getattr(sys.modules.get(kind.__module__), "__file__", None)
         return root == self.root or not is_library_file(file)
 
-    def _super(self, *given: Any) -> _Lookup:
+    def _super(self, *arguments: Any) -> _Lookup:
         # The builtin `super`, with replaced methods; without arguments it reads the caller's frame.
-        if not given:
+        if not arguments:
             frame = sys._getframe(1)
-            own = frame.f_locals
-            given = own["__class__"], own[frame.f_code.co_varnames[0]]
-        return _Lookup(builtins.super(*map(_held, given)), self._own_function)
+            variables = frame.f_locals
+            arguments = variables["__class__"], variables[frame.f_code.co_varnames[0]]
+        return _Lookup(builtins.super(*map(_held, arguments)), self._own_function)
 
     def _own_function(self, value: Any) -> Any:
         # Only the user's functions and methods; a library's class keeps its own.
@@ -424,22 +424,23 @@ class _Substitution:
 
     def _imported(self, own_import: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # The import statement of a rule: a module that it imports is replaced like a global one.
-        found = own_import(*args, **kwargs)
+        module = own_import(*args, **kwargs)
         self.index = find_index()  # the import may have made a module known
         names = kwargs.get("fromlist", args[3] if len(args) > 3 else None) or ()
-        for name in names if isinstance(found, types.ModuleType) else ():
-            if isinstance(getattr(found, name, None), type):
-                note_constants(self.trace, found, name)
-        return self.stand_in(found)
+        for name in names if isinstance(module, types.ModuleType) else ():
+            if isinstance(getattr(module, name, None), type):
+                note_constants(self.trace, module, name)
+        return self.stand_in(module)
 
     def _is_known(self, function: types.FunctionType) -> bool:
         # A function of the rule's own library, as of a Keras layer, may be captured as one op.
-        own = self.index.libraries.get(self.root)
-        if own is None or any(
-            function in row for row in (own.names.aliases, own.names.refused, own.names.trees)
+        dialect = self.index.libraries.get(self.root)
+        if dialect is None or any(
+            function in row
+            for row in (dialect.names.aliases, dialect.names.refused, dialect.names.trees)
         ):
-            return own is not None
-        return own.calls.finds is not None and own.calls.finds(function) is not None
+            return dialect is not None
+        return dialect.calls.finds is not None and dialect.calls.finds(function) is not None
 
     def is_users(self, helper: Any) -> bool:
         """Return whether a helper is the user's: of the rule's own package, or of no library."""

@@ -74,12 +74,12 @@ def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Calla
     """
     numpy = find_dialect("numpy")
     assert numpy is not None
-    found: dict[Any, Callable[..., Any]] = {}
+    handlers: dict[Any, Callable[..., Any]] = {}
     for entry in parse(names, f"names of {library.__name__} like NumPy's"):
         name, theirs = entry.head.name, entry.names[0].name
         room, _, rest = name.partition(".")
         function = getattr(rooms[room], rest) if room in rooms else getattr(library, name)
         if not hasattr(np, theirs):
             entry.refuse(f"NumPy has no function {theirs!r}")
-        found[function] = numpy.names.aliases[getattr(np, theirs)]
-    return found
+        handlers[function] = numpy.names.aliases[getattr(np, theirs)]
+    return handlers

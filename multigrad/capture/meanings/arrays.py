@@ -34,9 +34,9 @@ def axis_given(dim: Any, axis: Any) -> Any:
     return dim if axis is None else axis
 
 
-def numbers(given: tuple[Any, ...]) -> Any:
+def numbers(values: tuple[Any, ...]) -> Any:
     """Return numbers passed one by one, or as one sequence, as a sequence."""
-    return given[0] if len(given) == 1 and not isinstance(given[0], int | Value) else given
+    return values[0] if len(values) == 1 and not isinstance(values[0], int | Value) else values
 
 
 # --- reductions and what goes along an axis -------------------------------------------------------
@@ -79,16 +79,20 @@ def quantile(
 
 # --- shapes ---------------------------------------------------------------------------------------
 def reshape(x: Tensor, *shape: Any) -> Tensor:
-    given = numbers(shape)
+    lengths = numbers(shape)
     # A 0-d tensor reshaped to () is itself; a symbolic shape keeps the graph free of fixed lengths.
-    if x.node.type.kind == "scalar" and not isinstance(given, SymbolicShape) and not tuple(given):
+    if (
+        x.node.type.kind == "scalar"
+        and not isinstance(lengths, SymbolicShape)
+        and not tuple(lengths)
+    ):
         return x
-    if isinstance(given, SymbolicShape):
-        same = given.value.node.type.shape == x.node.type.shape == "x"
-        return renamed(x) if same else xp.reshape_like(x, given.value)
-    if isinstance(x.shape, tuple) and tuple(given) == x.shape:
+    if isinstance(lengths, SymbolicShape):
+        same = lengths.value.node.type.shape == x.node.type.shape == "x"
+        return renamed(x) if same else xp.reshape_like(x, lengths.value)
+    if isinstance(x.shape, tuple) and tuple(lengths) == x.shape:
         return renamed(x)
-    return xp.reshape(x, tuple(given))
+    return xp.reshape(x, tuple(lengths))
 
 
 def view(x: Tensor, *shape: Any) -> Tensor:
@@ -136,10 +140,10 @@ def squeeze(x: Tensor, dim: Any = None, *, axis: Any = None) -> Tensor:
 
 
 def expand(x: Tensor, *sizes: Any) -> Tensor:
-    given = numbers(sizes)
-    if isinstance(given, SymbolicShape):
-        return xp.broadcast_to(x, given.value)
-    if -1 in (shape := tuple(given)):
+    lengths = numbers(sizes)
+    if isinstance(lengths, SymbolicShape):
+        return xp.broadcast_to(x, lengths.value)
+    if -1 in (shape := tuple(lengths)):
         raise TypeError(f"expand to {shape}; name every length, or use xp.broadcast_to(x, like)")
     return xp.broadcast_to(x, shape)
 

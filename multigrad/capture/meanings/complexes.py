@@ -87,10 +87,10 @@ class Complex(Pair):
             if name in ROWS:
                 return ROWS[name](*args, **kwargs)
             if name in LINEAR and "dtype" not in kwargs:
-                found = [call(with_part(args, i), kwargs) for i in (0, 1)]
-                if isinstance(found[0], tuple | list):
-                    return type(found[0])(map(Complex, *found))
-                return Complex(*found)
+                both = [call(with_part(args, i), kwargs) for i in (0, 1)]
+                if isinstance(both[0], tuple | list):
+                    return type(both[0])(map(Complex, *both))
+                return Complex(*both)
             if name in PRODUCTS:
                 return product_by(lambda *given: call(given, kwargs), args)
         except (TypeError, ValueError) as error:
@@ -205,10 +205,10 @@ def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
     pairs = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
 
     def of(*which: int) -> Any:
-        given = list(args)
+        operands = list(args)
         for i, part in zip(pairs, which, strict=True):
-            given[i] = parts_of(args[i])[part]
-        return multiply(*given)
+            operands[i] = parts_of(args[i])[part]
+        return multiply(*operands)
 
     if len(pairs) == 1:
         return Complex(of(0), of(1))
@@ -316,8 +316,8 @@ def transform(kind: str, axes: Any) -> Handler:
                 raise TypeError(f"{kind} of complex numbers")
             return Complex(*run(x, **options))
         real, imag = parts_of(x)
-        found = run(real, xp.zeros_like(real) if imag is None else imag, **options)
-        return Complex(*found) if isinstance(found, tuple) else found
+        transformed = run(real, xp.zeros_like(real) if imag is None else imag, **options)
+        return Complex(*transformed) if isinstance(transformed, tuple) else transformed
 
     record.__name__ = record.__qualname__ = kind
     return record

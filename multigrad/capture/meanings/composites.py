@@ -120,8 +120,8 @@ def polygamma(n: Any, x: Tensor, even_at_poles: float = -math.inf) -> Tensor:
     apart = xp.where(is_left, x - xp.round(x), 0.5)  # from the nearest pole, exactly
     cosine = xp.sin(math.pi * (0.5 - xp.abs(apart)))  # 0 between two poles
     slope = _slope_of_cotangent(order, cosine / xp.sin(math.pi * apart))
-    found = xp.where(is_left, (-1) ** order * right - math.pi ** (order + 1) * slope, right)
-    return xp.where(is_pole, math.inf if order % 2 else even_at_poles, found)
+    value = xp.where(is_left, (-1) ** order * right - math.pi ** (order + 1) * slope, right)
+    return xp.where(is_pole, math.inf if order % 2 else even_at_poles, value)
 
 
 def _slope_of_cotangent(order: int, c: Tensor) -> Tensor:

@@ -33,13 +33,13 @@ Tensor = Any
 
 def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     """Return the stand-ins for creation functions of the libraries' top modules."""
-    found: dict[Any, Callable[..., Any]] = {}
+    stand_ins: dict[Any, Callable[..., Any]] = {}
     for library in libraries:
         for name in (*CONVERTERS, *CREATORS):
             function = getattr(sys.modules.get(library), name, None)
             if function is not None:
-                found[function] = creator(name, function)
-    return found
+                stand_ins[function] = creator(name, function)
+    return stand_ins
 
 
 def creator(name: str, function: Callable[..., Any]) -> TraceBound:
@@ -152,8 +152,8 @@ def type_of(
     return trace.types.made(own, ((1,), *fills), options) or (options.get("dtype"), False)
 
 
-def is_dtype(given: Any) -> bool:
-    return isinstance(given, type | str | np.dtype | SymbolicDType)
+def is_dtype(value: Any) -> bool:
+    return isinstance(value, type | str | np.dtype | SymbolicDType)
 
 
 def weakly(made: Value, is_weak: bool) -> Value:
@@ -193,16 +193,16 @@ def as_buffer(trace: Trace | None, made: Any) -> Any:
     return trace.value(cast(value, name).node) if name in kept else value
 
 
-def split_sizes(given: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
+def split_sizes(arguments: list[Any], is_single: bool) -> tuple[tuple[int, ...], list[Any]]:
     """Split positional arguments into lengths, () if some are unknown, and the rest."""
-    first = given[0] if given else ()
-    own = tuple(first) if isinstance(first, tuple | list) else ()
+    first = arguments[0] if arguments else ()
+    sizes = tuple(first) if isinstance(first, tuple | list) else ()
     count = 1
     if isinstance(first, int):
-        count = 1 if is_single else len(given)
-        own = tuple(given[:count])
-    known = all(isinstance(n, int) and not isinstance(n, bool) for n in own)
-    return (own if known else ()), given[count:]
+        count = 1 if is_single else len(arguments)
+        sizes = tuple(arguments[:count])
+    known = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
+    return (sizes if known else ()), arguments[count:]
 
 
 def gives_way(dtype: Any) -> bool:
@@ -221,8 +221,8 @@ NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad",
 
 def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a library's function with the numbers of symbolic scalars, which become facts."""
-    given = [number(value) for value in args]
-    return function(*given, **{name: number(value) for name, value in kwargs.items()})
+    numbers = [number(value) for value in args]
+    return function(*numbers, **{name: number(value) for name, value in kwargs.items()})
 
 
 def number(x: Any) -> Any:

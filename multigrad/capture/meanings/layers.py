@@ -30,12 +30,12 @@ Ints = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
 
 
-def per_axis(given: Any, axes: int) -> Ints:
+def per_axis(sizes: Any, axes: int) -> Ints:
     """Return one number per axis, from one number or a sequence of them."""
-    if isinstance(given, list | tuple | np.ndarray):
-        numbers = tuple(operator.index(n) for n in given)
+    if isinstance(sizes, list | tuple | np.ndarray):
+        numbers = tuple(operator.index(n) for n in sizes)
         return numbers * axes if len(numbers) == 1 else numbers
-    return (operator.index(given),) * axes
+    return (operator.index(sizes),) * axes
 
 
 def lengths(x: Tensor, axes: int) -> Ints:
@@ -270,12 +270,12 @@ def taps_of(weights: Numbers, reads: Numbers, most: int) -> list[tuple[Numbers, 
     places = np.zeros((most, reads.shape[1]), int)
     shares = np.zeros((most, reads.shape[1]))
     for i, column in enumerate(reads.T):
-        found = np.flatnonzero(column)
-        places[:, i] = [*found, *[found[-1]] * (most - len(found))]
-        shares[: len(found), i] = weights[found, i]
+        nonzero = np.flatnonzero(column)
+        places[:, i] = [*nonzero, *[nonzero[-1]] * (most - len(nonzero))]
+        shares[: len(nonzero), i] = weights[nonzero, i]
         # An element that reads fewer places reads its last one in parts: a weight of 0 would turn
         # an infinity into NaN, as torch's own resizing does in places.
-        for k in range(len(found), most):
+        for k in range(len(nonzero), most):
             shares[k - 1, i] /= 2
             shares[k, i] = shares[k - 1, i]
     return list(zip(places, shares, strict=True))

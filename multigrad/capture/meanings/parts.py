@@ -170,19 +170,19 @@ def taken(
     if outside == "nearest" and all(has_no_axes(item) for item in items if not _is_whole(item)):
         outside = "clip"  # of single elements; the nearest one gets the gradient
     merged = merge(x, items, outside, from_end)
-    found = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
+    slices = TAKING[outside](merged.whole, merged.places, axis=merged.axis)
     rest = fill
     if outside == "nearest":
         if merged.inside is None:
-            return found
+            return slices
         # The nearest element gets no gradient, as with `take_nearest` for one index.
-        rest = xp.stop_gradient(found)
+        rest = xp.stop_gradient(slices)
     if rest is None:
-        return found
+        return slices
     inside = merged.inside
     if inside is None:
         inside = is_inside(merged.places, xp.dim(merged.whole, merged.axis))
-    return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), found, rest)
+    return xp.where(beside_axes(inside, merged.whole.ndim - merged.axis - 1), slices, rest)
 
 
 def has_no_axes(item: Any) -> bool:
@@ -215,8 +215,8 @@ def put_slices(x: Tensor, places: Value, value: Any, axis: int, outside: str = "
 def _added(x: Tensor, places: Value, value: Any, axis: int, outside: str) -> Value:
     slices = TAKING[outside](x, places, axis=axis)
     is_one = getattr(value, "ndim", 0) == 0
-    given = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
-    return ADDING[outside](given, places, x, axis=axis)
+    added = xp.full_like(slices, value) if is_one else xp.broadcast_to(value, slices)
+    return ADDING[outside](added, places, x, axis=axis)
 
 
 def added(
@@ -350,8 +350,8 @@ def broadcast_arrays(*tensors: Tensor) -> tuple[Tensor, ...]:
         whole = xp.broadcast_to(symbols[0], like)
     types = symbols[0].trace.types
     # The dtypes that the library gives its results, if it was asked.
-    given = () if types is None else types.given
-    dtypes = given if len(given) == len(tensors) else (None,) * len(tensors)
+    dtypes_given = () if types is None else types.given
+    dtypes = dtypes_given if len(dtypes_given) == len(tensors) else (None,) * len(tensors)
     return tuple(
         xp.full_like(whole, x, dtype or None) if is_number(x) else xp.broadcast_to(x, like)
         for x, dtype in zip(tensors, dtypes, strict=True)
@@ -498,14 +498,14 @@ def padded(
     """
     if isinstance(fill, Value):
         raise TypeError("pad by a number that is not known; use xp.concatenate")
-    given = [(operator.index(before), operator.index(after)) for before, after in pairs]
-    for i, (before, after) in enumerate(given):
-        axis = i - len(given)
+    widths = [(operator.index(before), operator.index(after)) for before, after in pairs]
+    for i, (before, after) in enumerate(widths):
+        axis = i - len(widths)
         if before < 0 or after < 0:
             x = at(x, axis, slice(max(-before, 0), -max(-after, 0) or None))
-            given[i] = max(before, 0), max(after, 0)
-        if mode != "constant" and given[i] != (0, 0):
-            x = bordered(x, axis, *given[i], mode)
+            widths[i] = max(before, 0), max(after, 0)
+        if mode != "constant" and widths[i] != (0, 0):
+            x = bordered(x, axis, *widths[i], mode)
     if mode == "constant":
-        return xp.pad(x, tuple(given), fill)
+        return xp.pad(x, tuple(widths), fill)
     return x

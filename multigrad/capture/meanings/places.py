@@ -88,9 +88,9 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     # Of equal elements the first come first; torch leaves the order open, which is noted.
     if not x.ndim:
         raise TypeError("topk of a tensor without axes")
-    found, count = sort(x, dim, largest), whole(k)
-    leave_order_open(found.values, "topk")
-    return Extremes(cut(found.values, dim, 0, count), lambda: cut(found.indices, dim, 0, count))
+    ordered, count = sort(x, dim, largest), whole(k)
+    leave_order_open(ordered.values, "topk")
+    return Extremes(cut(ordered.values, dim, 0, count), lambda: cut(ordered.indices, dim, 0, count))
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Extremes:
@@ -213,8 +213,8 @@ def as_places(x: Tensor, index: Any) -> Any:
         return xp.reshape(as_places(x, np.reshape(index, 1)), ())
     dtype = index.node.type.dtype if isinstance(index, Value) else dtype_name(index.dtype)
     if dtype not in (*WHOLE, "int", BOOL):
-        given = "floats" if dtype == T else dtype
-        raise TypeError(f"an index of {given}, which must be integers; cast it to int64 first")
+        shown = "floats" if dtype == T else dtype
+        raise TypeError(f"an index of {shown}, which must be integers; cast it to int64 first")
     return trace.value(cast_node(lift(trace, index), INT64))
 
 
@@ -314,11 +314,11 @@ def scatter(
     reduce: Any = None,
 ) -> Tensor:
     # Of two values for one place torch leaves the winner open; here the last one wins.
-    given = src if value is MISSING else value
+    values = src if value is MISSING else value
     if reduce is not None:
         if reduce != "add":
             raise TypeError(f"scatter with reduce={reduce!r}; 'add' is known")
-        return scatter_add(x, dim, index, given)
+        return scatter_add(x, dim, index, values)
     dim, index = operator.index(dim), as_places(x, index)
     others = _others(x, index, dim)
     if 0 in (known_shape(index) or ()):
@@ -326,16 +326,16 @@ def scatter(
     part = within(x, index, dim)
     # `last_put` names the element that wins each place, -1 where none is put.
     last = xp.last_put(index, part, axis=dim)
-    is_tensor = isinstance(given, Value) and given.node.type.shape != SCALAR_SHAPE
-    source = as_long(given, index) if is_tensor else given
+    is_tensor = isinstance(values, Value) and values.node.type.shape != SCALAR_SHAPE
+    source = as_long(values, index) if is_tensor else values
     if is_tensor:
-        given = xp.take_along(source, xp.maximum(last, 0), axis=dim)
+        values = xp.take_along(source, xp.maximum(last, 0), axis=dim)
     put = last >= 0
     if others:
-        filled = xp.where(put, given, xp.zeros_like(part))
+        filled = xp.where(put, values, xp.zeros_like(part))
         anywhere = placed(cast(put, INT64), x) > 0
     else:
-        filled, anywhere = given, put
+        filled, anywhere = values, put
     after = xp.where(anywhere, placed(filled, x) if others else filled, x)
     if not is_tensor or not habits_of(x.trace).overwritten_too:
         return after
@@ -386,9 +386,9 @@ def taken_from_front(x: Tensor, index: Any, axis: int) -> Tensor:
 
 
 def index_add(x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1) -> Tensor:
-    given = source if isinstance(alpha, int) and alpha == 1 else source * alpha
+    added = source if isinstance(alpha, int) and alpha == 1 else source * alpha
     at = as_places(along_axes(x), index)
-    return x + transposes.untake_at(given, at, x, axis=operator.index(dim))
+    return x + transposes.untake_at(added, at, x, axis=operator.index(dim))
 
 
 def index_copy(x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:

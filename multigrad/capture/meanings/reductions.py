@@ -108,12 +108,12 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
     ) -> Tensor:
         if isinstance(axis, bool):  # torch.std(x, False)
             axis, unbiased = None, axis
-        given = [n for n in (correction, ddof, int(unbiased)) if n is not None]
+        corrections = [n for n in (correction, ddof, int(unbiased)) if n is not None]
         x = x if dtype is None else cast(x, _wider(x, dtype))
         if where is None or where is True:
-            return in_dtype(reduce(x, axis, given[0], keepdims), dtype)
+            return in_dtype(reduce(x, axis, corrections[0], keepdims), dtype)
         off = xp.square(x - _mean(x, axis, True, where))
-        number = _number(x, axis, keepdims, where) - given[0]
+        number = _number(x, axis, keepdims, where) - corrections[0]
         spread = xp.sum(chosen(off, where, 0.0), axis, keepdims) / number
         return in_dtype(xp.sqrt(spread) if reduce is xp.std else spread, dtype)
 
@@ -123,11 +123,11 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
 
 def _wider(x: Tensor, dtype: Any) -> Any:
     # Libraries compute in the wider of the two float dtypes, then cast to the one asked for.
-    own = own_dtype(x)
-    own = x.trace.facts.get("dtype") if own == T else own
-    if own is None:
+    dtype_of_x = own_dtype(x)
+    dtype_of_x = x.trace.facts.get("dtype") if dtype_of_x == T else dtype_of_x
+    if dtype_of_x is None:
         raise NeedsConcrete("dtype")
-    both = [name for name in (own, dtype_name(dtype)) if name in FLOATS]
+    both = [name for name in (dtype_of_x, dtype_name(dtype)) if name in FLOATS]
     return builtins.max(both, key=FLOATS.index) if both else dtype
 
 

@@ -216,8 +216,8 @@ class LibraryTypes:
 
     def _computes_in(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the dtype that a call names to compute in, "" for none."""
-        found = self.normal(computed_in(name, args, kwargs))
-        return found if found in (T, *DTYPES) else ""
+        mode = self.normal(computed_in(name, args, kwargs))
+        return mode if mode in (T, *DTYPES) else ""
 
     def _in_dtype(self, x: Any, dtype: str) -> Any:
         is_tensor = isinstance(x, Value) and x.node.type.kind == "tensor"
@@ -225,10 +225,10 @@ class LibraryTypes:
 
     def cast(self, value: Value, dtype: str) -> Value:
         """Return a tensor in a dtype; a number as it is."""
-        own = value.node.type.dtype
-        if own == dtype or value.node.type.kind == "scalar":
+        known = value.node.type.dtype
+        if known == dtype or value.node.type.kind == "scalar":
             return value
-        if own not in (T, *FLOATS) and dtype != BOOL:
+        if known not in (T, *FLOATS) and dtype != BOOL:
             return value.trace.value(cast_node(value.node, dtype))
         return cast(value, dtype)
 

@@ -265,18 +265,18 @@ def one_float(operands: Sequence[Any], weak: Container[Node]) -> str:
 
     Most operands are of this kind, for which no marks are needed.
     """
-    found = ""
+    float_dtype = ""
     for x in operands:
         if isinstance(x, Value):
             if x.is_number or x.node.type.kind == "scalar":
                 continue
             dtype = x.node.type.dtype
-            if found not in ("", dtype) or dtype not in (T, *FLOATS) or x.node in weak:
+            if float_dtype not in ("", dtype) or dtype not in (T, *FLOATS) or x.node in weak:
                 return ""
-            found = dtype
+            float_dtype = dtype
         elif type(x) not in KINDS:
             return ""
-    return found
+    return float_dtype
 
 
 def is_dtype(x: Any) -> bool:

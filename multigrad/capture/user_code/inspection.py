@@ -315,8 +315,10 @@ def package_folders(name: str) -> Iterator[str]:
 
 def in_package(file: str, name: str) -> bool:
     """Return whether a source file is part of an imported package."""
-    own = getattr(sys.modules.get(name), "__file__", None)
-    return file == own or any(file.startswith(f"{f}{os.sep}") for f in package_folders(name))
+    module_file = getattr(sys.modules.get(name), "__file__", None)
+    return file == module_file or any(
+        file.startswith(f"{f}{os.sep}") for f in package_folders(name)
+    )
 
 
 def _requirements(name: str) -> Iterator[str]:
@@ -327,9 +329,9 @@ def _requirements(name: str) -> Iterator[str]:
     except metadata.PackageNotFoundError:
         return
     for row in rows:
-        found = re.match(r"[\w.-]+", row)
-        if found is not None and "extra ==" not in row:
-            yield found[0].replace("-", "_")
+        match = re.match(r"[\w.-]+", row)
+        if match is not None and "extra ==" not in row:
+            yield match[0].replace("-", "_")
 
 
 def _listed(folder: str) -> list[str]:
@@ -363,12 +365,12 @@ class OutsideTensor(Telling):
 
     def meaning(self) -> Any:
         """Return the values as a key; None if they cannot be read."""
-        found = self.read()
+        value = self.read()
         for place in self.path:
-            if not isinstance(found, tuple) or place >= len(found):
+            if not isinstance(value, tuple) or place >= len(value):
                 return None
-            found = found[place]
-        return values_of(found)
+            value = value[place]
+        return values_of(value)
 
 
 def values_of(value: Any) -> Any:
@@ -399,8 +401,8 @@ def note_constants(trace: Trace, module: types.ModuleType, name: str) -> None:
     value = getattr(module, name)
     if type(value) is float:
         trace.source.numbers.add(value)
-    found = _inside(value, module, name, partial(getattr, module, name, None))
-    trace.memory.outside.update((id(tensor), fact) for tensor, fact in found)
+    tensors = _inside(value, module, name, partial(getattr, module, name, None))
+    trace.memory.outside.update((id(tensor), fact) for tensor, fact in tensors)
 
 
 def _given(value: Any) -> Any:

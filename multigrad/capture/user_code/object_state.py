@@ -100,13 +100,13 @@ class _Reading:
             return False
         self.seen[id(value)] = len(self.seen)
         self.parts.append(type(value))
-        found = False
+        leads_on = False
         for name, held in rows_of(value):
             self.parts.append(name if isinstance(name, str | int) else value_key(name))
-            found |= self.visit(held, path if name in UNNAMED else (*path, str(name)), value)
-        if found:
+            leads_on |= self.visit(held, path if name in UNNAMED else (*path, str(name)), value)
+        if leads_on:
             self.state.leading.add(id(value))
-        return found
+        return leads_on
 
     def _see_tensor(self, tensor: Any, path: tuple[str, ...], holder: Any) -> None:
         serial = self.tensors.setdefault(id(tensor), len(self.tensors))

@@ -185,8 +185,8 @@ NOUNS = {
 
 
 def _wrong(rule: str, param: RuleParam, value: Any) -> RuleTypeError:
-    given = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
-    return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {given}")
+    shown = "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+    return RuleTypeError(f"rule {rule!r}: param {param.name!r} is {NOUNS[param.kind]}, got {shown}")
 
 
 def unknown_param(rule: str, name: str, known: list[str]) -> RuleTypeError:

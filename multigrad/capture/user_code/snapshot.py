@@ -187,7 +187,7 @@ class Snapshot:
                 self.see(each, depth + 1)
 
     def _restore_attributes(self, owner: Any, before: dict[Any, Any]) -> str:
-        found = ""
+        change = ""
         now = _attributes(owner)
         for name in {*now, *before}:
             # A new attribute may be a cache, unless it holds a symbol or hides one of the class.
@@ -203,12 +203,12 @@ class Snapshot:
                 continue
             else:
                 assign(owner, name, before[name])
-            found = f"assigns to the attribute {name!r} of {shown(owner)}"
-        return found
+            change = f"assigns to the attribute {name!r} of {shown(owner)}"
+        return change
 
     def restore(self) -> None:
-        found = [restore() for restore in self._restores]
-        self.change = next(filter(None, found), "")
+        changes = [restore() for restore in self._restores]
+        self.change = next(filter(None, changes), "")
 
     @contextmanager
     def dropping_added(self) -> Iterator[None]:
@@ -251,8 +251,8 @@ def functions_of(*functions: Any) -> list[types.FunctionType]:
 
 def referred(function: types.FunctionType, names: Iterable[str]) -> list[Any]:
     """Return the objects that a function refers to: globals in `names`, closure cells, defaults."""
-    found = map(function.__globals__.get, names)
-    return [*found, *map(contents, function.__closure__ or ()), *defaults(function)]
+    named = map(function.__globals__.get, names)
+    return [*named, *map(contents, function.__closure__ or ()), *defaults(function)]
 
 
 # --- kinds of state -------------------------------------------------------------------------------
@@ -325,8 +325,10 @@ def _read_file(value: Any) -> tuple[Any, int]:
 
 
 def _write_bytes(value: Any, items: bytes) -> None:
-    given: Any = array.array(value.typecode, items) if isinstance(value, array.array) else items
-    value[:] = given
+    replacement: Any = (
+        array.array(value.typecode, items) if isinstance(value, array.array) else items
+    )
+    value[:] = replacement
 
 
 def _read_memory(value: Any) -> bytes:
@@ -382,14 +384,14 @@ def access_of(value: Any) -> Access | None:
 
 def global_generators() -> list[Any]:
     """Return the global random generators, of Python and of the libraries in use."""
-    found: list[Any] = [random]
+    generators: list[Any] = [random]
     numpy: Any = whole("numpy.random")
     if numpy is not None:
-        found.append(numpy.mtrand._rand)
+        generators.append(numpy.mtrand._rand)
     for dialect in registered_dialects().values():
         if dialect.state.generators is not None:
-            found += dialect.state.generators()
-    return found
+            generators += dialect.state.generators()
+    return generators
 
 
 def is_generator(value: Any) -> bool:

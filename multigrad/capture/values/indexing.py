@@ -205,15 +205,15 @@ def _is_integer(item: Any) -> bool:
 
 def _basic(items: list[Any]) -> tuple[Any, ...]:
     # The index with the axes of its arrays left whole.
-    found: list[Any] = []
+    parts: list[Any] = []
     for item in items:
         if isinstance(item, Value):
-            found.append(WHOLE)
+            parts.append(WHOLE)
         elif isinstance(item, np.ndarray):
-            found += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
+            parts += [WHOLE] * (item.ndim if item.dtype.kind == "b" else 1)
         else:
-            found.append(item)
-    return tuple(found)
+            parts.append(item)
+    return tuple(parts)
 
 
 def _without_basic(items: list[Any]) -> list[Any]:
@@ -257,8 +257,8 @@ def _read(x: Any, item: Any) -> Any:
                 raise TypeError("it indexes by a tensor of floats; cast it to int64 first")
             raise TypeError("it indexes by a tensor; use xp.where(condition, tensor, 0.0)")
         return item
-    given = _as_numbers(item) if isinstance(item, list | tuple) else item
-    array = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+    index = _as_numbers(item) if isinstance(item, list | tuple) else item
+    array = np.asarray(index.detach().cpu() if hasattr(index, "detach") else index)
     if isinstance(item, list | tuple) and not array.size:
         array = array.astype(np.intp)
     if array.dtype == np.uint8 and habits_of(x.trace).bytes_are_masks:
@@ -331,18 +331,18 @@ def assigned(x: Value, index: Any, value: Any, outside: str | None = None) -> Va
 
 def _over_axes(mask: Any, x: Any) -> Value:
     # A mask belongs to the first axes of x, where broadcasting would take the last.
-    own, whole = mask.node.type.shape, x.node.type.shape
-    if own == SCALAR_SHAPE or (own == whole and own != UNKNOWN):
+    mask_shape, whole = mask.node.type.shape, x.node.type.shape
+    if mask_shape == SCALAR_SHAPE or (mask_shape == whole and mask_shape != UNKNOWN):
         return mask
-    own, whole = tuple(mask.shape), tuple(x.shape)
-    if own == whole:
+    mask_shape, whole = tuple(mask.shape), tuple(x.shape)
+    if mask_shape == whole:
         return mask
-    if own != whole[: len(own)]:
+    if mask_shape != whole[: len(mask_shape)]:
         raise x.trace.error(
-            f"indexes a tensor of shape {whole} by a mask of shape {own}, which must be that of "
-            "its first axes. Use xp.where(condition, value, tensor)"
+            f"indexes a tensor of shape {whole} by a mask of shape {mask_shape}, which must be "
+            "that of its first axes. Use xp.where(condition, value, tensor)"
         )
-    return xp.reshape(mask, (*own, *(1,) * (len(whole) - len(own))))
+    return xp.reshape(mask, (*mask_shape, *(1,) * (len(whole) - len(mask_shape))))
 
 
 def _placed(x: Value, index: Any, value: Value, single: bool) -> Value:
@@ -372,8 +372,8 @@ def new_axis(index: Any) -> int | None:
 
 def selected(x: Any, mask: Any) -> Any:
     """Return the elements that torch selects with a mask of x's shape."""
-    own, whole = mask.node.type.shape, x.node.type.shape
-    if (own != whole or own == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
+    mask_shape, whole = mask.node.type.shape, x.node.type.shape
+    if (mask_shape != whole or mask_shape == UNKNOWN) and tuple(mask.shape) != tuple(x.shape):
         raise TypeError("a mask of another shape")
     return picked(x, mask)
 
@@ -421,11 +421,11 @@ class Picked:
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Picked:
         # A name that ends in "_" updates in place: only this copy.
-        own = name.removesuffix("_")
-        found = self._combine(lambda x, *given: getattr(x, own)(*given, **kwargs), self, *args)
-        if own == name:
-            return found
-        self.whole = found.whole
+        method = name.removesuffix("_")
+        result = self._combine(lambda x, *given: getattr(x, method)(*given, **kwargs), self, *args)
+        if method == name:
+            return result
+        self.whole = result.whole
         return self
 
     def _total(self, name: str, **options: Any) -> Value:
@@ -450,15 +450,15 @@ class Picked:
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        own = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
-        if kwargs or own is not args[0]:
-            raise own._refuse()
+        picked = next(a for a in (*args, *(kwargs or {}).values()) if isinstance(a, Picked))
+        if kwargs or picked is not args[0]:
+            raise picked._refuse()
         name = getattr(function, "__name__", "")
         if name in TOTALS and len(args) == 1:
-            return own._total(name)
+            return picked._total(name)
         if name.endswith("_"):
-            raise own._refuse()
-        return own._combine(function, *args)
+            raise picked._refuse()
+        return picked._combine(function, *args)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *args: Any, **kwargs: Any) -> Any:
         raise self._refuse()
@@ -484,11 +484,11 @@ class Picked:
             if not is_one and (is_tensor or hasattr(operand, "shape")):
                 raise self._refuse()
             wholes.append(operand)
-        found = compute(*wholes)
+        result = compute(*wholes)
         nodes = [each.node for each in wholes if isinstance(each, Value)]
-        if not (isinstance(found, Value) and is_per_element(found.node, nodes)):
+        if not (isinstance(result, Value) and is_per_element(result.node, nodes)):
             raise self._refuse()
-        return Picked(found, self.mask)
+        return Picked(result, self.mask)
 
 
 def _of_picked(compute: Callable[..., Any], is_reflected: bool = False) -> Callable[..., Picked]:

@@ -43,8 +43,8 @@ def axis_of(dim: Any, axis: Any) -> Any:
     """Return the axis, given under either name."""
     if dim is not MISSING and dim is not None and axis is not MISSING:
         raise TypeError("give dim or axis, not both")
-    given = axis if dim is MISSING or dim is None else dim
-    return None if given is MISSING else given
+    chosen = axis if dim is MISSING or dim is None else dim
+    return None if chosen is MISSING else chosen
 
 
 def kept(keepdim: Any, keepdims: Any) -> bool:
@@ -450,9 +450,9 @@ def refusals(groups: Mapping[str, str]) -> Refusals:
                 exact[name] = reason
 
     def find(name: str) -> str | None:
-        found = exact.get(name)
-        if found is not None:
-            return found
+        reason = exact.get(name)
+        if reason is not None:
+            return reason
         return next((r for pattern, r in patterns if fnmatch.fnmatchcase(name, pattern)), None)
 
     return find
@@ -521,8 +521,8 @@ def _owns(kind: type[Value], name: str) -> bool:
 
 def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
     """Return a method's handler and whether it updates its tensor; None if not captured."""
-    own = {} if dialect is None else dialect.names.methods
-    method = own.get(name) or METHODS.get(name)
+    methods = {} if dialect is None else dialect.names.methods
+    method = methods.get(name) or METHODS.get(name)
     if method is not None:
         return method, False
     if name.startswith("__"):
@@ -530,7 +530,7 @@ def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any],
     plain = name.removesuffix("_")
     method = IN_PLACE.get(name)
     if method is None and plain != name:
-        method = own.get(plain) or METHODS.get(plain)
+        method = methods.get(plain) or METHODS.get(plain)
     if method is not None:
         return method, True
     method = _find_other(name, plain, dialect)

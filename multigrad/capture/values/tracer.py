@@ -145,9 +145,9 @@ class V(Value):
         return copy_of(self) if habits_of(self.trace).plus_copies else self
 
     def __abs__(self) -> Any:
-        own = find_dialect(self.trace.reading.dialect)
-        found = None if own is None else own.names.methods.get("__abs__")
-        return super().__abs__() if found is None else found(self)
+        dialect = find_dialect(self.trace.reading.dialect)
+        method = None if dialect is None else dialect.names.methods.get("__abs__")
+        return super().__abs__() if method is None else method(self)
 
     @property
     def T(self) -> Any:
@@ -236,29 +236,30 @@ class V(Value):
             return self.notes[name]
         if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
             return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
-        own = find_dialect(self.trace.reading.dialect)
-        if own is not None and name in own.names.attributes:
-            return own.names.attributes[name](self)
-        if own is not None and name.startswith(own.classes.hints):  # a hint that nobody has set
+        dialect = find_dialect(self.trace.reading.dialect)
+        if dialect is not None and name in dialect.names.attributes:
+            return dialect.names.attributes[name](self)
+        # A hint that nobody has set.
+        if dialect is not None and name.startswith(dialect.classes.hints):
             raise AttributeError(name)
         # With several libraries possible, the shared methods report where these differ.
         if len(self.trace.reading.libraries) > 1:
-            own = None
+            dialect = None
         is_asked = is_asked_by(self.trace.source.codes)
         # A C library probes for protocols while the user's line is the innermost Python frame.
         if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
             raise AttributeError(name)
-        row = find_row(name, own, type(self))
+        row = find_row(name, dialect, type(self))
         if row == ABSENT and (not is_asked or self._is_others(name)):
             row = find_row(name, None, type(self))
-        found = None if row is None or row.kind != "modelled" else find_method(name, own)
-        if found is not None:
-            return _Bound(found[0], self, name, updates=found[1])
+        method = None if row is None or row.kind != "modelled" else find_method(name, dialect)
+        if method is not None:
+            return _Bound(method[0], self, name, updates=method[1])
         if row in (ABSENT, None) and is_asked:
             check_callers(self, name)
         if row == ABSENT:
             raise AttributeError(
-                f"{own and own.tensors.tensor.__name__!r} object has no attribute {name!r}"
+                f"{dialect and dialect.tensors.tensor.__name__!r} object has no attribute {name!r}"
             )
         if name in methods.REFUSED:
             reason, *advice = methods.REFUSED[name].split(". ")
@@ -494,15 +495,15 @@ class Attributed(V):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SLOTS:
             return object.__setattr__(self, name, value)
-        own = find_dialect(self.trace.reading.dialect)
-        if own is None or not own.tensors.tensor.__dictoffset__:
+        dialect = find_dialect(self.trace.reading.dialect)
+        if dialect is None or not dialect.tensors.tensor.__dictoffset__:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith(own.classes.hints):
+        if name.startswith(dialect.classes.hints):
             self.notes = {**(self.notes or {}), name: value}
             return None
-        if f"{name}_" in own.names.methods:  # torch's way to set it
+        if f"{name}_" in dialect.names.methods:  # torch's way to set it
             return getattr(self, f"{name}_")(value)
-        if hasattr(own.tensors.tensor, name) and name not in (self.notes or {}):
+        if hasattr(dialect.tensors.tensor, name) and name not in (self.notes or {}):
             raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
         if self.node.op is ops.INPUT and self.trace.backward.is_running:
             raise self.trace.error(

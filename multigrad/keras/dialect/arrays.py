@@ -175,8 +175,8 @@ def within(p: Tensor) -> Tensor:
     return xp.clip(p, epsilon, 1.0 - epsilon)
 
 
-def need_floats(given: Any) -> None:
-    if is_whole(given):
+def need_floats(x: Any) -> None:
+    if is_whole(x):
         raise TypeError("predictions of integers, in which Keras computes: cast to a float first")
 
 

@@ -112,8 +112,8 @@ def answer(question: Callable[[], bool]) -> bool:
 
 
 def number(x: Any) -> float:
-    found: Any = keras.ops.convert_to_numpy(x)
-    return float(np.ravel(found)[0])
+    array: Any = keras.ops.convert_to_numpy(x)
+    return float(np.ravel(array)[0])
 
 
 def remembers_logits() -> bool:

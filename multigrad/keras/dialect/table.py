@@ -337,19 +337,19 @@ def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
 
 def methods_of(kind: type) -> dict[str, FunctionType]:
     """Return the methods of a layer's class that its `call` reaches."""
-    found: dict[str, FunctionType] = {}
+    methods: dict[str, FunctionType] = {}
     names = [*kind.call.__code__.co_names]  # type: ignore[attr-defined]
     while names:
         name = names.pop()
         method = getattr(kind, name, None)
         if (
-            name not in found
+            name not in methods
             and isinstance(method, FunctionType)
             and not hasattr(keras.layers.Layer, name)
         ):
-            found[name] = method
+            methods[name] = method
             names += method.__code__.co_names
-    return found
+    return methods
 
 
 def is_activation(value: Any) -> bool:
