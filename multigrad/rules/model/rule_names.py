@@ -29,7 +29,6 @@ TEMPLATES: dict[Any, Any] = {}
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
 ROOMS = ("multigrad.rules.library", "multigrad.rules.library.peers")
-_loaded: set[str] = set()
 
 
 class Epoch:
@@ -82,22 +81,19 @@ def as_registered(name: str) -> str | None:
 def load_library(name: str = ".") -> None:
     """Register the rules of the library among which a name may be: importing them costs time."""
     for room in ROOMS if "." in name else ROOMS[:1]:
-        if room in _loaded:
-            continue
-        # Another thread waits here until it is complete.
-        with uncollected():
-            import_module(room)
-        # Its own rules call register: they find it half imported.
         if whole(room) is None:
-            return
-        _loaded.add(room)
+            # Another thread waits here until it is complete.
+            with uncollected():
+                import_module(room)
+            # Its own rules call register: they find it half imported.
+            if whole(room) is None:
+                return
 
 
 def is_of_library(rule: Any) -> bool:
     """Return whether a rule is registered by a part of the library whose import goes on."""
-    return f"{rule.__module__}.".startswith(
-        tuple([f"{room}." for room in ROOMS if room not in _loaded])
-    )
+    loading = tuple([f"{room}." for room in ROOMS if whole(room) is None])
+    return f"{rule.__module__}.".startswith(loading)
 
 
 def gives_way(name: str) -> bool:
