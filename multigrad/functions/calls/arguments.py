@@ -8,7 +8,6 @@ key: equal layouts share code. `Function.bind` gives some arguments beforehand.
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 import re
 import types
@@ -228,12 +227,6 @@ def _is_scalar(leaf: Any) -> bool:
     )
 
 
-@functools.cache
-def has_both(kind: type) -> bool:
-    """Return whether a class has `value` and `get_value`, as flax nnx variables do."""
-    return hasattr(kind, "value") and hasattr(kind, "get_value")
-
-
 def replace_at(leaves: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> list[Any]:
     replaced = list(leaves)
     for i, value in zip(places, values, strict=True):
@@ -245,8 +238,9 @@ def unwrap(leaf: Any) -> Any:
     """Return the tensor that a variable of Keras or flax nnx holds now, or the leaf itself."""
     if isinstance(leaf, KNOWN_LEAVES) or owner_of(leaf) is not None:
         return leaf
-    # flax nnx 0.12 warns about reads of `.value`.
-    held = leaf.get_value() if has_both(type(leaf)) else getattr(leaf, "value", None)
+    # flax nnx 0.12, whose variables have both, warns about reads of `.value`.
+    has_both = hasattr(type(leaf), "value") and hasattr(type(leaf), "get_value")
+    held = leaf.get_value() if has_both else getattr(leaf, "value", None)
     return held if held is not None and owner_of(held) is not None else leaf
 
 

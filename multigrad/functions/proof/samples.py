@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextvars
-import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +57,7 @@ class InputSlot:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    own: Array | None = field(default=None, compare=False)
+    own: Array | None = None
     is_strided: bool = False
 
 
@@ -119,12 +118,11 @@ def called_dtype() -> str:
 
 
 def draw(slots: Sequence[InputSlot], numbers: Mapping[str, Any], label: str = DRAWN) -> Sample:
-    return Sample(label, _drawn(tuple(slots), label), numbers)
+    return Sample(label, _drawn(slots, label), numbers)
 
 
-# Equal slots get equal numbers, whatever `own` is, so each is drawn once.
-@functools.lru_cache(maxsize=128)
-def _drawn(slots: tuple[InputSlot, ...], label: str) -> Mapping[str, Array]:
+# Equal slots get equal numbers, whatever `own` is.
+def _drawn(slots: Sequence[InputSlot], label: str) -> Mapping[str, Array]:
     generator = np.random.default_rng(SEEDS[label])
     fill = _fill_far if label == FAR else _fill
     return {slot.name: fill(slot, generator) for slot in slots}
@@ -193,7 +191,7 @@ def on_edges(
 def own_values(slots: Sequence[InputSlot], numbers: Mapping[str, Any]) -> Sample | None:
     """Return the call's own values where all of them are small and known, cotangents drawn."""
     arrays: dict[str, Array] = {}
-    drawn = _drawn(tuple(slots), DRAWN)
+    drawn = _drawn(slots, DRAWN)
     for slot in slots:
         if slot.own is None and not slot.name.startswith("grad_out"):
             return None
