@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any, Literal
 
 from ..support.class_bases import dataclass
@@ -50,6 +51,7 @@ class Op:
         symbol: Python's operator.
         random: whether it draws numbers, by a key.
         xp: its name in `xg.xp`, where that is another; "" if it has none.
+        in_xp: its name in `xg.xp`; "" if it has none.
         composed: whether its function in `xg.xp` is written by hand, to do more than record it.
         in_vjps: whether only VJPs record it.
         domain: intervals for each operand, or one for all, where it is smooth; None: anywhere.
@@ -102,14 +104,13 @@ class Op:
     shape_of: Callable[..., tuple[int, ...]] | None = None
     made_of: Callable[..., Any] | None = None
     rounds: bool = True
+    in_xp: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_xp", self.name if self.xp is None else self.xp)
 
     def __repr__(self) -> str:
         return f"Op({self.name})"
-
-    @property
-    def in_xp(self) -> str:
-        """Its name in `xg.xp`; "" if it has none."""
-        return self.name if self.xp is None else self.xp
 
     @property
     def variadic(self) -> bool:
