@@ -193,45 +193,23 @@ def leaky_relu(x: Tensor, *, slope: float) -> Tensor:
     return jax.nn.leaky_relu(x, slope)
 
 
+# The functions of `jax.numpy` that have the names of their ops.
+SAME = """
+    abs ceil copysign cos deg2rad exp expm1 floor fmax fmin fmod full_like hypot isfinite isinf
+    isnan log log10 log2 logaddexp maximum minimum nan_to_num nextafter rad2deg round sign
+    signbit sin sqrt square tan tanh trunc where
+"""
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
-    ops.FULL_LIKE: jnp.full_like,
-    ops.NAN_TO_NUM: jnp.nan_to_num,
+    **rows_of({name: getattr(jnp, name) for name in SAME.split()}),
     ops.POW: power,
-    ops.MAXIMUM: jnp.maximum,
-    ops.MINIMUM: jnp.minimum,
-    ops.ABS: jnp.abs,
-    ops.SIGN: jnp.sign,
-    ops.SQUARE: jnp.square,
-    ops.SQRT: jnp.sqrt,
     ops.RSQRT: jax.lax.rsqrt,
-    ops.FLOOR: jnp.floor,
-    ops.CEIL: jnp.ceil,
-    ops.ROUND: jnp.round,
-    ops.TRUNC: jnp.trunc,
-    ops.EXP: jnp.exp,
-    ops.EXPM1: jnp.expm1,
-    ops.LOG: jnp.log,
-    ops.SIN: jnp.sin,
-    ops.COS: jnp.cos,
     ops.ATAN: jnp.arctan,
-    ops.TANH: jnp.tanh,
     ops.ERF: jax.lax.erf,
     ops.FLOOR_DIVIDE: floor_divide,
     ops.REMAINDER: remainder,
-    ops.FMOD: jnp.fmod,
-    ops.FMAX: jnp.fmax,
-    ops.FMIN: jnp.fmin,
-    ops.COPYSIGN: jnp.copysign,
-    ops.HYPOT: jnp.hypot,
-    ops.LOG2: jnp.log2,
-    ops.LOG10: jnp.log10,
-    ops.LOGADDEXP: jnp.logaddexp,
-    ops.TAN: jnp.tan,
     ops.ASIN: jnp.arcsin,
     ops.ACOS: jnp.arccos,
-    ops.DEG2RAD: jnp.deg2rad,
-    ops.RAD2DEG: jnp.rad2deg,
     ops.ASINH: jnp.arcsinh,
     ops.ACOSH: jnp.arccosh,
     ops.ERFC: jax.lax.erfc,
@@ -239,14 +217,8 @@ OPS: dict[Op, Callable[..., Any]] = {
     ops.LGAMMA: jax.lax.lgamma,
     ops.I0E: special.i0e,
     ops.I1E: special.i1e,
-    ops.NEXTAFTER: jnp.nextafter,
-    ops.SIGNBIT: jnp.signbit,
     ops.BITWISE_LEFT_SHIFT: jnp.left_shift,
     ops.BITWISE_RIGHT_SHIFT: jnp.right_shift,
-    ops.ISNAN: jnp.isnan,
-    ops.ISINF: jnp.isinf,
-    ops.ISFINITE: jnp.isfinite,
-    ops.WHERE: jnp.where,
     ops.STOP_GRADIENT: jax.lax.stop_gradient,
     ops.LOG_SIGMOID: jax.nn.log_sigmoid,
     ops.RELU6: jax.nn.relu6,  # its own gradient is 0 at its bounds; that of a clip is 1

@@ -253,49 +253,34 @@ def elu(x: Tensor, *, alpha: float) -> Tensor:
     return tf.where(x > 0, x, alpha * tf.math.expm1(tf.minimum(x, 0.0)))
 
 
+# The functions of `tf` that have the names of their ops.
+SAME = """
+    abs acos acosh asin asinh atan atanh cos cosh exp floor round sigmoid sign sin sinh sqrt
+    square stop_gradient tan tanh
+"""
 OPS: dict[Op, Callable[..., Any]] = {
     **rows_of(vars()),
+    **rows_of({name: getattr(tf, name) for name in SAME.split()}),
     ops.NDTRI: tf.math.ndtri,
     ops.LGAMMA: tf.math.lgamma,
     ops.EQ: equal,
     ops.NE: not_equal,
     ops.POW: power,
-    ops.ABS: tf.abs,
-    ops.SIGN: tf.sign,
-    ops.SQUARE: tf.square,
-    ops.SQRT: tf.sqrt,
     ops.RSQRT: tf.math.rsqrt,
     ops.RECIPROCAL: tf.math.reciprocal,
-    ops.FLOOR: tf.floor,
     ops.CEIL: tf.math.ceil,
-    ops.ROUND: tf.round,
-    ops.EXP: tf.exp,
     ops.EXPM1: tf.math.expm1,
     ops.LOG: tf.math.log,
     ops.LOG1P: tf.math.log1p,
-    ops.SIN: tf.sin,
-    ops.COS: tf.cos,
-    ops.ATAN: tf.atan,
-    ops.TANH: tf.tanh,
-    ops.TAN: tf.tan,
-    ops.ASIN: tf.asin,
-    ops.ACOS: tf.acos,
-    ops.SINH: tf.sinh,
-    ops.COSH: tf.cosh,
-    ops.ASINH: tf.asinh,
-    ops.ACOSH: tf.acosh,
-    ops.ATANH: tf.atanh,
     ops.ERFC: tf.math.erfc,
     ops.I0E: tf.math.special.bessel_i0e,
     ops.I1E: tf.math.special.bessel_i1e,
     ops.ISNAN: tf.math.is_nan,
     ops.ISINF: tf.math.is_inf,
     ops.ISFINITE: tf.math.is_finite,
-    ops.STOP_GRADIENT: tf.stop_gradient,
     ops.LOG_SIGMOID: tf.math.log_sigmoid,
     ops.SILU: tf.nn.silu,
     ops.SOFTPLUS: tf.nn.softplus,
-    ops.SIGMOID: tf.sigmoid,
     ops.RELU: tf.nn.relu,
     ops.RELU6: tf.nn.relu6,
 }
