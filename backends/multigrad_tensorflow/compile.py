@@ -43,8 +43,10 @@ from multigrad.trace.moving_numbers import Moving, Noted, NumberRead
 from .kernels import random
 
 Tensor = Any
-# The token of a `use`, the graph in which it was entered (None: eagerly), and the rules before it.
-Entry = tuple[str, Any, ActiveRules]
+# The token of a `use`, the graph in which it was entered (None: eagerly), the rules before it, and
+# the tape of the run of a region that was running again; that `use` takes precedence over the
+# region's rules.
+Entry = tuple[str, Any, ActiveRules, Any]
 ENTRIES: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_entries", default=()
 )
@@ -60,14 +62,9 @@ autograph.CONVERSION_RULES = (*map(autograph.DoNotConvert, OURS), *autograph.CON
 def on_enter(token: str) -> Callable[[], None]:
     """Note the graph in which a `use` is entered: inside its own graph it is part of the trace."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    reset = ENTRIES.set((*ENTRIES.get(), (token, graph, CURRENT.get())))
-    inside = INSIDE.set(regions_around()[2])  # notes regions in their first run
-
-    def leave() -> None:
-        INSIDE.reset(inside)
-        ENTRIES.reset(reset)
-
-    return leave
+    tape = regions_around()[2]  # notes regions in their first run
+    entry = (token, graph, CURRENT.get(), tape)
+    return functools.partial(ENTRIES.reset, ENTRIES.set((*ENTRIES.get(), entry)))
 
 
 def on_read(x: Tensor, activation: Activation | None = None, scope: str = "activations") -> None:
@@ -143,7 +140,7 @@ def number_of(moving: Moving) -> Tensor:
 
 def outside_of(graphs: list[Any], entries: tuple[Entry, ...]) -> ActiveRules:
     """Return the active rules around nested graphs that are being traced."""
-    for _, where, before in entries:
+    for _, where, before, _ in entries:
         if any(where is graph for graph in graphs):
             return before
     return CURRENT.get()
@@ -317,9 +314,6 @@ class RecomputedCall:
 
 
 REGIONS: OrderedDict[int, RecomputedCall] = OrderedDict()
-# The tape of the run in which the innermost `use` was entered; it takes precedence over the
-# region's rules.
-INSIDE: contextvars.ContextVar[Any] = contextvars.ContextVar("multigrad_tf_inside", default=None)
 
 
 def find_code(code: CodeType, name: str) -> CodeType:
@@ -361,7 +355,7 @@ def regions_around() -> tuple[list[RecomputedCall], RecomputedCall | None, Any]:
             keys.append(caller.f_locals["kwargs"])
         elif caller.f_code is AGAIN:
             tape, again = caller.f_locals["t"], REGIONS.get(id(caller.f_locals["kwargs"]))
-            if again is None and INSIDE.get() is not tape:
+            if again is None and not is_inside_use(tape):
                 raise GradientError(
                     "tf.recompute_grad runs a function again whose first forward called no "
                     f"activation, or was more than {MOST_REGIONS} regions ago: its rule is not "
@@ -379,10 +373,15 @@ def regions_around() -> tuple[list[RecomputedCall], RecomputedCall | None, Any]:
     return [REGIONS[id(key)] for key in keys], again, tape
 
 
+def is_inside_use(tape: Any) -> bool:
+    """Return whether the innermost `use` was entered in the run of this tape."""
+    entries = ENTRIES.get()
+    return bool(entries) and entries[-1][3] is tape
+
+
 def rules_of(again: RecomputedCall | None, tape: Any) -> ActiveRules:
     """Return the rules for a region that runs again, unless a `use` within it is in force."""
-    is_inside_use = again is None or INSIDE.get() is tape
-    return CURRENT.get() if again is None or is_inside_use else again.run_again(tape)
+    return CURRENT.get() if again is None or is_inside_use(tape) else again.run_again(tape)
 
 
 def on_draw(draw: Callable[[], Any]) -> Any:

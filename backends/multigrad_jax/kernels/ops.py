@@ -52,31 +52,9 @@ def while_loop(
     carry: tuple[Tensor, ...], constants: tuple[Any, ...], condition: Function, body: Function
 ) -> tuple[Tensor, ...]:
     tensors = vary_alike(tuple(map(jnp.asarray, carry)), constants)
-    lengths = tuple(c if isinstance(c, int) else None for c in constants)
-    others = tuple(None if isinstance(c, int) else c for c in constants)
-    # Tensors among the constants are carried, and lengths are part of the key: so jax gets the same
-    # function objects again and compiles once.
-    return lax.while_loop(*functions(condition, body, lengths), (tensors, others))[0]
-
-
-@functools.lru_cache(maxsize=1024)
-def functions(
-    condition: Function, body: Function, lengths: tuple[int | None, ...]
-) -> tuple[Function, Function]:
-    def given(values: Any) -> list[Any]:
-        carry, others = values
-        pairs = zip(lengths, others, strict=True)
-        return [*carry, *(other if length is None else length for length, other in pairs)]
-
-    def goes_on(values: Any) -> Tensor:
-        return condition(*given(values))
-
-    def turn(values: Any) -> Any:
-        after = zip(body(*given(values)), values[0], strict=True)
-        # jax needs each turn to keep the dtypes of the carry
-        return tuple(jnp.asarray(new, old.dtype) for new, old in after), values[1]
-
-    return goes_on, turn
+    lengths, others = apart(constants)
+    goes_on, turn, _ = loop_functions(condition, body, lengths)
+    return lax.while_loop(goes_on, turn, (tensors, others))[0]
 
 
 def scan(
@@ -87,26 +65,47 @@ def scan(
     reverse: bool,
 ) -> tuple[Tensor, ...]:
     tensors = vary_alike(tuple(map(jnp.asarray, carry)), (*rows, *constants))
-    lengths = tuple(c if isinstance(c, int) else None for c in constants)
-    others = tuple(None if isinstance(c, int) else c for c in constants)
-    turn = turn_of(body, lengths)
-    # constants are carried, as in while_loop
+    lengths, others = apart(constants)
+    turn = loop_functions(None, body, lengths)[2]
     (after, _), results = lax.scan(turn, (tensors, others), tuple(rows), reverse=reverse)
     return (*after, *results)
 
 
-@functools.lru_cache(maxsize=1024)
-def turn_of(body: Function, lengths: tuple[int | None, ...]) -> Function:
-    def turn(values: Any, row: Any) -> Any:
-        carry, others = values
-        pairs = zip(lengths, others, strict=True)
-        constants = [other if length is None else length for length, other in pairs]
-        found = body(*carry, *row, *constants)
-        after = zip(found, carry, strict=False)
-        new = tuple(jnp.asarray(new, old.dtype) for new, old in after)
-        return (new, others), tuple(map(jnp.asarray, found[len(carry) :]))
+def apart(constants: tuple[Any, ...]) -> tuple[tuple[int | None, ...], tuple[Tensor, ...]]:
+    """Return the lengths among constants, which are part of a loop's key, and its tensors, which
+    are carried: so jax gets the same function objects again and compiles once.
+    """
+    lengths = tuple(c if isinstance(c, int) else None for c in constants)
+    return lengths, tuple(None if isinstance(c, int) else c for c in constants)
 
-    return turn
+
+@functools.lru_cache(maxsize=1024)
+def loop_functions(
+    condition: Function | None, body: Function, lengths: tuple[int | None, ...]
+) -> tuple[Function, Function, Function]:
+    """Return the condition and turn of a while loop as jax takes them, and the turn of a scan."""
+
+    def constants(others: Any) -> list[Any]:
+        pairs = zip(lengths, others, strict=True)
+        return [other if length is None else length for length, other in pairs]
+
+    def goes_on(values: Any) -> Tensor:
+        carry, others = values
+        assert condition is not None
+        return condition(*carry, *constants(others))
+
+    def row_turn(values: Any, row: Any) -> Any:
+        carry, others = values
+        results = body(*carry, *row, *constants(others))
+        # jax needs each turn to keep the dtypes of the carry
+        pairs = zip(results[: len(carry)], carry, strict=True)
+        after = tuple(jnp.asarray(new, old.dtype) for new, old in pairs)
+        return (after, others), tuple(map(jnp.asarray, results[len(carry) :]))
+
+    def turn(values: Any) -> Any:
+        return row_turn(values, ())[0]
+
+    return goes_on, turn, row_turn
 
 
 # --- masks as bits, eight to a byte, the first in the highest bit ---------------------------------
