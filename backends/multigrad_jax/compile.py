@@ -97,16 +97,16 @@ ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(
 
 def on_enter(token: str) -> Callable[[], None]:
     """Set the cache key of jax for rules that come into force, and return how they are left."""
-    own, value = next(SERIALS), value_of(token)
-    ENTERED.set((*ENTERED.get(), (own, token, value)))
+    serial, value = next(SERIALS), value_of(token)
+    ENTERED.set((*ENTERED.get(), (serial, token, value)))
     show(token, value)
-    return functools.partial(leave, own)
+    return functools.partial(leave, serial)
 
 
-def leave(own: int) -> None:
+def leave(serial: int) -> None:
     """Restore the key of the rules that are in force once a `use` is left."""
     token = CURRENT.get().token  # not a saved one: asyncio tasks interleave
-    entries = [entry for entry in ENTERED.get() if entry[0] != own]
+    entries = [entry for entry in ENTERED.get() if entry[0] != serial]
     position = max((i for i, entry in enumerate(entries) if entry[1] == token), default=None)
     value = "" if position is None else entries[position][2]
     # a kept trace may have taken the value for other rules meanwhile

@@ -85,8 +85,8 @@ def vary_alike(tensors: Sequence[Tensor], others: Sequence[Any] = ()) -> tuple[T
     """Let tensors vary over every axis over which one of them, or of the others, varies."""
     if not is_manual():
         return tuple(tensors)
-    given = [x for x in jax.tree.leaves((tensors, others)) if not isinstance(x, str | bytes)]
-    axes: Axes = frozenset().union(*map(varying, given))
+    leaves = [x for x in jax.tree.leaves((tensors, others)) if not isinstance(x, str | bytes)]
+    axes: Axes = frozenset().union(*map(varying, leaves))
     return tuple(vary(x, axes) for x in tensors)
 
 
@@ -109,43 +109,45 @@ def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
     written = [inspect.unwrap(f) for f in (versions.primal_of(native), native.fwd, native.bwd)]
     # the emitted code calls the function by name, so it is run again in a namespace that holds this
     # one
-    own, count = dict(written[0].__globals__), len(emitted.names.inputs)
-    plain, forward, backward = (within(own, f) for f in written)
+    namespace, count = dict(written[0].__globals__), len(emitted.names.inputs)
+    plain, forward, backward = (within(namespace, f) for f in written)
 
-    def run(*given: Any) -> Any:
+    def run(*arguments: Any) -> Any:
         reset = _in_forward.set(True)
         try:
-            return plain(*given)
+            return plain(*arguments)
         finally:
             _in_forward.reset(reset)
 
     run.__name__ = native.__name__
     function = jax.custom_vjp(run)
-    own[emitted.names.identifier] = function
+    namespace[emitted.names.identifier] = function
 
-    def keep(*given: Tensor) -> Any:
-        outputs, residuals = forward(*given)
-        return outputs, (residuals, Varying(map(varying, given[:count])))
+    def keep(*arguments: Tensor) -> Any:
+        outputs, residuals = forward(*arguments)
+        return outputs, (residuals, Varying(map(varying, arguments[:count])))
 
-    def pull_back(kept: Any, cotangents: Any) -> Any:
-        return vary_as(backward(kept[0], cotangents), kept[1])
+    def pull_back(residuals: Any, cotangents: Any) -> Any:
+        return vary_as(backward(residuals[0], cotangents), residuals[1])
 
     function.defvjp(keep, pull_back)
     return _alike(function, count)
 
 
 def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    def call(*given: Any) -> Any:
-        return function(*vary_alike(given[:count], given[count:]), *given[count:])
+    def call(*arguments: Any) -> Any:
+        return function(*vary_alike(arguments[:count], arguments[count:]), *arguments[count:])
 
     return call
 
 
 def within(namespace: dict[str, Any], function: Any) -> Any:
     """Return an emitted function with another namespace for its globals."""
-    own = types.FunctionType(function.__code__, namespace, function.__name__, function.__defaults__)
-    own.__kwdefaults__ = function.__kwdefaults__
-    return own
+    copy = types.FunctionType(
+        function.__code__, namespace, function.__name__, function.__defaults__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
 
 
 # --- counters of elements -------------------------------------------------------------------------
@@ -187,8 +189,8 @@ def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
         mapped = mapped_axes()
         if not mapped:
             refuse_own_process(of)
-        own = varying(of)
-        return tuple(n for n in mapped if n in own) if is_tracked() else mapped
+        axes = varying(of)
+        return tuple(n for n in mapped if n in axes) if is_tracked() else mapped
     return tuple(name for name in names if is_mapped(name, of))
 
 
@@ -211,8 +213,8 @@ def is_mapped(name: str, of: Tensor) -> bool:
     if name in mapped:
         return True
     meshes = (jax.sharding.get_abstract_mesh(), jax.typeof(of).sharding.mesh)
-    known = dict.fromkeys(each for mesh in meshes for each in mesh.axis_names)
-    if name in known:
+    mesh_axes = dict.fromkeys(each for mesh in meshes for each in mesh.axis_names)
+    if name in mesh_axes:
         return False
     try:
         jax.lax.axis_size(name)  # of a vmap
@@ -220,7 +222,7 @@ def is_mapped(name: str, of: Tensor) -> bool:
         pass
     else:
         return True
-    there = f"there are {list(known)}" if known else "there is none here"
+    there = f"there are {list(mesh_axes)}" if mesh_axes else "there is none here"
     raise RuleValueError(
         f"no axis {name!r} is mapped over where a {jax.typeof(of).str_short()} is met; {there}. "
         f"Use the rule inside jax.shard_map over a mesh with an axis {name!r}, or leave the "
@@ -284,8 +286,10 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
     idle = ([i for i in range(number) if i not in used] for used in (sources, targets))
     came = jax.lax.ppermute(x, axes, [*pairs, *zip(*idle, strict=True)])
-    own = jax.lax.axis_index(axes)
-    return jnp.where(jnp.isin(own, jnp.asarray(targets, own.dtype)), came, jnp.zeros_like(x))
+    position = jax.lax.axis_index(axes)
+    return jnp.where(
+        jnp.isin(position, jnp.asarray(targets, position.dtype)), came, jnp.zeros_like(x)
+    )
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -307,8 +311,8 @@ def shared_over(x: Tensor, axes: tuple[str, ...]) -> list[str]:
     """Return the axes over which a value is known to be equal on all shards."""
     if not is_tracked():
         return []
-    own, mapped = varying(x), mapped_axes()
-    return [name for name in axes if name in mapped and name not in own]
+    axes_of_x, mapped = varying(x), mapped_axes()
+    return [name for name in axes if name in mapped and name not in axes_of_x]
 
 
 def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:

@@ -79,9 +79,9 @@ def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
     return list(results) if primitive.multiple_results else [results]
 
 
-def opened(held: Any) -> tuple[Any, Sequence[Any]]:
+def opened(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
     """Return a jaxpr, closed or not, and its constants."""
-    return (held.jaxpr, held.consts) if isinstance(held, core.ClosedJaxpr) else (held, ())
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, core.ClosedJaxpr) else (jaxpr, ())
 
 
 def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
@@ -92,8 +92,8 @@ def called(equation: Any) -> tuple[Any, Sequence[Any]] | None:
 
 def jaxprs_of(equation: Any) -> Iterator[Any]:
     """Yield the jaxprs among an equation's params."""
-    for given in equation.params.values():
-        for each in given if isinstance(given, tuple | list) else (given,):
+    for param in equation.params.values():
+        for each in param if isinstance(param, tuple | list) else (param,):
             if isinstance(each, core.ClosedJaxpr | core.Jaxpr):
                 yield opened(each)[0]
 
@@ -165,20 +165,20 @@ def on_one_shard(run: Callable[[], Any], names: tuple[str, ...] = ()) -> Any:
 
 def on_own_thread(run: Callable[[], Any]) -> Any:
     """Run a function where no trace or axis of jax is around it."""
-    found: list[Any] = []
+    outcome: list[Any] = []
     # the rules in force are context variables, and a new thread starts without them
     context = contextvars.copy_context()
 
     def target() -> None:
         try:
-            found.extend((context.run(run), None))
+            outcome.extend((context.run(run), None))
         except BaseException as error:  # noqa: BLE001 (raised again in the caller's thread)
-            found.extend((None, error))
+            outcome.extend((None, error))
 
     thread = threading.Thread(target=target)
     thread.start()
     thread.join()
-    result, error = found
+    result, error = outcome
     if error is not None:
         raise error
     return result
@@ -195,8 +195,8 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
     """
     others: list[Any] = []
 
-    def tensors_only(*given: Any) -> list[Any]:
-        leaves, tree = jax.tree.flatten(run(*given), is_leaf=lambda leaf: leaf is None)
+    def tensors_only(*tensors: Any) -> list[Any]:
+        leaves, tree = jax.tree.flatten(run(*tensors), is_leaf=lambda leaf: leaf is None)
         # Results that are not arrays cannot leave make_jaxpr: they are kept aside, in tuples.
         others[:] = [tree, [None if is_array(leaf) else (leaf,) for leaf in leaves]]
         return [leaf for leaf in leaves if is_array(leaf)]
@@ -207,10 +207,10 @@ def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., 
     tree, rest = others
     run_all = prepared(closed.jaxpr, closed.consts)
 
-    def compute(*given: Array) -> Any:
+    def compute(*tensors: Array) -> Any:
         with np.errstate(all="ignore"):
-            found = iter(run_all(given))
-        return jax.tree.unflatten(tree, [next(found) if o is None else o[0] for o in rest])
+            results = iter(run_all(tensors))
+        return jax.tree.unflatten(tree, [next(results) if o is None else o[0] for o in rest])
 
     return compute
 
@@ -236,19 +236,19 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
         return slice(first, len(start))
 
     def taken(atoms: Sequence[Any]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-        found = []
+        indices = []
         for atom in atoms:
             if isinstance(atom, core.Literal):
-                found.append(len(start))
+                indices.append(len(start))
                 start.append(np.asarray(atom.val, atom.aval.dtype))
             else:
-                found.append(places[atom])
-        if len(found) > 1:
-            return operator.itemgetter(*found)
-        return operator.itemgetter(slice(found[0], found[0] + 1) if found else slice(0))
+                indices.append(places[atom])
+        if len(indices) > 1:
+            return operator.itemgetter(*indices)
+        return operator.itemgetter(slice(indices[0], indices[0] + 1) if indices else slice(0))
 
     declared(jaxpr.constvars, list(map(as_numpy, constants)))
-    given = declared(jaxpr.invars, [None] * len(jaxpr.invars))
+    inputs = declared(jaxpr.invars, [None] * len(jaxpr.invars))
     steps = []
     for equation in jaxpr.eqns:
         pick, results = taken(equation.invars), equation.outvars
@@ -257,7 +257,7 @@ def prepared(jaxpr: Any, constants: Sequence[Any]) -> Callable[[Sequence[Array]]
 
     def compute(arguments: Sequence[Any]) -> list[Array]:
         values = list(start)
-        values[given] = map(as_numpy, arguments)
+        values[inputs] = map(as_numpy, arguments)
         for step, pick, made in steps:
             values[made] = step(pick(values))
         return list(pick_results(values))
@@ -287,20 +287,20 @@ def step_of(equation: Any) -> Step:
     if name in PASSED:
         function, word = PASSED[name]
         return lambda operands: (np.asarray(function(*operands, params[word]), dtypes[0]),)
-    given = {word: params[word] for word in words_of(compute) if word in params}
+    options = {word: params[word] for word in words_of(compute) if word in params}
 
     def by_jax(operands: Sequence[Array]) -> list[Array]:
-        found = equation.primitive.bind(*operands, **params)
-        return [as_numpy(r) for r in (found if several else [found])]
+        results = equation.primitive.bind(*operands, **params)
+        return [as_numpy(r) for r in (results if several else [results])]
 
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
         try:
-            found = compute(*operands, **given)  # type: ignore[misc]
+            results = compute(*operands, **options)  # type: ignore[misc]
         except RefusedOperands:
             return by_jax(operands)
         if several:
-            return list(map(np.asarray, found, dtypes))
-        return (np.asarray(found, dtypes[0]),)
+            return list(map(np.asarray, results, dtypes))
+        return (np.asarray(results, dtypes[0]),)
 
     return by_jax if compute is None else by_numpy
 
@@ -324,30 +324,30 @@ def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
 
 
 def scan(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    held, carried = params["num_consts"], params["num_carry"]
-    constants, carry = operands[:held], operands[held : held + carried]
-    rows = operands[held + carried :]
+    count, carried = params["num_consts"], params["num_carry"]
+    constants, carry = operands[:count], operands[count : count + carried]
+    rows = operands[count + carried :]
     places = range(params["length"])
-    kept: list[list[Array]] = []
+    turns: list[list[Array]] = []
     body = prepared(*opened(params["jaxpr"]))
     for i in reversed(places) if params["reverse"] else places:
-        found = body([*constants, *carry, *(row[i] for row in rows)])
-        carry = found[:carried]
-        kept.append(found[carried:])
+        results = body([*constants, *carry, *(row[i] for row in rows)])
+        carry = results[:carried]
+        turns.append(results[carried:])
     if params["reverse"]:
-        kept.reverse()
+        turns.reverse()
     avals = params["jaxpr"].out_avals[carried:]
     stacked = [
-        np.stack([each[i] for each in kept]) if kept else np.zeros((0, *aval.shape), aval.dtype)
+        np.stack([each[i] for each in turns]) if turns else np.zeros((0, *aval.shape), aval.dtype)
         for i, aval in enumerate(avals)
     ]
     return [*carry, *stacked]
 
 
 def while_(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
-    count, held = params["cond_nconsts"], params["body_nconsts"]
-    tested, used = operands[:count], operands[count : count + held]
-    carry = operands[count + held :]
+    count, body_count = params["cond_nconsts"], params["body_nconsts"]
+    tested, used = operands[:count], operands[count : count + body_count]
+    carry = operands[count + body_count :]
     goes_on, body = (prepared(*opened(params[name])) for name in ("cond_jaxpr", "body_jaxpr"))
     # a loop that a proof's values never end must stop
     body = limited(body)

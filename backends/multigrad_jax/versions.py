@@ -70,8 +70,8 @@ def traced_of(equation: Any) -> Any:
     def compute(*flat: Any) -> list[Any]:
         return jax.tree.leaves(called.expand(*jax.tree.unflatten(called.in_tree, flat)))
 
-    given = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
-    return jax.make_jaxpr(compute)(*given)
+    structs = (jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars)
+    return jax.make_jaxpr(compute)(*structs)
 
 
 def takes_symbolic_zeros(function: Any) -> bool:

@@ -518,12 +518,12 @@ def _as_number(value: Any) -> Tensor:
 
 
 def _from_tensors(hidden: tuple[Any, Any], tensors: list[Tensor]) -> tuple[Any, Any]:
-    found = []
+    rules = []
     for rule in hidden:
         values = tuple(tensors.pop(0) for _ in rule.values)
         key, count = (None, None) if rule.key is None else (tensors.pop(0), tensors.pop(0))
-        found.append(compilers.Hidden(values, key, count))
-    return found[0], found[1]
+        rules.append(compilers.Hidden(values, key, count))
+    return rules[0], rules[1]
 
 
 @contextmanager
@@ -550,8 +550,8 @@ def forget_traces(variables: Iterable[Any]) -> None:
         if type(each) is not Function:
             continue
         with each._lock:
-            for kept in (each._variable_creation_config, each._no_variable_creation_config):
-                cache = None if kept is None else kept.function_cache
+            for config in (each._variable_creation_config, each._no_variable_creation_config):
+                cache = None if config is None else config.function_cache
                 if cache and any(reads(concrete.graph, names) for concrete in cache.values()):
                     cache.clear()
 

@@ -238,9 +238,9 @@ def call_for_each_replica(strategy: Any, fn: Callable[..., Any], args: Any, kwar
 
     def call_replica(*args: Any, **kwargs: Any) -> Any:
         thread: Any = threading.current_thread()
-        own = around.copy()
-        own.run(BRANCH.set, branches[thread.replica_id])
-        return own.run(fn, *args, **kwargs)
+        copied_context = around.copy()
+        copied_context.run(BRANCH.set, branches[thread.replica_id])
+        return copied_context.run(fn, *args, **kwargs)
 
     try:
         return start_replicas(strategy, call_replica, args, kwargs)
@@ -268,9 +268,9 @@ def merge_call(context: Any, fn: Callable[..., Any], args: Any, kwargs: Any) -> 
 
     result, merged = pause_to_merge(context, merge, args, kwargs)
     # each replica counts on after the draws of the merged call
-    own = dict(zip(counters(merged.active), counters(active), strict=True))
+    counterparts = dict(zip(counters(merged.active), counters(active), strict=True))
     for counter, number in merged.branch.numbers.items():
-        (own.get(counter) or counter).advance(number)
+        (counterparts.get(counter) or counter).advance(number)
     return result
 
 

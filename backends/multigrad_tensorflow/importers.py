@@ -142,7 +142,7 @@ def import_function(f: Any) -> Recipe:
         TypeError: it is not decorated, or `tf.recompute_grad` has made it.
     """
     if not isinstance(f, DECORATED):
-        given = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
+        shown = f"{name_of(f)!r}, a {type(f).__name__}" if callable(f) else f"{f!r:.60}"
         advice = ""
         if hasattr(f, "python_function"):
             advice = "; give the function inside tf.function"
@@ -152,7 +152,7 @@ def import_function(f: Any) -> Recipe:
                 "xg.custom_gradient"
             )
         raise TypeError(
-            f"expected a function decorated with tf.custom_gradient, got {given}{advice}"
+            f"expected a function decorated with tf.custom_gradient, got {shown}{advice}"
         )
     function = f._f
     if getattr(function, "__code__", None) is FIRST:
@@ -176,9 +176,9 @@ class DecoratedStandIn:
         """Return the function to run in its place, given one that computes the primal."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            found = compute(*args, **kwargs)
+            outputs = compute(*args, **kwargs)
             name = name_of(self.function)
-            return outputs_of(name, found, (args, kwargs), self.recording.given)
+            return outputs_of(name, outputs, (args, kwargs), self.recording.given)
 
         return call
 
@@ -219,10 +219,10 @@ def call_decorated(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a decorated function; with symbolic values, as a Function with its own gradient."""
     if not comes_to_us(args, kwargs, "tensorflow", "numpy"):
         return CALL(self, *args, **kwargs)
-    own = with_own_gradient(self)
-    if isinstance(own, DecoratedStandIn):
-        own = own.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
-    return self._f(*args, **kwargs)[0] if own is None else own(*args, **kwargs)
+    stand_in = with_own_gradient(self)
+    if isinstance(stand_in, DecoratedStandIn):
+        stand_in = stand_in.around(lambda *args, **kwargs: self._f(*args, **kwargs)[0])
+    return self._f(*args, **kwargs)[0] if stand_in is None else stand_in(*args, **kwargs)
 
 
 CALL: Any = vars(DECORATED)["__call__"]
@@ -244,9 +244,9 @@ def pass_through(forward: Callable[..., Any]) -> Callable[..., Any]:
 def split_result(name: str, result: Any) -> tuple[Any, Callable[..., Any]]:
     """Check that a decorated function returned (outputs, grad_fn), and return the pair."""
     if not (isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])):
-        given = "None" if result is None else f"a {kind_name(result)}"
+        shown = "None" if result is None else f"a {kind_name(result)}"
         raise GradientError(
-            f"function {name!r} returned {given}; expected (outputs, grad_fn), as "
+            f"function {name!r} returned {shown}; expected (outputs, grad_fn), as "
             "tf.custom_gradient does"
         )
     return result[0], result[1]

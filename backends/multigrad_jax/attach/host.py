@@ -64,9 +64,9 @@ def is_weak(value: Any) -> bool:
 
 def find_weak(run: Callable[..., Any], arrays: Sequence[Any]) -> Sequence[bool]:
     """Return which results of a function are weakly typed; () if jax cannot trace it."""
-    given = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=is_weak(x)) for x in arrays]
+    structs = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=is_weak(x)) for x in arrays]
     try:
-        return [*map(is_weak, jax.eval_shape(run, *given))]
+        return [*map(is_weak, jax.eval_shape(run, *structs))]
     except Exception:  # noqa: BLE001 (it is the user's code, which looks at values)
         return ()
 
@@ -140,39 +140,39 @@ def pull_back(
     guest: Guest, residuals: Any, cotangents: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
     """Return a gradient for each input."""
-    kept, tensors = residuals
-    given = [
+    guest_residuals, tensors = residuals
+    cotangents_in = [
         jnp.asarray(c)
         if guest.carries(i, str(c.dtype))
         else None  # that of an integer has no bytes
         for i, c in enumerate(cotangents)
     ]
-    if kept is not None and is_at_hand([c for c in given if c is not None]):
-        lent = kept.pull([None if c is None else lend(c) for c in given])
+    if guest_residuals is not None and is_at_hand([c for c in cotangents_in if c is not None]):
+        lent = guest_residuals.pull([None if c is None else lend(c) for c in cotangents_in])
         return tuple(
             None if g is None else jax.device_put(borrow(g, guest.owns), where)
-            for g, where in zip(lent, kept.places, strict=True)
+            for g, where in zip(lent, guest_residuals.places, strict=True)
         )
-    kinds = [kind_of(x) for x in tensors] if kept is None else kept.kinds
+    kinds = [kind_of(x) for x in tensors] if guest_residuals is None else guest_residuals.kinds
     # A callback has no derivative of its own, so a second derivative raises here.
     once = forbid_derivative(str(guest.refusal()))
     tensors = tuple(once(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x for x in tensors)
-    carried = [once(c) for c in given if c is not None]
+    carried = [once(c) for c in cotangents_in if c is not None]
 
     def backward(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
         rest = iter(lent[len(tensors) :])
         upstream = [None if c is None else next(rest) for c in carries]
-        found = (
-            kept.pull(upstream)
-            if kept is not None
+        gradients = (
+            guest_residuals.pull(upstream)
+            if guest_residuals is not None
             else guest.gradients(lent[: len(tensors)], upstream)
         )
-        return [found[i] or _zeros(kinds[i]) for i in guest.wrt]
+        return [gradients[i] or _zeros(kinds[i]) for i in guest.wrt]
 
-    carries = [None if c is None else True for c in given]
+    carries = [None if c is None else True for c in cotangents_in]
     results = call_back(guest, backward, (*tensors, *carried), [kinds[i] for i in guest.wrt])
-    found = dict(zip(guest.wrt, results, strict=True))
-    return tuple(found.get(i) for i in range(len(kinds)))
+    gradients = dict(zip(guest.wrt, results, strict=True))
+    return tuple(gradients.get(i) for i in range(len(kinds)))
 
 
 apply.defvjp(keep, pull_back)
@@ -272,29 +272,29 @@ def _attach_at_once(
 ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     marked: list[tuple[int, ...]] = []
 
-    def compute(*given: Tensor) -> tuple[tuple[Tensor, ...], Pullback]:
-        outputs, pull, undifferentiable = run(*map(jnp.asarray, given))  # jax may pass NumPy's
+    def compute(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Pullback]:
+        outputs, pull, undifferentiable = run(*map(jnp.asarray, inputs))  # jax may pass NumPy's
         marked[:] = [undifferentiable]
         return tuple(map(jnp.asarray, outputs)), pull
 
     @custom_vjp_of_values
-    def native(*given: Tensor) -> tuple[Tensor, ...]:
-        return compute(*given)[0]
+    def native(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return compute(*inputs)[0]
 
-    def keep(*given: Tensor) -> tuple[tuple[Tensor, ...], _Kept]:
-        outputs, pull = compute(*given)
-        if any(isinstance(each, jax.core.Tracer) for each in given):
-            outputs = native(*given)  # the outer derivative must use the user's too
+    def keep(*inputs: Tensor) -> tuple[tuple[Tensor, ...], _Kept]:
+        outputs, pull = compute(*inputs)
+        if any(isinstance(each, jax.core.Tracer) for each in inputs):
+            outputs = native(*inputs)  # the outer derivative must use the user's too
         return outputs, _Kept(pull, outputs)
 
-    def pull_back(kept: _Kept, cotangents: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    def pull_back(residuals: _Kept, cotangents: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         # the cotangent of an integer output is float0 to jax, and zeros to the user's code
-        given = [
+        upstream = [
             jnp.asarray(c) if jnp.issubdtype(t.dtype, jnp.inexact) else jnp.zeros(t.shape, t.dtype)
-            for c, t in zip(cotangents, kept.types, strict=True)
+            for c, t in zip(cotangents, residuals.types, strict=True)
         ]
         return vary_as(
-            tuple(None if g is None else jnp.asarray(g) for g in kept.pull(*given)), axes
+            tuple(None if g is None else jnp.asarray(g) for g in residuals.pull(*upstream)), axes
         )
 
     axes = Varying(map(varying, tensors))
@@ -334,12 +334,12 @@ class _Traced:
         )
 
         def gradients(*cotangents: Tensor) -> list[Tensor]:
-            given = [jnp.zeros_like(output) for output in outputs]
+            upstream = [jnp.zeros_like(output) for output in outputs]
             for i, cotangent in zip(self.carrying, cotangents, strict=True):
-                given[i] = cotangent
-            found = pull(*given)
-            self.receiving = tuple(i for i, each in enumerate(found) if each is not None)
-            return [jnp.asarray(found[i]) for i in self.receiving]
+                upstream[i] = cotangent
+            pulled = pull(*upstream)
+            self.receiving = tuple(i for i, each in enumerate(pulled) if each is not None)
+            return [jnp.asarray(pulled[i]) for i in self.receiving]
 
         examples = [make_strong(outputs[i]) for i in self.carrying]
         try:
@@ -357,15 +357,15 @@ class _Traced:
         return tuple(results[: self.outputs]), tuple(results[self.outputs :])
 
     def pull(
-        self, kept: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]
+        self, residuals: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]
     ) -> tuple[Tensor | None, ...]:
         """Return a gradient or None for each tensor; raise if the backward could not be traced."""
         if self.failure is not None:
             raise self.failure
-        given = [cotangents[i] for i in self.carrying]
-        results = jax.core.eval_jaxpr(self.backward, kept, *given)
-        found = dict(zip(self.receiving, results, strict=True))
-        return tuple(found.get(i) for i in range(self.count))
+        upstream = [cotangents[i] for i in self.carrying]
+        results = jax.core.eval_jaxpr(self.backward, residuals, *upstream)
+        gradients = dict(zip(self.receiving, results, strict=True))
+        return tuple(gradients.get(i) for i in range(self.count))
 
 
 def _attach_traced(
@@ -375,14 +375,14 @@ def _attach_traced(
     count = len(traced.closed_over)
 
     @custom_vjp_of_values
-    def native(closed_over: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return traced.compute(closed_over, given)[0]
+    def native(closed_over: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return traced.compute(closed_over, inputs)[0]
 
-    def keep(closed_over: tuple[Tensor, ...], given: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        return native(closed_over, given), traced.compute(closed_over, given)[1]
+    def keep(closed_over: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        return native(closed_over, inputs), traced.compute(closed_over, inputs)[1]
 
-    def pull_back(kept: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]) -> tuple[Any, Any]:
-        return (None,) * count, vary_as(traced.pull(kept, cotangents), axes)
+    def pull_back(residuals: tuple[Tensor, ...], cotangents: tuple[Tensor, ...]) -> tuple[Any, Any]:
+        return (None,) * count, vary_as(traced.pull(residuals, cotangents), axes)
 
     axes = Varying(map(varying, tensors))
 
@@ -405,18 +405,18 @@ def refuse_derivative(closed_over: tuple[Tensor, ...], name: str) -> tuple[Tenso
 
 
 # --- what a function closes over ------------------------------------------------------------------
-def has_tracer(function: Callable[..., Any], own: Sequence[Tensor]) -> bool:
+def has_tracer(function: Callable[..., Any], arguments: Sequence[Tensor]) -> bool:
     """Return whether a function reaches a tracer other than its own arguments."""
     # identities: arrays have no truth value and may be unhashable
-    known = {id(each) for each in own}
+    seen = {id(each) for each in arguments}
     left: list[Any] = [function]
     for _ in range(MOST_OBJECTS):
         if not left:
             break
         value = left.pop()
-        if id(value) in known:
+        if id(value) in seen:
             continue
-        known.add(id(value))
+        seen.add(id(value))
         if isinstance(value, jax.core.Tracer):
             return True
         # through closures, defaults and attributes

@@ -46,24 +46,24 @@ def render(emitted: Emitted) -> str:
         return _render_forward_mode(emitted, emitted.derivative.tangent)
     f, b, name = emitted.forward, emitted.backward, emitted.names.identifier
     inputs = ", ".join(emitted.names.inputs)
-    kept = [*emitted.kept, *emitted.read_params]
-    kept += [f"StaticShape({each}.shape)" for each in emitted.residuals.shapes]
+    residuals = [*emitted.kept, *emitted.read_params]
+    residuals += [f"StaticShape({each}.shape)" for each in emitted.residuals.shapes]
     names = _tuple(_held(emitted))
     unpack = f"    {names} = residuals\n" if names != "()" else ""
     gradients = _tuple([*emitted.gradients(b), *(["None"] * len(emitted.names.params))])
-    given = f"{inputs}{emitted.arguments}"
+    arguments = f"{inputs}{emitted.arguments}"
     outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
     if emitted.single:
         outputs, results = emitted.names.outputs[0], f.result
-    run = _run(emitted, outputs, f"{name}({given})")
+    run = _run(emitted, outputs, f"{name}({arguments})")
     return f"""\
 @custom_vjp
 def {name}({inputs}{emitted.signature}):
 {f.indented(4)}    return {results}
 
 
-def forward({given}):
-{run}{emitted.keep.indented(4)}    return {outputs}, {_tuple(kept)}
+def forward({arguments}):
+{run}{emitted.keep.indented(4)}    return {outputs}, {_tuple(residuals)}
 
 
 def backward(residuals, {emitted.names.cotangents[0] if emitted.single else "cotangents"}):
@@ -79,20 +79,20 @@ def _held(emitted: Emitted) -> list[str]:
     return [*emitted.residuals.names, *emitted.read_params, *shapes]
 
 
-def render_around(emitted: Emitted, given: Sequence[str]) -> str:
-    """Return the source of the custom function, and of a public one that calls it with `given`."""
+def render_around(emitted: Emitted, arguments: Sequence[str]) -> str:
+    """Return the source of the custom function, and of a public one that calls it with arguments."""
     name = f"{emitted.names.identifier}_custom"
-    own = replace(
+    custom = replace(
         emitted,
         names=replace(emitted.names, identifier=name, defaults={}),
         checks=replace(emitted.checks, arguments={}),
     )
     refuse = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
     return f"""\
-{render(own)}
+{render(custom)}
 
 def {emitted.names.identifier}({", ".join(emitted.names.inputs)}{emitted.signature}):
-{refuse}    return {name}({", ".join([*emitted.names.inputs, *given])})
+{refuse}    return {name}({", ".join([*emitted.names.inputs, *arguments])})
 """
 
 
@@ -107,9 +107,9 @@ def _receive(emitted: Emitted) -> str:
 
 def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
     f, name = emitted.forward, emitted.names.identifier
-    given = ", ".join([*emitted.names.inputs, *emitted.names.params])
+    arguments = ", ".join([*emitted.names.inputs, *emitted.names.params])
     # jax transposes the tangent map of a `custom_jvp` for reverse mode
-    unpack = f"({given},) = primals"
+    unpack = f"({arguments},) = primals"
     moved = f"({', '.join(emitted.names.tangents)}, *_) = tangents"
     outputs, results = _tuple(list(emitted.names.outputs)), _tuple(list(f.results))
     pairs = zip(emitted.names.outputs, emitted.pushed(""), strict=True)
@@ -119,7 +119,7 @@ def _render_forward_mode(emitted: Emitted, tangent: Body) -> str:
         outputs, results, pushed = emitted.names.outputs[0], f.result, changes[0]
     kept = zip(emitted.residuals.names, emitted.kept, strict=True)
     keep = "".join(f"    {r} = {result}\n" for r, result in kept if r in emitted.residuals.computed)
-    run = _run(emitted, outputs, f"{name}({given})")
+    run = _run(emitted, outputs, f"{name}({arguments})")
     return f"""\
 {_render_push(emitted, tangent)}@custom_jvp
 def {name}({", ".join(emitted.names.inputs)}{emitted.signature}):
@@ -140,21 +140,23 @@ def _run(emitted: Emitted, outputs: str, call: str) -> str:
     whole = emitted.code.whole
     if whole is None:
         return f"    {outputs} = {call}\n"
-    found = list(whole.results[: len(emitted.names.outputs)])
-    return f"{whole.indented(4)}    {outputs} = {found[0] if emitted.single else _tuple(found)}\n"
+    results = list(whole.results[: len(emitted.names.outputs)])
+    return (
+        f"{whole.indented(4)}    {outputs} = {results[0] if emitted.single else _tuple(results)}\n"
+    )
 
 
 def _render_push(emitted: Emitted, tangent: Body) -> str:
-    held, moved = _held(emitted), _tuple(list(emitted.names.tangents))
+    residuals, moved = _held(emitted), _tuple(list(emitted.names.tangents))
     # "" where the tangent map reads more than the residuals
-    if not tangent.reads <= {*held, *emitted.names.tangents, *emitted.names.outputs}:
+    if not tangent.reads <= {*residuals, *emitted.names.tangents, *emitted.names.outputs}:
         return ""
     # Of outputs that are not kept, shapes alone are read.
     read = [
-        each if each in tangent.reads and each not in held else "_"
+        each if each in tangent.reads and each not in residuals else "_"
         for each in emitted.names.outputs
     ]
-    unpack = f"    {_tuple(held)} = residuals\n" if held else ""
+    unpack = f"    {_tuple(residuals)} = residuals\n" if residuals else ""
     return f"""\
 def push(residuals, tangents, outputs):
     {_tuple(read)} = outputs
@@ -181,8 +183,8 @@ class StaticShape(tuple[Any, ...]):
 def custom_vjp(compute: Callable[..., Any]) -> Any:
     """Return a `jax.custom_vjp` function, traced once for all arguments of the same types."""
     native = jax.custom_vjp(traced_once(compute))
-    own = native.defvjp
-    native.defvjp = lambda forward, backward: own(forward, traced_once(backward, numbers=False))
+    defvjp = native.defvjp
+    native.defvjp = lambda forward, backward: defvjp(forward, traced_once(backward, numbers=False))
     return native
 
 
@@ -196,13 +198,13 @@ def traced_once(run: Callable[..., Any], *, numbers: bool = True) -> Callable[..
     stage = staged(run)
 
     @functools.wraps(run)
-    def once(*given: Any) -> Any:
-        leaves = jax.tree.leaves(given)
+    def once(*args: Any) -> Any:
+        leaves = jax.tree.leaves(args)
         if all(map(is_tensor, leaves)):
-            return (stage if any(map(is_staged_out, leaves)) else run)(*given)
+            return (stage if any(map(is_staged_out, leaves)) else run)(*args)
         if numbers:  # as an array it would be a traced argument
-            return run(*given)
-        residuals, cotangents = given
+            return run(*args)
+        residuals, cotangents = args
         return run(
             residuals,
             jax.tree.map(lambda c: jnp.asarray(c) if isinstance(c, float) else c, cotangents),
@@ -232,8 +234,8 @@ def staged(run: Callable[..., Any]) -> Callable[..., Any]:
     # a proof avoids by the call.
     inline, called = jax.jit(run, inline=True), jax.jit(run)
 
-    def stage(*given: Any) -> Any:
-        return (called if REHEARSED.get() else inline)(*given)
+    def stage(*args: Any) -> Any:
+        return (called if REHEARSED.get() else inline)(*args)
 
     return stage
 
@@ -277,8 +279,8 @@ def _keyed(native: Callable[..., Any]) -> Callable[..., Any]:
     def call_with_key(*args: Any, **kwargs: Any) -> Tensor:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments["key"]
-        key = random.draw_key() if given is None else random.key_words(given)
+        key_argument = bound.arguments["key"]
+        key = random.draw_key() if key_argument is None else random.key_words(key_argument)
         return native(**{**bound.arguments, "key": key})
 
     return call_with_key
@@ -363,8 +365,8 @@ class LinearPair:
             each = jax.vmap(run, in_axes=(axes, 0), **named)
             return lambda kept, given: each(tuple(kept), tuple(given))
 
-        found = tuple([type_.update(shape=(axis.size, *type_.shape)) for type_ in self.found])
-        return LinearPair(over(self.run), over(self.transposed), self.count, found)
+        types = tuple([type_.update(shape=(axis.size, *type_.shape)) for type_ in self.found])
+        return LinearPair(over(self.run), over(self.transposed), self.count, types)
 
 
 @MOVED.def_impl
@@ -378,12 +380,14 @@ def _describe(*_: Any, pair: LinearPair) -> tuple[Any, ...]:
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, pair: LinearPair) -> list[Any]:
-    kept, given = args[: pair.count], args[pair.count :]
+    residuals, linear = args[: pair.count], args[pair.count :]
     full = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    found = pair.transposed(kept, full)
-    asked = map(ad.is_undefined_primal, given)
-    own = [each if is_asked else None for each, is_asked in zip(found, asked, strict=True)]
-    return [None] * pair.count + own
+    transposed = pair.transposed(residuals, full)
+    undefined = map(ad.is_undefined_primal, linear)
+    gradients = [
+        each if is_asked else None for each, is_asked in zip(transposed, undefined, strict=True)
+    ]
+    return [None] * pair.count + gradients
 
 
 def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: LinearPair) -> Any:
@@ -394,11 +398,11 @@ def _push(primals: Sequence[Tensor], tangents: Sequence[Any], *, pair: LinearPai
 
 def _batch(axis: Any, args: Sequence[Tensor], axes: Sequence[Any], *, pair: LinearPair) -> Any:
     size, count = axis.size, pair.count
-    given = [
+    linear = [
         jnp.broadcast_to(x, (size, *x.shape)) if place is None else jnp.moveaxis(x, place, 0)
         for x, place in zip(args[count:], axes[count:], strict=True)
     ]
-    results = MOVED.bind(*args[:count], *given, pair=pair.mapped(axis, tuple(axes[:count])))
+    results = MOVED.bind(*args[:count], *linear, pair=pair.mapped(axis, tuple(axes[:count])))
     return results, [0] * len(results)
 
 
@@ -412,8 +416,8 @@ mlir.register_lowering(
 
 def in_both_modes(native: Any, emitted: Emitted) -> Any:
     """Return a function with the gradient of an emitted `custom_vjp`, and forward mode as well."""
-    own = dict(inspect.unwrap(primal_of(native)).__globals__)
-    forward = distributed.within(own, inspect.unwrap(native.fwd))
+    namespace = dict(inspect.unwrap(primal_of(native)).__globals__)
+    forward = distributed.within(namespace, inspect.unwrap(native.fwd))
     count, dual = len(emitted.names.inputs), emitted.derivative.dual
     places = [i for i, name in enumerate(emitted.names.inputs) if name in emitted.names.wrt]
     carried = [i for i, carries in enumerate(emitted.carries) if carries]
@@ -425,34 +429,34 @@ def in_both_modes(native: Any, emitted: Emitted) -> Any:
         live = [i for i in places if type(tangents[i]) is not SymbolicZero]
         kept, tree = jax.tree.flatten(residuals)
         types = [jax.typeof(x).to_tangent_aval() for x in primals[:count]]
-        found = [jax.typeof(y).to_tangent_aval() for y in flat]
+        out_types = [jax.typeof(y).to_tangent_aval() for y in flat]
 
-        def push(kept: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
-            moves = dict(zip(live, given, strict=True))
+        def push(leaves: Sequence[Tensor], tangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
+            moves = dict(zip(live, tangents_in, strict=True))
             whole = [moves[i] if i in moves else _zeros(types[i]) for i in range(count)]
-            shapes = tuple(map(_zeros, found))
-            return _tangent_map(dual)(jax.tree.unflatten(tree, kept), whole, shapes)
+            shapes = tuple(map(_zeros, out_types))
+            return _tangent_map(dual)(jax.tree.unflatten(tree, leaves), whole, shapes)
 
-        def pull(kept: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:
-            moves = dict(zip(carried, given, strict=True))
-            whole = [moves[i] if i in moves else _zeros(t) for i, t in enumerate(found)]
+        def pull(leaves: Sequence[Tensor], cotangents_in: Sequence[Tensor]) -> Sequence[Tensor]:
+            moves = dict(zip(carried, cotangents_in, strict=True))
+            whole = [moves[i] if i in moves else _zeros(t) for i, t in enumerate(out_types)]
             cotangents = whole[0] if emitted.single else tuple(whole)
-            gradients = native.bwd(jax.tree.unflatten(tree, kept), cotangents)
+            gradients = native.bwd(jax.tree.unflatten(tree, leaves), cotangents)
             return [gradients[i] for i in live]
 
         moved: dict[int, Tensor] = {}
         if live and carried:
-            pair = LinearPair(push, pull, len(kept), tuple(found[i] for i in carried))
+            pair = LinearPair(push, pull, len(kept), tuple(out_types[i] for i in carried))
             results = MOVED.bind(*kept, *[tangents[i] for i in live], pair=pair)
             moved.update(zip(carried, results, strict=True))
-        changes = [moved[i] if i in moved else _zeros(type_) for i, type_ in enumerate(found)]
+        changes = [moved[i] if i in moved else _zeros(type_) for i, type_ in enumerate(out_types)]
         return outputs, changes[0] if emitted.single else tuple(changes)
 
     function = jax.custom_jvp(primal_of(native))
     function.defjvp(rule, symbolic_zeros=True)
     function.in_reverse_mode = native
     # the emitted forward calls the function by name: from here on, this one
-    own[emitted.names.identifier] = function
+    namespace[emitted.names.identifier] = function
     return function
 
 

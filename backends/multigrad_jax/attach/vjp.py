@@ -30,8 +30,8 @@ def vjp(
     inputs = [jnp.asarray(x) for x in inputs]
     others: dict[int, Any] = {}
 
-    def arrays_only(*given: Tensor) -> list[Any]:
-        outputs = run(given)
+    def arrays_only(*tensors: Tensor) -> list[Any]:
+        outputs = run(tensors)
         for i, y in enumerate(outputs):
             # jax.vjp takes arrays only; other outputs are put back at their positions
             if not isinstance(y, jax.Array):
@@ -44,12 +44,12 @@ def vjp(
     outputs = [others[i] if i in others else next(rest) for i in range(count)]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        given = [
+        upstream = [
             tangent_of(c, y)
             for c, y in zip(cotangents, outputs, strict=True)
             if isinstance(y, jax.Array)
         ]
-        return [None if g.dtype == jax.dtypes.float0 else g for g in pull(given)]
+        return [None if g.dtype == jax.dtypes.float0 else g for g in pull(upstream)]
 
     return outputs, pullback
 
@@ -143,14 +143,14 @@ def jvp(
     moves = tuple(map(tangent_of, tangents, inputs))
     token = PUSHING.set(True)
     try:
-        outputs, found = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), moves)
+        outputs, changes = jax.jvp(lambda *own: tuple(run(own)), tuple(inputs), moves)
     except TypeError as error:
         if "custom_vjp" in str(error):
             raise NotImplementedError("a jax.custom_vjp has no forward mode") from error
         raise
     finally:
         PUSHING.reset(token)
-    return list(outputs), list(found)
+    return list(outputs), list(changes)
 
 
 def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:

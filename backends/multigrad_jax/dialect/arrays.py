@@ -149,9 +149,9 @@ def windows(
     """
     lengths, rank, strides = integers(shape), len(result), strides_of(shape)
     free = [axis for axis in range(rank) if axis not in offsets]
-    own = [d for d in range(len(lengths)) if d not in (*inserted, *(d for d, _ in batches))]
+    window_axes = [d for d in range(len(lengths)) if d not in (*inserted, *(d for d, _ in batches))]
     flat: Any = np.zeros((1,) * rank, np.int64)
-    for d, axis in zip(own, offsets, strict=True):
+    for d, axis in zip(window_axes, offsets, strict=True):
         flat = flat + strides[d] * along(sizes[d], axis, rank)
     for d, i in batches:
         flat = flat + strides[d] * along(lengths[d], free[i], rank)
@@ -193,7 +193,7 @@ def gather(step: EquationStep) -> Operand:
     if row is not None:
         return row
     mode = GatherScatterMode.from_any(step.params["mode"])
-    found = windows(
+    places = windows(
         number(step, 1),
         shape=step.shapes[0],
         sizes=integers(sizes),
@@ -207,19 +207,19 @@ def gather(step: EquationStep) -> Operand:
         moves=mode is GatherScatterMode.CLIP,
     )
     x = step.whole_tensor(0)
-    taken = take_flat(x, _broadcast(found.flat, step.shape))
-    if found.inside is None:
+    taken = take_flat(x, _broadcast(places.flat, step.shape))
+    if places.inside is None:
         return step.result(taken)
     # JAX reads the nearest one, which gets no gradient.
     if mode is GatherScatterMode.PROMISE_IN_BOUNDS:
-        return step.result(xp.where(found.inside, taken, xp.stop_gradient(taken)))
+        return step.result(xp.where(places.inside, taken, xp.stop_gradient(taken)))
     fill = step.params["fill_value"]
     if x.node.type.dtype == BOOL:
         raise Unknown("a gather of bools from outside")
     if fill is None:
         is_float = step.dtypes[0].kind not in "iu"
         fill = math.nan if is_float else int(np.iinfo(step.dtypes[0]).min)
-    return step.result(xp.where(found.inside, taken, fill))
+    return step.result(xp.where(places.inside, taken, fill))
 
 
 def _row(step: EquationStep, numbers: Any, sizes: Sequence[Any]) -> Operand | None:
@@ -285,12 +285,14 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         if jaxpr is not None and len(jaxpr.eqns) > 1:
             raise Unknown("a scatter with a function of its own, as in x.at[i].apply")
         batches = numbers.operand_batching_dims
-        own = [d for d in range(len(lengths)) if d not in (*numbers.inserted_window_dims, *batches)]
+        window_axes = [
+            d for d in range(len(lengths)) if d not in (*numbers.inserted_window_dims, *batches)
+        ]
         sizes = [1] * len(lengths)
-        for d, axis in zip(own, numbers.update_window_dims, strict=True):
+        for d, axis in zip(window_axes, numbers.update_window_dims, strict=True):
             sizes[d] = operator.index(step.shapes[2][axis])
         mode = GatherScatterMode.from_any(step.params["mode"])
-        found = windows(
+        window = windows(
             number(step, 1),
             shape=lengths,
             sizes=sizes,
@@ -303,18 +305,18 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
         )
         size = math.prod(lengths)
         x = xp.reshape(step.whole_tensor(0), -1)
-        flat = found.flat
-        if found.inside is not None:  # dropped updates go to an extra last place
+        flat = window.flat
+        if window.inside is not None:  # dropped updates go to an extra last place
             x = xp.concatenate([x, xp.zeros_like(xp.getitem(x, (slice(0, 1),)))], 0)
             flat = (
-                np.where(found.inside, flat, size)
+                np.where(window.inside, flat, size)
                 if isinstance(flat, np.ndarray)
-                else xp.where(found.inside, flat, size)
+                else xp.where(window.inside, flat, size)
             )
         places = _flat_list(_broadcast(flat, step.shapes[2]))
         updates = xp.reshape(step.whole_tensor(2), -1)
         result = combine(x, places, updates)
-        if found.inside is not None:
+        if window.inside is not None:
             result = xp.getitem(result, (slice(0, size),))
         return step.result(xp.reshape(result, lengths))
 

@@ -137,20 +137,20 @@ def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand
         TypeError, Unknown: a turn asserts something or draws, or a dtype is not carried.
     """
     params, avals = equation.params, [variable.aval for variable in equation.outvars]
-    held = params["num_carry"]
-    first = params["num_consts"] + held
+    carried = params["num_carry"]
+    first = params["num_consts"] + carried
     constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
     row_avals = [variable.aval for variable in equation.invars[first:]]
     examples = dict(scope.examples)
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        own = [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=False)]
+        arguments = [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=False)]
         pairs = zip(rows, row_avals, strict=False)  # without rows, a counter takes their place
-        own += [Operand(value, tuple(aval.shape[1:])) for value, aval in pairs]
-        results = run_closed(run, scope, params["jaxpr"], [*constants, *own])
-        given = [variable.aval for variable in params["jaxpr"].jaxpr.outvars]
-        found = [as_carried(scope, o, aval) for o, aval in zip(results, given, strict=True)]
-        return found[:held], found[held:]
+        arguments += [Operand(value, tuple(aval.shape[1:])) for value, aval in pairs]
+        results = run_closed(run, scope, params["jaxpr"], [*constants, *arguments])
+        out_avals = [variable.aval for variable in params["jaxpr"].jaxpr.outvars]
+        tensors = [as_carried(scope, o, aval) for o, aval in zip(results, out_avals, strict=True)]
+        return tensors[:carried], tensors[carried:]
 
     try:
         initial = [as_carried(scope, o, aval) for o, aval in zip(carry, avals, strict=False)]
@@ -159,10 +159,10 @@ def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand
         if not rows:
             count = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
             rows = [scope.trace.value(count)]
-        found = record_scan(scope.trace, initial, rows, turn, params["reverse"])
+        after = record_scan(scope.trace, initial, rows, turn, params["reverse"])
     finally:  # values of a turn do not exist outside it
         scope.examples = examples
-    return [Operand(v, tuple(a.shape)) for v, a in zip(found, avals, strict=True)]
+    return [Operand(v, tuple(a.shape)) for v, a in zip(after, avals, strict=True)]
 
 
 def _rows(scope: ImportScope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
@@ -212,9 +212,9 @@ def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand])
 
 
 def _by_values(
-    run: Run, scope: ImportScope, equation: Any, given: Sequence[list[Operand]]
+    run: Run, scope: ImportScope, equation: Any, parts: Sequence[list[Operand]]
 ) -> list[Operand]:
-    for_test, for_body, carry = given
+    for_test, for_body, carry = parts
     params = equation.params
     mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
     avals = [variable.aval for variable in equation.outvars]
@@ -229,8 +229,8 @@ def _by_values(
     # After `vmap` each example has a condition: the loop runs while one holds, and examples that
     # have ended keep their carry, as in jax's lowering (jax/_src/lax/control_flow/loops.py).
     def each_goes_on(values: Sequence[Any]) -> Any:
-        (found,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
-        return as_carried(scope, found, params["cond_jaxpr"].out_avals[0])
+        (condition,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
+        return as_carried(scope, condition, params["cond_jaxpr"].out_avals[0])
 
     def goes_on(values: Sequence[Any]) -> Any:
         return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
@@ -241,11 +241,11 @@ def _by_values(
         if not mapped:
             return after
         active = each_goes_on(values)
-        kept = []
+        carry_after = []
         for new, old, aval in zip(after, values, avals, strict=True):
             added = range(len(mapped), len(aval.shape))
-            kept.append(xp.where(functools.reduce(xp.expand_dims, added, active), new, old))
-        return kept
+            carry_after.append(xp.where(functools.reduce(xp.expand_dims, added, active), new, old))
+        return carry_after
 
     try:
         return operands(record_loop(scope.trace, tensors(carry), goes_on, turn))
@@ -284,25 +284,25 @@ def custom_linear_solve(
     constants = operands[start : start + lengths.solve]
     right = operands[start + lengths.solve + lengths.transpose_solve :]
     results = run(scope, jaxprs.solve.jaxpr, jaxprs.solve.consts, [*constants, *right])
-    given = [*operands[: lengths.matvec], *right]
+    equation_operands = [*operands[: lengths.matvec], *right]
     nodes = without_stops(
-        [each.value.node for each in results], [each.value.node for each in given]
+        [each.value.node for each in results], [each.value.node for each in equation_operands]
     )
     pairs = zip(nodes, results, strict=True)
     return [Operand(scope.trace.value(node), each.shape) for node, each in pairs]
 
 
-def without_stops(results: Sequence[Node], given: Sequence[Node]) -> list[Node]:
+def without_stops(results: Sequence[Node], sources: Sequence[Node]) -> list[Node]:
     """Return results without the stopped gradients between them and the given nodes."""
-    kept = set(walk(given))
+    before = set(walk(sources))
     done: dict[Node, Node] = {}
     for node in walk(results):
         operands = tuple(done[each] for each in node.operands)
-        if node in kept or operands == node.operands:
+        if node in before or operands == node.operands:
             done[node] = node
         else:
             done[node] = make_node(node.op, operands, dict(node.attrs), node.type)
-        if node.op is ops.STOP_GRADIENT and node not in kept:
+        if node.op is ops.STOP_GRADIENT and node not in before:
             done[node] = operands[0]
     return [done[node] for node in results]
 

@@ -169,9 +169,9 @@ def fmod(x1: Any, x2: Any) -> Tensor:
 
 
 def rem(x: Any, y: Any) -> Tensor:
-    found = xp.fmod(x, y)
+    remainder = xp.fmod(x, y)
     # XLA's remainder of an integer by zero is x
-    return xp.where(xp.equal(y, 0), x, found) if is_whole(x) and is_whole(y) else found
+    return xp.where(xp.equal(y, 0), x, remainder) if is_whole(x) and is_whole(y) else remainder
 
 
 def identity(x: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ class ImportScope:
         value = self.trace.value(lift_array(self.trace, array))
         if array.dtype.kind in "iu":  # never weak: a jaxpr has each cast as an equation
             fits = not array.size or np.abs(array.astype(np.float64)).max() < 2**31
-            own = self.dtype_name(array.dtype)
-            value = cast(value, own if own in SMALL else INT32 if fits else INT64)
+            name = self.dtype_name(array.dtype)
+            value = cast(value, name if name in SMALL else INT32 if fits else INT64)
         return Operand(value, array.shape, array)
 
     def noted(self, operand: Operand) -> Operand:
@@ -141,10 +141,10 @@ class ImportScope:
     def given_back(self, operand: Operand, struct: Any) -> Value:
         """Return a whole result, with integers cast to the jaxpr's dtype."""
         value = self.whole(operand, tuple(struct.shape))
-        dtype, own = self.dtype_name(struct.dtype), value.node.type
-        if own.kind == "tensor" and own.dtype in (T, *FLOATS) and dtype in WHOLE:
+        dtype, type_ = self.dtype_name(struct.dtype), value.node.type
+        if type_.kind == "tensor" and type_.dtype in (T, *FLOATS) and dtype in WHOLE:
             raise Unknown(f"floats where jax gives {dtype}")
-        is_other = own.kind == "tensor" and own.dtype in WHOLE and dtype in WHOLE
+        is_other = type_.kind == "tensor" and type_.dtype in WHOLE and dtype in WHOLE
         return cast(value, dtype) if is_other else value
 
     def length(self, dimension: Any) -> Any:
@@ -310,12 +310,12 @@ def dot_general(step: EquationStep) -> Operand:
     return step.result(xp.einsum(subscripts, step.whole(0), step.whole(1)))
 
 
-def integers(given: Any) -> tuple[int, ...]:
+def integers(numbers: Any) -> tuple[int, ...]:
     """Return lengths or axes as ints."""
     try:
-        return tuple(map(operator.index, given))
+        return tuple(map(operator.index, numbers))
     except Exception as error:  # an open length
-        raise Unknown(f"the lengths {tuple(given)}") from error
+        raise Unknown(f"the lengths {tuple(numbers)}") from error
 
 
 def several(step: EquationStep) -> list[Operand]:
@@ -434,8 +434,8 @@ def select_n(which: Tensor, *cases: Tensor) -> Tensor:
 
 
 def reduce_precision(step: EquationStep) -> Operand:
-    given = jnp.finfo(step.dtypes[0])
-    if (step.params["exponent_bits"], step.params["mantissa_bits"]) != (given.nexp, given.nmant):
+    limits = jnp.finfo(step.dtypes[0])
+    if (step.params["exponent_bits"], step.params["mantissa_bits"]) != (limits.nexp, limits.nmant):
         raise Unknown("reduce_precision to another format")
     return step.operands[0]
 

@@ -252,13 +252,13 @@ def cond(
 
 def creators() -> dict[Any, Handler]:
     """Return the stand-ins for functions that make arrays without a tensor."""
-    found = {
+    stand_ins = {
         getattr(jnp, name): creation.creator(name, at_once(getattr(jnp, name)))
         for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
     }
     for function in (jnp.linspace, jnp.logspace, jnp.geomspace, jnp.eye, jnp.identity, jnp.tri):
-        found[function] = functools.partial(creation.with_numbers, at_once(function))
-    return found
+        stand_ins[function] = functools.partial(creation.with_numbers, at_once(function))
+    return stand_ins
 
 
 HIDDEN: dict[Any, Handler] = {
@@ -365,10 +365,10 @@ def _is_double(call: StandInCall) -> bool:
 
 
 def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
-    given: list[Any] = []
+    structs: list[Any] = []
 
     def note(*of: Any) -> None:
-        given.append(tiny(*of))
+        structs.append(tiny(*of))
 
     def call_all(*tensors: Any) -> list[Any]:
         rest = iter(tensors)
@@ -378,7 +378,7 @@ def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
         warnings.simplefilter("ignore")  # about made-up operands
         for call in calls:
             call.arguments(note)
-        return list(jax.eval_shape(call_all, *given))
+        return list(jax.eval_shape(call_all, *structs))
 
 
 def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> jax.ShapeDtypeStruct:

@@ -107,13 +107,13 @@ def _import(
     values = [leaf for leaf in leaves if isinstance(leaf, V)]
 
     def called(*arrays: Any) -> Any:
-        given = iter(arrays)
-        whole = [next(given) if isinstance(leaf, Value) else leaf for leaf in leaves]
+        rest = iter(arrays)
+        whole = [next(rest) if isinstance(leaf, Value) else leaf for leaf in leaves]
         own_args, own_kwargs = jax.tree.unflatten(tree, whole)
-        results, found = jax.tree.flatten(function(*own_args, **own_kwargs))
+        results, structure = jax.tree.flatten(function(*own_args, **own_kwargs))
         none = jax.dtypes.float0  # the gradient of an integer
         return jax.tree.unflatten(
-            found, [None if getattr(r, "dtype", None) == none else r for r in results]
+            structure, [None if getattr(r, "dtype", None) == none else r for r in results]
         )
 
     fixed = trace.facts.get("dtype")
@@ -158,11 +158,11 @@ def _open_shapes(values: Sequence[V]) -> tuple[list[tuple[Any, ...]], dict[str, 
     scope = export.SymbolicScope()
     ask_for("ndim", values)
     for value in values:
-        known = known_shape(value)
+        shape = known_shape(value)
         if value.node.type.kind == "scalar" or value.node.type.shape == SCALAR_SHAPE:
             shapes.append(())
-        elif known is not None:
-            shapes.append(tuple(known))
+        elif shape is not None:
+            shapes.append(tuple(shape))
         else:
             key = shape_fact(value.node, "shape") or value.node
             if key not in by_relation:
@@ -184,14 +184,14 @@ def _record(
     trial: TrialDtype,
 ) -> Any:
     with trial.context():
-        given = [
+        structs = [
             jax.ShapeDtypeStruct(
                 shape, _dtype(value, trial), weak_type=value.node.type.kind == "scalar"
             )
             for value, shape in zip(values, shapes, strict=True)
         ]
         with reading():
-            closed, result = _make_jaxpr(called, given)
+            closed, result = _make_jaxpr(called, structs)
     # Arrays that the function reads from outside; those that it makes differ at each call.
     trace.memory.lifted += [
         constant for constant in closed.consts if isinstance(constant, jax.Array)
@@ -208,7 +208,7 @@ def _record(
     return jax.tree.unflatten(jax.tree.structure(result), given_back)
 
 
-def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, Any]:
+def _make_jaxpr(called: Callable[..., Any], structs: Sequence[Any]) -> tuple[Any, Any]:
     """Trace a function, the same whatever is mapped around it.
 
     Raises:
@@ -217,9 +217,9 @@ def _make_jaxpr(called: Callable[..., Any], given: Sequence[Any]) -> tuple[Any, 
     make = jax.make_jaxpr(called, return_shape=True)
     names = mapped_axes()
     if not names:
-        return make(*given)
+        return make(*structs)
     # under axes of two sizes: a jaxpr that differs has read the size
-    first, second = (with_axes(lambda: make(*given), names, size) for size in (2, 3))
+    first, second = (with_axes(lambda: make(*structs), names, size) for size in (2, 3))
     if str(first[0]) != str(second[0]):
         raise Unknown(f"it reads the size of an axis that is mapped over, of {list(names)}")
     return first
@@ -258,15 +258,17 @@ def _compute(scope: ImportScope, equation: Any, operands: list[Operand]) -> list
         if meant is not None and is_jaxs_own(plain):
             return _handled(meant, scope, equation, operands)
         # functions of linear algebra whose own derivative is that of an op
-        own = OWN.get(named) if is_jaxs_own(plain) else None
+        op_function = OWN.get(named) if is_jaxs_own(plain) else None
         fits = ONLY_OWN.get(named, factors_its_argument)
-        if own is not None and factors_its_argument(plain) and fits(plain):
+        if op_function is not None and factors_its_argument(plain) and fits(plain):
             values = _whole(scope, equation, operands)
             shapes = [tuple(variable.aval.shape) for variable in equation.outvars]
-            return [Operand(v, shape) for v, shape in zip(own(*values), shapes, strict=True)]
+            return [
+                Operand(v, shape) for v, shape in zip(op_function(*values), shapes, strict=True)
+            ]
         # its primal is recorded, so that a derivative of the capture must raise
         lost = name.startswith(("custom_", "call_hi_")) and not is_jaxs_own(plain)
-        if lost or (own is not None and named in ONLY_OWN):
+        if lost or (op_function is not None and named in ONLY_OWN):
             scope.trace.backward.lost_gradient = plain.debug_info.func_name
         return _run(scope, plain, constants, operands)
     if equation.primitive is CALLED:
@@ -315,8 +317,8 @@ def _fold(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Op
             jnp.broadcast_to(jnp.asarray(operand.known, variable.aval.dtype), variable.aval.shape)
             for operand, variable in zip(operands, equation.invars, strict=True)
         ]
-        found = equation.primitive.bind(*arrays, **equation.params)
-    results = found if equation.primitive.multiple_results else [found]
+        outcome = equation.primitive.bind(*arrays, **equation.params)
+    results = outcome if equation.primitive.multiple_results else [outcome]
     return [scope.lift(np.asarray(result)) for result in results]
 
 
@@ -346,17 +348,17 @@ def _call(scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Op
     avals = [variable.aval for variable in equation.invars]
     values = _whole(scope, equation, operands)
     # without a captured gradient the primal is recorded, and a derivative of it raises
-    own = None if is_recorded(called.function) else own_gradient(called.function)
-    asked = questions.count()
-    if own is not None:
+    stand_in = None if is_recorded(called.function) else own_gradient(called.function)
+    question_count = questions.count()
+    if stand_in is not None:
         args, kwargs = called.arguments(values)
         try:
-            outputs = jax.tree.leaves(own(*args, **kwargs))
+            outputs = jax.tree.leaves(stand_in(*args, **kwargs))
             shapes = [tuple(aval.shape) for aval in called.avals]
             return [Operand(v, shape) for v, shape in zip(outputs, shapes, strict=True)]
         except TraceError:
-            questions.forget(asked)
-            scope.trace.backward.lost_gradient = own.name
+            questions.forget(question_count)
+            scope.trace.backward.lost_gradient = stand_in.name
     with reading():
         closed = jax.make_jaxpr(called.compute)(*avals)
     return _run(scope, closed.jaxpr, closed.consts, operands)

@@ -122,9 +122,9 @@ class Arguments:
         whole: list[Any] = [None] * len(self.values)
         for i, gradient in zip(self.positions, gradients, strict=True):
             whole[i] = gradient
-        given = tuple(whole[: self.spread])
+        positional = tuple(whole[: self.spread])
         named = {name: whole[i] for name, i in self.named.items()}
-        return (*given, named) if named else given
+        return (*positional, named) if named else positional
 
 
 def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
@@ -159,11 +159,11 @@ def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
 
 
 @contextmanager
-def recording(function: Any, given: tuple[Any, ...] | None = None) -> Iterator[None]:
+def recording(function: Any, arguments: tuple[Any, ...] | None = None) -> Iterator[None]:
     """Mark a function's rules as being recorded, for arguments given by position."""
     before = getattr(_recorded, "functions", ())
     # a new tuple each time: recordings nest, and the outer one is restored
-    _recorded.functions = (*before, (function, given))
+    _recorded.functions = (*before, (function, arguments))
     try:
         yield
     finally:
@@ -176,9 +176,9 @@ def is_recorded(function: Any) -> bool:
 
 def call_itself(function: Any, compute: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Return the outputs of a custom function called within its own rules."""
-    found = compute(*args, **kwargs)
-    asked = resolve(function, args, kwargs).values
-    return outputs_of(name_of(function), found, asked, given_to(function))
+    outputs = compute(*args, **kwargs)
+    arguments = resolve(function, args, kwargs).values
+    return outputs_of(name_of(function), outputs, arguments, given_to(function))
 
 
 def given_to(function: Any) -> tuple[Any, ...] | None:
@@ -193,10 +193,11 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
     Raises:
         TraceError: they differ, so that no one graph computes both.
     """
-    own = [each for each in flatten(outputs) if isinstance(each, Value)]
-    if not own or all(each.node.op is ops.OUTPUT for each in own):  # the rule calls the function
+    values = [each for each in flatten(outputs) if isinstance(each, Value)]
+    # all outputs, where the rule calls the function
+    if all(each.node.op is ops.OUTPUT for each in values):
         return
-    trace = own[0].trace
+    trace = values[0].trace
     # The function draws the same numbers as its rule: the count of draws starts again.
     drawn, trace.draws, asked = trace.draws, 0, questions.count()
     try:
@@ -211,8 +212,8 @@ def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any)
         return
     finally:
         trace.draws = max(drawn, trace.draws)
-    same = len(plain) == len(own)
-    for a, b in zip(own, plain, strict=False):
+    same = len(plain) == len(values)
+    for a, b in zip(values, plain, strict=False):
         a_node, b_node = unmarked(a.node), unmarked(b.node)
         alike = a_node is b_node or are_close(trace, a_node, b_node)
         if alike is None:
@@ -294,16 +295,16 @@ def _record_jvp(
         result = call(function.jvp, *arguments.fixed, arguments.primals, nested)
         outputs, changes = split_pair(name, "the outputs and their tangents", result)
         check_forward(call, function, arguments, outputs)
-        found = flatten(changes)
+        out_tangents = flatten(changes)
     else:
         outputs = call(primal_of(function), *arguments.primals)
-        kept = as_outputs(outputs)
-        found = _add_up(call, jvps, kept, arguments.primals, nested)
+        flat_outputs = as_outputs(outputs)
+        out_tangents = _add_up(call, jvps, flat_outputs, arguments.primals, nested)
 
     def pull(upstream: Any) -> tuple[Any, ...]:
         seeds = [
             (change.node, cotangent)
-            for change, cotangent in zip(found, flatten(upstream), strict=True)
+            for change, cotangent in zip(out_tangents, flatten(upstream), strict=True)
             if isinstance(change, Value) and is_float(change.node.type)
         ]
         gradients = _transpose(name, trace, seeds, leaves, tangents)
@@ -311,7 +312,7 @@ def _record_jvp(
 
     pairs = zip(leaves, tangents, strict=True)
     moved = [(leaf.node, tangent.node) for leaf, tangent in pairs if tangent is not None]
-    return Recorded(outputs, pull, push=lambda: Pushed(moved, found, is_first=True))
+    return Recorded(outputs, pull, push=lambda: Pushed(moved, out_tangents, is_first=True))
 
 
 def _transpose(
@@ -356,9 +357,9 @@ def _run_jvp(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Re
     leaves, tree = optree.tree_flatten(arguments.primals, none_is_leaf=True)
     floats = [i for i, leaf in enumerate(leaves) if has_tangent(leaf)]
 
-    def call(*given: Tensor) -> Any:
+    def call(*primals: Tensor) -> Any:
         whole = list(leaves)
-        for i, value in zip(floats, given, strict=True):
+        for i, value in zip(floats, primals, strict=True):
             whole[i] = value
         return function(*arguments.merge(optree.tree_unflatten(tree, whole)))
 
@@ -391,12 +392,12 @@ def _add_up(
 
 def depends(node: Node, sources: set[Node]) -> bool:
     """Return whether a node depends on one of the sources by more than its shape."""
-    found = set(sources)
+    dependent = set(sources)
     for each in walk((node,)):
         shape_only = each.op.shape_only
-        if any(o in found for i, o in enumerate(each.operands) if i not in shape_only):
-            found.add(each)
-    return node in found
+        if any(o in dependent for i, o in enumerate(each.operands) if i not in shape_only):
+            dependent.add(each)
+    return node in dependent
 
 
 # --- `jax.custom_vjp` -----------------------------------------------------------------------------
@@ -445,15 +446,19 @@ def _run_vjp(
     outputs, residuals = split_pair(name, "the outputs and the residuals", result)
 
     def pull(upstream: Any) -> tuple[Any, ...]:
-        found = call(function.bwd, *arguments.fixed, residuals, upstream)
+        cotangents = call(function.bwd, *arguments.fixed, residuals, upstream)
         count = len(arguments.positions)
-        if not isinstance(found, tuple | list) or len(found) != count:
-            shown = f"{len(found)}" if isinstance(found, tuple | list) else f"a {kind_name(found)}"
+        if not isinstance(cotangents, tuple | list) or len(cotangents) != count:
+            shown = (
+                f"{len(cotangents)}"
+                if isinstance(cotangents, tuple | list)
+                else f"a {kind_name(cotangents)}"
+            )
             raise GradientError(
                 f"function {name!r}: its backward returned {shown} for {count} arguments; "
                 "expected a tuple with one cotangent for each, None where there is none"
             )
-        return arguments.arrange(found)
+        return arguments.arrange(cotangents)
 
     return Recorded(outputs, pull, missing=_zero_of if takes_symbolic_zeros(function) else None)
 

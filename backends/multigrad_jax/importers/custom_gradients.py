@@ -69,8 +69,8 @@ def with_pullback(forward: Rule, backward: Rule) -> Rule:
         outputs, residuals = forward(perturbed, vjp_arg, *args, **kwargs)
 
         def pull(upstream: Any) -> Any:
-            found = backward(residuals, upstream, perturbed, vjp_arg, *args, **kwargs)
-            return (found, *(None for _ in args), *(({},) if kwargs else ()))
+            gradient = backward(residuals, upstream, perturbed, vjp_arg, *args, **kwargs)
+            return (gradient, *(None for _ in args), *(({},) if kwargs else ()))
 
         return outputs, pull
 
@@ -222,8 +222,8 @@ def mapped(called: JaxCall, axes: tuple[Any, ...]) -> Any:
 
     def backward(arrays: tuple[Tensor, ...], cotangents: Any) -> tuple[Tensor, ...]:
         with recording(called.function):  # its rules may call the function itself
-            found = jax.vjp(run, *arrays)[1](cotangents)
-        return tuple(None if each.dtype == jax.dtypes.float0 else each for each in found)
+            gradients = jax.vjp(run, *arrays)[1](cotangents)
+        return tuple(None if each.dtype == jax.dtypes.float0 else each for each in gradients)
 
     def compute(*arrays: Tensor) -> list[Tensor]:
         return jax.vmap(called.compute, in_axes=axes)(*arrays)
@@ -372,10 +372,10 @@ def intercept(kind: type) -> Interception:
             if not is_recorded(self):
                 noted = note(self, args, kwargs, is_derived=is_jaxs_own(self))
             return original(self, *args, **kwargs) if noted is None else noted[0]
-        own = with_own_gradient(self)
-        if isinstance(own, CustomFunctionStandIn):
-            return own.around(primal_of(self))(*args, **kwargs)
-        return primal_of(self)(*args, **kwargs) if own is None else own(*args, **kwargs)
+        stand_in = with_own_gradient(self)
+        if isinstance(stand_in, CustomFunctionStandIn):
+            return stand_in.around(primal_of(self))(*args, **kwargs)
+        return primal_of(self)(*args, **kwargs) if stand_in is None else stand_in(*args, **kwargs)
 
     return Interception(kind, "__call__", call)
 

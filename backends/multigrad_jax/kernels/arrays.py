@@ -36,9 +36,9 @@ def windows(x: Tensor, *, sizes: Ints, strides: Ints, dilations: Ints) -> Tensor
 
 def transposed(linear: Callable[[Tensor], Tensor], cotangent: Tensor, like: Tensor) -> Tensor:
     """Return the transpose of a linear function, with sums in float32 for 16 bits."""
-    given = accumulated(cotangent)
-    shape = jax.ShapeDtypeStruct(like.shape, given.dtype)
-    (result,) = jax.linear_transpose(linear, shape)(given)
+    values = accumulated(cotangent)
+    shape = jax.ShapeDtypeStruct(like.shape, values.dtype)
+    (result,) = jax.linear_transpose(linear, shape)(values)
     return result.astype(cotangent.dtype)
 
 
@@ -88,11 +88,11 @@ def logsumexp(x: Tensor, *, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def sum_to(x: Tensor, like: Tensor) -> Tensor:
-    given, shape = x.shape, like.shape
-    if given == shape:
+    lengths, shape = x.shape, like.shape
+    if lengths == shape:
         return x
-    lead = len(given) - len(shape)
-    ones = [lead + i for i, n in enumerate(shape) if n == 1 != given[lead + i]]
+    lead = len(lengths) - len(shape)
+    ones = [lead + i for i, n in enumerate(shape) if n == 1 != lengths[lead + i]]
     axes = (*range(lead), *ones)
     return jnp.sum(x, axis=axes, keepdims=True).reshape(shape) if axes else x
 

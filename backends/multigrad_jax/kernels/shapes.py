@@ -36,10 +36,10 @@ def cumulated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @lifted
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
     def combine(earlier: Any, later: Any) -> Any:
-        (total, y), (value, own) = earlier, later
+        (total, y), (value, exponent) = earlier, later
         # equal infinities would give NaN as a difference
-        share = jnp.where(own == y, 1.0, jnp.exp(jnp.minimum(own - y, 0.0)))
-        return value + share * total, own
+        share = jnp.where(exponent == y, 1.0, jnp.exp(jnp.minimum(exponent - y, 0.0)))
+        return value + share * total, exponent
 
     pair, axis = (values, y), range(values.ndim)[axis]
     return jax.lax.associative_scan(combine, pair, reverse=reverse, axis=axis)[0]

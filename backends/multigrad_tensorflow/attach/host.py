@@ -188,11 +188,11 @@ def pull_eagerly(
     def backward(*cotangents: Any) -> list[Tensor | None]:
         if not tf.executing_eagerly():
             return recompute(*cotangents)
-        given = receive(guest, cotangents, outputs)
-        found = pull([None if c is None else lend(c) for c in given])
+        upstream = receive(guest, cotangents, outputs)
+        gradients = pull([None if c is None else lend(c) for c in upstream])
         once = forbid_derivative(str(guest.refusal()))
-        held = (*inputs, *(c for c in given if c is not None))
-        return [None if g is None else once(borrow(g, guest.owns), *held) for g in found]
+        sources = (*inputs, *(c for c in upstream if c is not None))
+        return [None if g is None else once(borrow(g, guest.owns), *sources) for g in gradients]
 
     return backward
 
@@ -203,24 +203,24 @@ def pull_staged(
     """Return the backward of a graph, which runs the guest's forward again."""
 
     def backward(*cotangents: Any) -> list[Tensor | None]:
-        given = receive(guest, cotangents, outputs)
-        carried = [c for c in given if c is not None]
-        carries = [c is not None for c in given]
+        received = receive(guest, cotangents, outputs)
+        carried = [c for c in received if c is not None]
+        carries = [c is not None for c in received]
         once = forbid_derivative(str(guest.refusal()))
 
         def call(lent: Sequence[SharedBuffer]) -> list[SharedBuffer]:
             rest = iter(lent[len(inputs) :])
             upstream = [next(rest) if each else None for each in carries]
-            found = guest.gradients(lent[: len(inputs)], upstream)
-            return [found[i] or make_zeros(lent[i].shape, lent[i].dtype) for i in guest.wrt]
+            pulled = guest.gradients(lent[: len(inputs)], upstream)
+            return [pulled[i] or make_zeros(lent[i].shape, lent[i].dtype) for i in guest.wrt]
 
         wrt = [inputs[i] for i in guest.wrt]
         results = call_back(
             call, (*inputs, *carried), [(x.shape, x.dtype) for x in wrt], guest.owns
         )
-        held = (*inputs, *carried)
-        found = {i: once(g, *held) for i, g in zip(guest.wrt, results, strict=True)}
-        return [found.get(i) for i in range(len(inputs))]
+        sources = (*inputs, *carried)
+        gradients = {i: once(g, *sources) for i, g in zip(guest.wrt, results, strict=True)}
+        return [gradients.get(i) for i in range(len(inputs))]
 
     return backward
 
@@ -244,8 +244,8 @@ def stage_forward(guest: Guest) -> Callable[..., tuple[Tensor, ...]]:
         if guest.like is not None:
             types = [(inputs[i].shape, inputs[i].dtype) for i in guest.like]
         else:
-            found = guest.infer([kind_of(guest, x) for x in inputs])
-            types = [(tf.TensorShape(shape), tf.as_dtype(dtype)) for shape, dtype in found]
+            kinds = guest.infer([kind_of(guest, x) for x in inputs])
+            types = [(tf.TensorShape(shape), tf.as_dtype(dtype)) for shape, dtype in kinds]
         return call_back(guest.run, inputs, types, guest.owns)
 
     return forward
@@ -256,8 +256,8 @@ def call_back(
 ) -> tuple[Tensor, ...]:
     """Add a callback to a function of lent buffers to the graph."""
 
-    def call(*given: Tensor) -> list[Tensor]:
-        return [borrow(y, owns) for y in function([lend(x) for x in given])]
+    def call(*arguments: Tensor) -> list[Tensor]:
+        return [borrow(y, owns) for y in function([lend(x) for x in arguments])]
 
     outputs = tf.py_function(call, tensors, [dtype for _, dtype in types])
     for output, (shape, _) in zip(outputs, types, strict=True):

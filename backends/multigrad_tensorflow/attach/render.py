@@ -34,8 +34,8 @@ Tensor: TypeAlias = Any
 def render_file(emitted: Emitted) -> str:
     """Return the source for a file without multigrad, in which keys are read as users give them."""
     name = emitted.names.identifier
-    own = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
-    return render(emitted, "    else:\n        key = read_key(key)\n") + own
+    undecorated = f"\n\n# AutoGraph has nothing to convert.\n{name} = do_not_convert({name})\n"
+    return render(emitted, "    else:\n        key = read_key(key)\n") + undecorated
 
 
 def render(emitted: Emitted, read_key: str = "") -> str:
@@ -100,10 +100,10 @@ def {name}({inputs}{emitted.signature}):
 def _run(emitted: Emitted) -> str:
     inputs = ", ".join(emitted.names.inputs)
     params = "".join(f"{each}, " for each in emitted.forward_params)
-    given = f", params=({params.strip()})" if params else ""
+    keyword = f", params=({params.strip()})" if params else ""
     if emitted.derivative.linear:
-        return f"run_forward(forward, {inputs}{given})"
-    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.origin.name!r}{given})"
+        return f"run_forward(forward, {inputs}{keyword})"
+    return f"run_forward_in_reverse_mode(forward, {inputs}, {emitted.origin.name!r}{keyword})"
 
 
 def _keep(emitted: Emitted, spaces: int) -> str:
@@ -298,11 +298,11 @@ def attach_function(
         outputs = run_forward(forward, *inputs)
 
         def backward(*cotangents: Any, variables: Sequence[Any] | None = None) -> Any:
-            given = [
+            upstream = [
                 tf.zeros_like(output) if cotangent is None else cotangent
                 for cotangent, output in zip(cotangents, outputs, strict=True)
             ]
-            pulled, of_variables = pull_delivering(pull, given, variables or ())
+            pulled, of_variables = pull_delivering(pull, upstream, variables or ())
             return pulled if variables is None else (pulled, of_variables)
 
         return outputs, backward

@@ -24,30 +24,30 @@ def vjp(
     run: Callable[[Sequence[Tensor]], list[Any]], inputs: Sequence[Tensor]
 ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Tensor | None]]]:
     """Return the outputs of a function of tensors, and its pullback to one gradient per input."""
-    own = [tf.identity(x) for x in inputs]
-    wrt = [i for i, x in enumerate(own) if x.dtype.is_floating]
+    copies = [tf.identity(x) for x in inputs]
+    wrt = [i for i, x in enumerate(copies) if x.dtype.is_floating]
     # the pullback may be called several times
     with tf.GradientTape(persistent=True) as tape:
         for i in wrt:
-            tape.watch(own[i])
-        outputs = run(own)
+            tape.watch(copies[i])
+        outputs = run(copies)
     active = [i for i, y in enumerate(outputs) if tf.is_tensor(y) and y.dtype.is_floating]
 
     def pullback(cotangents: Sequence[Any]) -> list[Tensor | None]:
-        gradients: list[Tensor | None] = [None] * len(own)
-        given = [
+        gradients: list[Tensor | None] = [None] * len(copies)
+        upstream = [
             tf.zeros_like(outputs[i])
             if cotangents[i] is None
             else tf.cast(cotangents[i], outputs[i].dtype)
             for i in active
         ]
-        found = tape.gradient(
+        pulled = tape.gradient(
             [outputs[i] for i in active],
-            [own[i] for i in wrt],
-            output_gradients=given,
+            [copies[i] for i in wrt],
+            output_gradients=upstream,
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
-        for i, gradient in zip(wrt, found, strict=True):
+        for i, gradient in zip(wrt, pulled, strict=True):
             gradients[i] = tf.convert_to_tensor(gradient)
         return gradients
 
@@ -140,18 +140,18 @@ def jvp(
     Raises:
         NotImplementedError: TensorFlow gives no tangents, as for gradients without a gradient.
     """
-    own = [tf.identity(x) for x in inputs]
-    pairs = [(x, t) for x, t in zip(own, tangents, strict=True) if t is not None]
-    primals, given = (list(each) for each in zip(*pairs, strict=True))
-    with tf.autodiff.ForwardAccumulator(primals, given) as accumulator:
-        outputs = run(own)
-    found = [accumulator.jvp(y) if tf.is_tensor(y) else None for y in outputs]
-    if all(tangent is None for tangent in found):
+    copies = [tf.identity(x) for x in inputs]
+    pairs = [(x, t) for x, t in zip(copies, tangents, strict=True) if t is not None]
+    primals, moves = (list(each) for each in zip(*pairs, strict=True))
+    with tf.autodiff.ForwardAccumulator(primals, moves) as accumulator:
+        outputs = run(copies)
+    changes = [accumulator.jvp(y) if tf.is_tensor(y) else None for y in outputs]
+    if all(tangent is None for tangent in changes):
         raise NotImplementedError(
             "tf.autodiff.ForwardAccumulator gives None: no output depends on the inputs, or what "
             "their gradients are made of has none"
         )
-    return outputs, found
+    return outputs, changes
 
 
 def checkpointed(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[..., Any]]:
@@ -170,11 +170,14 @@ def mapped(run: Run, inputs: Sequence[Tensor]) -> tuple[list[Any], Callable[...,
         # gradients are taken within the map: tf.vectorized_map drops custom gradients taken outside
         seeds = [u for u in cotangents if u is not None]
 
-        def pull(*given: Tensor) -> list[Tensor]:
-            own, rest = given[: len(inputs)], iter(given[len(inputs) :])
-            gradients = vjp(run, own)[1]([None if u is None else next(rest) for u in cotangents])
+        def pull(*tensors: Tensor) -> list[Tensor]:
+            arguments, rest = tensors[: len(inputs)], iter(tensors[len(inputs) :])
+            gradients = vjp(run, arguments)[1](
+                [None if u is None else next(rest) for u in cotangents]
+            )
             return [
-                tf.zeros_like(x) if g is None else g for g, x in zip(gradients, own, strict=True)
+                tf.zeros_like(x) if g is None else g
+                for g, x in zip(gradients, arguments, strict=True)
             ]
 
         return over_examples(pull)(*inputs, *seeds)

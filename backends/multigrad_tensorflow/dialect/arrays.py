@@ -57,11 +57,11 @@ def rank(input: Tensor) -> int:
 STATIC = "axes axis multiples repeats shift"
 
 
-def static(given: Any) -> Any:
+def static(value: Any) -> Any:
     """Return integers as Python's, from a tensor or an array too."""
-    if isinstance(given, tf.Tensor | tf.TensorShape):
-        return given.numpy().tolist() if isinstance(given, tf.Tensor) else given.as_list()
-    return given.tolist() if isinstance(given, np.ndarray | np.integer) else given
+    if isinstance(value, tf.Tensor | tf.TensorShape):
+        return value.numpy().tolist() if isinstance(value, tf.Tensor) else value.as_list()
+    return value.tolist() if isinstance(value, np.ndarray | np.integer) else value
 
 
 TENSORFLOW = Library(tf, values={**dict.fromkeys(STATIC.split(), static), "keepdims": bool})
@@ -151,8 +151,8 @@ def fill(dims: Any, value: Any) -> Tensor:
 
 def lengths_of(shape: Any) -> Any:
     """Return a shape of numbers, which fixes symbolic lengths."""
-    given = static(shape)
-    return tuple(map(index, given)) if isinstance(given, list | tuple) else index(given)
+    lengths = static(shape)
+    return tuple(map(index, lengths)) if isinstance(lengths, list | tuple) else index(lengths)
 
 
 def range_of(start: Any, limit: Any, delta: Any, dtype: Any) -> Any:
@@ -239,12 +239,12 @@ def log_softmax(logits: Tensor, axis: Any) -> Tensor:
 
 
 def softmax_cross_entropy(labels: Any, logits: Any, axis: int) -> Tensor:
-    own = own_dtype(logits)
+    dtype = own_dtype(logits)
     # TensorFlow computes 16-bit logits in float32, and casts the labels too
     logits = cast(logits, "float32") if is_of_16_bits(logits) else logits
     labels = cast(labels, own_dtype(logits)) if own_dtype(labels) else labels
     loss = -xp.sum(xp.multiply(labels, xp.log_softmax(logits, axis)), axis)
-    return cast(loss, own) if own else loss
+    return cast(loss, dtype) if dtype else loss
 
 
 # --- running along an axis ------------------------------------------------------------------------
@@ -271,8 +271,8 @@ def moved(x: Tensor, axis: int, reverse: bool, fill: float) -> Tensor:
     """Return x shifted one place along an axis, away from the start of the cumulation."""
     last = xp.swapaxes(x, axis, -1)
     wider = xp.pad(last, ((0, 1) if reverse else (1, 0),), fill)
-    kept = wider[..., 1:] if reverse else wider[..., :-1]
-    return xp.swapaxes(kept, axis, -1)
+    shifted = wider[..., 1:] if reverse else wider[..., :-1]
+    return xp.swapaxes(shifted, axis, -1)
 
 
 def sort(values: Tensor, axis: Any, direction: str) -> Tensor:
@@ -387,8 +387,8 @@ def sparse_cross_entropy(labels: Any, logits: Tensor) -> Tensor:
     logs = xp.log_softmax(places.as_tensor(logits, labels), -1)
     at = places.as_places(logs, labels)
     # TensorFlow raises for a label outside; a graph that cannot raise gives NaN
-    known = xp.where(is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
-    return layers.of_class(logs, at, -1) * known
+    valid = xp.where(is_inside(at, xp.dim(logs, -1)), 1.0, math.nan)
+    return layers.of_class(logs, at, -1) * valid
 
 
 # These accept an open shape; all others fix the shape in the capture.

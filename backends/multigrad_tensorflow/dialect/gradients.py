@@ -81,9 +81,9 @@ class Tape:
         unconnected_gradients: Any = NONE,
     ) -> Any:
         outputs = [leaf for leaf in optree.tree_leaves(target) if isinstance(leaf, Value)]
-        given, structure = optree.tree_flatten(sources)
-        found = self._found(outputs, given, heads_of(outputs, output_gradients))
-        return optree.tree_unflatten(structure, connected(given, found, unconnected_gradients))
+        leaves, structure = optree.tree_flatten(sources)
+        results = self._found(outputs, leaves, heads_of(outputs, output_gradients))
+        return optree.tree_unflatten(structure, connected(leaves, results, unconnected_gradients))
 
     def _found(
         self, outputs: list[Value], sources: list[Any], heads: list[Any]
@@ -136,13 +136,13 @@ def heads_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
     return optree.tree_leaves(cotangents, none_is_leaf=True)
 
 
-def connected(sources: list[Any], found: list[Value | None], unconnected: Any) -> list[Any]:
+def connected(sources: list[Any], results: list[Value | None], unconnected: Any) -> list[Any]:
     """Return gradients, with zeros for unconnected sources if the caller asks for them."""
     if tf.UnconnectedGradients(unconnected) is NONE:
-        return list(found)
+        return list(results)
     return [
         xp.zeros_like(source) if each is None else each
-        for source, each in zip(sources, found, strict=True)
+        for source, each in zip(sources, results, strict=True)
     ]
 
 
@@ -163,8 +163,8 @@ def gradients(
     if trace.kind == "rule":
         raise TypeError("but a rule is the backward pass")
     tell_apart(trace)
-    found = take_gradients(outputs, heads_of(outputs, grad_ys), sources)
-    return connected(sources, found, unconnected_gradients)
+    results = take_gradients(outputs, heads_of(outputs, grad_ys), sources)
+    return connected(sources, results, unconnected_gradients)
 
 
 # --- exchange between replicas --------------------------------------------------------------------

@@ -44,7 +44,7 @@ def of_pictures(compute: Handler, at: int = 0) -> Handler:
         data_format: str = "C",
         **options: Any,
     ) -> Tensor:
-        given, is_last = list(inputs), data_format[-1] == "C"
+        operands, is_last = list(inputs), data_format[-1] == "C"
         between = slice(1, -1) if is_last else slice(2, None)
         for name, each in options.items():
             if (each[0], each[-1 if is_last else 1]) != (1, 1):
@@ -52,11 +52,11 @@ def of_pictures(compute: Handler, at: int = 0) -> Handler:
         numbers = {name: tuple(each[between]) for name, each in options.items()}
         pairs = tuple(zip(explicit_paddings[::2], explicit_paddings[1::2], strict=True))
         if at:  # the result's shape is the first input
-            given[0] = static(given[0])[between]
+            operands[0] = static(operands[0])[between]
         if is_last:
-            given[at] = channels_first(given[at])
-        numbers.setdefault("dilations", (1,) * (rank(given[at]) - 2))
-        result = compute(*given, border=pairs[between] or padding.lower(), **numbers)
+            operands[at] = channels_first(operands[at])
+        numbers.setdefault("dilations", (1,) * (rank(operands[at]) - 2))
+        result = compute(*operands, border=pairs[between] or padding.lower(), **numbers)
         return channels_last(result) if is_last else result
 
     return record
@@ -127,8 +127,10 @@ def resize(
         # the weights along an axis are TensorFlow's own results for unit vectors
         def along_last(unit: Any, new: int = new) -> Any:
             with tf.init_scope():
-                found = tf.image.resize(unit[:, None, :, None], (1, new), method, False, antialias)
-                return found[:, 0, :, 0]
+                resized = tf.image.resize(
+                    unit[:, None, :, None], (1, new), method, False, antialias
+                )
+                return resized[:, 0, :, 0]
 
         if old != new:
             result = layers.resized(result, axis, old, along_last)
@@ -167,10 +169,10 @@ def eigh(input: Tensor, compute_v: bool = True) -> tuple[Tensor, ...]:
 
 
 def only(k: Any) -> int:
-    given = static(k)
-    if isinstance(given, list | tuple):
-        raise TypeError(f"a band of diagonals {given}; give one")
-    return index(given)
+    diagonal = static(k)
+    if isinstance(diagonal, list | tuple):
+        raise TypeError(f"a band of diagonals {diagonal}; give one")
+    return index(diagonal)
 
 
 def diag_part(input: Tensor, k: Any, padding_value: Any, align: Any) -> Tensor:
@@ -255,12 +257,12 @@ REDUCTIONS = "All Any Max Mean Min Prod Sum"
 def called_as(function: Handler, words: Sequence[str], /, *inputs: Any, **attributes: Any) -> Any:
     """Call a handler by its function's parameter names, given an operation's."""
     renamed = dict(word.split("=") for word in words if "=" in word)
-    given = {renamed.get(name, name): value for name, value in attributes.items()}
-    given.pop("", None)
+    options = {renamed.get(name, name): value for name, value in attributes.items()}
+    options.pop("", None)
     names = [word for word in words if "=" not in word]
     if names:
-        return function(**dict(zip(names, inputs, strict=True)), **given)
-    return function(*inputs, **given)
+        return function(**dict(zip(names, inputs, strict=True)), **options)
+    return function(*inputs, **options)
 
 
 def reduced(function: Handler, x: Tensor, axis: Any, keep_dims: bool = False) -> Tensor:

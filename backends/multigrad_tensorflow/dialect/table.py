@@ -73,13 +73,13 @@ def while_loop(
 
     def step(*values: Any) -> Any:
         nonlocal was_packed
-        found = body(*values)
-        if len(values) == 1 and not isinstance(found, list | tuple):
+        results = body(*values)
+        if len(values) == 1 and not isinstance(results, list | tuple):
             # TensorFlow unpacks a single variable unless asked to keep the structure
             was_packed = not same_structure
-            found = (found,)
-        tf.nest.assert_same_structure([*values], [*found])
-        return found
+            results = (results,)
+        tf.nest.assert_same_structure([*values], [*results])
+        return results
 
     # the counters of a loop are eager tensors, even while a graph is built around
     with tf.init_scope():
@@ -131,11 +131,11 @@ def scan(fn: Handler, elems: Any, initializer: Any = None, reverse: bool = False
         return _carried(fn, initializer, elems, reverse)[1]
     # without an initial value the first row is it
     first, others = _first(elems, reverse)
-    given = _carried(fn, first, others, reverse)[1]
+    rows_after = _carried(fn, first, others, reverse)[1]
     return tf.nest.map_structure(
         lambda row, rows: xp.concat([rows, row[None]] if reverse else [row[None], rows], 0),
         first,
-        given,
+        rows_after,
     )
 
 

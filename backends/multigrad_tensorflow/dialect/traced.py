@@ -56,8 +56,8 @@ def record(function: Callable[..., Any], find: Find, /, *args: Any, **kwargs: An
             if not (isinstance(other, tf.Tensor) or (other is None and call.has_none)):
                 raise TypeError(f"it gives {other!r}, which is no tensor")
         with call.read_by("tensorflow"):
-            found = GraphRun(graph, call.trace, find).results(inputs, call.given, outputs)
-    return optree.tree_unflatten(structure, found)
+            results = GraphRun(graph, call.trace, find).results(inputs, call.given, outputs)
+    return optree.tree_unflatten(structure, results)
 
 
 def described(x: Any, trace: Trace) -> tuple[tuple[int | None, ...], tf.DType]:
@@ -85,13 +85,13 @@ class GraphRun:
         self.values: dict[str, Any] = {each.name: given for given, each in graph.captures}
         self._graph, self._trace, self._find = graph, trace, find
 
-    def results(self, inputs: Any, given: Sequence[Any], outputs: Any) -> list[Any]:
+    def results(self, inputs: Any, arguments: Sequence[Any], outputs: Any) -> list[Any]:
         """Return the outputs for given inputs, and None for None.
 
         Raises:
             TypeError: an operation has no handler, draws, or reads or changes a state.
         """
-        self.values.update(zip((x.name for x in inputs), given, strict=True))
+        self.values.update(zip((x.name for x in inputs), arguments, strict=True))
         every = self._graph.get_operations()
         checked = [op.inputs[0] for op in every if op.type == "Assert"]
         needed = {
@@ -110,53 +110,55 @@ class GraphRun:
         return [None if x is None else self.values[x.name] for x in outputs]
 
     def _is_true(self, condition: tf.Tensor) -> bool:
-        known = self.values[condition.name]
-        return not isinstance(known, Value) and bool(known)
+        value = self.values[condition.name]
+        return not isinstance(value, Value) and bool(value)
 
     def _compute(self, op: tf.Operation) -> None:
         if any(not x.shape.is_fully_defined() for x in op.outputs):
             raise TypeError(f"it computes {op.type}, whose shape follows from values")
         # known results, as of shapes, are constants of the capture
         static = [tf.get_static_value(x) for x in op.outputs]
-        given = [self.values[x.name] for x in op.inputs]
+        operands = [self.values[x.name] for x in op.inputs]
         if all(x is not None for x in static):
-            found = [tf.constant(x, t.dtype) for x, t in zip(static, op.outputs, strict=True)]
-        elif not any(isinstance(x, Value) for x in given):
-            found = evaluated(op, given)
+            results = [tf.constant(x, t.dtype) for x, t in zip(static, op.outputs, strict=True)]
+        elif not any(isinstance(x, Value) for x in operands):
+            results = evaluated(op, operands)
         elif op.type in ("PartitionedCall", "StatelessIf"):
-            found = self._inlined(op, given)
+            results = self._inlined(op, operands)
         else:
             handler = self._find(op.type)
             if handler is None or OWN_GRADIENT in op.node_def.attr:
                 why = "a gradient of its own" if handler else "no row"
                 raise TypeError(f"it computes {op.type}, which has {why}")
-            given = [  # a tensor without axes is a number
+            operands = [  # a tensor without axes is a number
                 x.numpy().item() if isinstance(x, tf.Tensor) and not x.shape.rank else x
-                for x in given
+                for x in operands
             ]
-            found = handler(*in_lists(op, given), **attributes(op))
-            is_one = isinstance(found, Value | tf.Tensor | int | float)
-            found = self._typed(op, [found] if is_one else [*found])
-        self.values.update(zip((x.name for x in op.outputs), found, strict=False))
+            results = handler(*in_lists(op, operands), **attributes(op))
+            is_one = isinstance(results, Value | tf.Tensor | int | float)
+            results = self._typed(op, [results] if is_one else [*results])
+        self.values.update(zip((x.name for x in op.outputs), results, strict=False))
 
-    def _inlined(self, op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+    def _inlined(self, op: tf.Operation, operands: Sequence[Any]) -> list[Any]:
         attribute = "f"
         if op.type == "StatelessIf":
-            taken, *given = given
+            taken, *operands = operands
             if isinstance(taken, Value):
                 raise TypeError(f"it computes {op.type}, a branch on values")
             attribute = "then_branch" if taken else "else_branch"
         graph = self._graph._get_function(op.get_attr(attribute).name).graph
-        return GraphRun(graph, self._trace, self._find).results(graph.inputs, given, graph.outputs)
+        return GraphRun(graph, self._trace, self._find).results(
+            graph.inputs, operands, graph.outputs
+        )
 
-    def _typed(self, op: tf.Operation, found: Sequence[Any]) -> list[Any]:
+    def _typed(self, op: tf.Operation, values: Sequence[Any]) -> list[Any]:
         """Return results in the graph's dtypes.
 
         Raises:
             TypeError: their dtypes or shapes differ.
         """
         results = []
-        for value, tensor in zip(found, op.outputs, strict=False):
+        for value, tensor in zip(values, op.outputs, strict=False):
             if isinstance(value, Value):
                 dtype, shape = dtype_in(self._trace, own_dtype(value)), known_shape(value)
                 wanted = tensor.dtype.name
@@ -168,52 +170,52 @@ class GraphRun:
         return results
 
 
-def evaluated(op: tf.Operation, given: Sequence[Any]) -> Any:
-    told: list[Any] = []
+def evaluated(op: tf.Operation, operands: Sequence[Any]) -> Any:
+    attrs: list[Any] = []
     for each in op.op_def.attr:
         value = op.get_attr(each.name)
-        told += [each.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
+        attrs += [each.name, value.as_datatype_enum if isinstance(value, tf.DType) else value]
     # at once and eagerly, though a graph is being read
     name = op.type.encode()
-    return execute.execute(name, len(op.outputs), list(given), tuple(told), context.context())
+    return execute.execute(name, len(op.outputs), list(operands), tuple(attrs), context.context())
 
 
 def ancestors(ops: Sequence[tf.Operation]) -> set[tf.Operation]:
     """Return operations and all those that they depend on."""
-    found, stack = set(ops), list(ops)
+    reached, stack = set(ops), list(ops)
     while stack:
-        before = {x.op for x in stack.pop().inputs} - found
-        found |= before
+        before = {x.op for x in stack.pop().inputs} - reached
+        reached |= before
         stack += before
-    return found
+    return reached
 
 
-def in_lists(op: tf.Operation, given: Sequence[Any]) -> list[Any]:
+def in_lists(op: tf.Operation, operands: Sequence[Any]) -> list[Any]:
     """Return the inputs of an operation, with those of one list grouped."""
-    found: list[Any] = []
-    rest = iter(given)
+    lists: list[Any] = []
+    rest = iter(operands)
     for each in op.op_def.input_arg:
         if each.number_attr:
-            found.append([next(rest) for _ in range(op.get_attr(each.number_attr))])
+            lists.append([next(rest) for _ in range(op.get_attr(each.number_attr))])
         elif each.type_list_attr:
-            found.append([next(rest) for _ in op.get_attr(each.type_list_attr)])
+            lists.append([next(rest) for _ in op.get_attr(each.type_list_attr)])
         else:
-            found.append(next(rest))
-    return found
+            lists.append(next(rest))
+    return lists
 
 
 def attributes(op: tf.Operation) -> dict[str, Any]:
     """Return the attributes of an operation that differ from the defaults."""
     counts = {each.number_attr for each in op.op_def.input_arg}
-    found = {}
+    values = {}
     for each in op.op_def.attr:
         is_told = each.type not in OF_TYPES or each.name in NAMED_TYPES
-        given = op.node_def.attr[each.name]
-        is_default = each.HasField("default_value") and given == each.default_value
+        written = op.node_def.attr[each.name]
+        is_default = each.HasField("default_value") and written == each.default_value
         if is_told and each.name not in counts and not is_default:
             value = op.get_attr(each.name)
-            found[each.name] = value.decode() if isinstance(value, bytes) else value
-    return found
+            values[each.name] = value.decode() if isinstance(value, bytes) else value
+    return values
 
 
 # --- calls that no stand-in sees: an object of a library holds the function ----------------------
@@ -247,9 +249,9 @@ class Dispatcher(tf.__internal__.dispatch.GlobalOpDispatcher):
         return record_call("tensorflow", function, tuple(args), dict(kwargs))
 
 
-def is_symbolic(given: Any) -> bool:
+def is_symbolic(argument: Any) -> bool:
     """Return whether an argument is a symbolic value, or a list of some."""
-    items = given if isinstance(given, list | tuple) else (given,)
+    items = argument if isinstance(argument, list | tuple) else (argument,)
     return any(isinstance(item, Value) for item in items)
 
 

@@ -106,20 +106,20 @@ def conv_left(
     cotangent: Tensor, w: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
     """Return the gradient by x: a convolution of the spread cotangent with flipped kernels."""
-    given, n = accumulated(cotangent), len(strides)
+    values, n = accumulated(cotangent), len(strides)
     for i in range(n):
-        given = spread(given, 2 + i, strides[i])
+        values = spread(values, 2 + i, strides[i])
         reach = dilations[i] * (length_of(w, 2 + i) - 1)
         # elements beyond the last window, which no output saw
-        rest = length_of(like, 2 + i) - length_of(given, 2 + i) - reach
-        given = bordered(given, 2 + i, reach, reach + rest)
+        rest = length_of(like, 2 + i) - length_of(values, 2 + i) - reach
+        values = bordered(values, 2 + i, reach, reach + rest)
     sizes, inner = [length_of(w, 2 + i) for i in range(n)], length_of(w, 1)
     # in and out channels change places within each group
     split = tf.reshape(accumulated(w), [groups, -1, inner, *sizes])
     split = tf.reverse(split, list(range(3, 3 + n)))
     split = tf.transpose(split, [*range(3, 3 + n), 1, 0, 2])
     kernels = tf.reshape(split, [*sizes, -1, groups * inner])
-    result = product(channels_last(given), kernels, (1,) * n, dilations, groups)
+    result = product(channels_last(values), kernels, (1,) * n, dilations, groups)
     return tf.cast(channels_first(result), cotangent.dtype)
 
 
@@ -127,17 +127,17 @@ def conv_right(
     x: Tensor, cotangent: Tensor, like: Tensor, *, strides: Ints, dilations: Ints, groups: int
 ) -> Tensor:
     """Return the gradient by w: a convolution of x with the spread cotangent as its kernels."""
-    seen, given, n = accumulated(x), accumulated(cotangent), len(strides)
+    seen, values, n = accumulated(x), accumulated(cotangent), len(strides)
     for i in range(n):
-        given = spread(given, 2 + i, strides[i])
+        values = spread(values, 2 + i, strides[i])
         reach = dilations[i] * (length_of(like, 2 + i) - 1)
-        seen = cut(seen, 2 + i, length_of(given, 2 + i) + reach)
+        seen = cut(seen, 2 + i, length_of(values, 2 + i) + reach)
     lengths, inner = [length_of(seen, 2 + i) for i in range(n)], length_of(like, 1)
     # examples become channels, so that the products are summed over them
     seen = tf.reshape(seen, [-1, groups, inner, *lengths])
     seen = tf.transpose(seen, [2, *range(3, 3 + n), 1, 0])
     seen = tf.reshape(seen, [inner, *lengths, groups * length_of(x, 0)])
-    kernels = tf.transpose(given, [*range(2, 2 + n), 0, 1])
+    kernels = tf.transpose(values, [*range(2, 2 + n), 0, 1])
     result = product(seen, kernels, dilations, (1,) * n, groups)
     return tf.cast(tf.transpose(result, [n + 1, 0, *range(1, n + 1)]), cotangent.dtype)
 
@@ -216,10 +216,10 @@ def as_columns(x: Tensor) -> Tensor:
 
 def einsum(*arrays: Tensor, subscripts: str) -> Tensor:
     terms, _, result = subscripts.partition("->")
-    given: Sequence[Tensor] = arrays
+    operands: Sequence[Tensor] = arrays
     if "..." in terms and "..." not in result:  # TensorFlow does not sum over these
-        terms, given = spelled_out(terms, given)
-    return tf.einsum(f"{terms}->{result}", *given)
+        terms, operands = spelled_out(terms, operands)
+    return tf.einsum(f"{terms}->{result}", *operands)
 
 
 def spelled_out(terms: str, arrays: Sequence[Tensor]) -> tuple[str, list[Tensor]]:
@@ -291,17 +291,17 @@ def pinv(x: Tensor, *, rtol: float, epsilons: float) -> Tensor:
 def expm(x: Tensor) -> Tensor:
     # TensorFlow's (2.21) squares once too few: 4e6 eps at a norm of 9; one NaN matrix spoils all.
     norm = tf.reduce_max(tf.reduce_sum(tf.abs(x), -2, keepdims=True), -1, keepdims=True)
-    known = tf.math.is_finite(norm) & (norm >= 0)  # without rows the maximum is -inf
-    ratio = tf.maximum(tf.where(known, norm, 0.0) / PADE_REACHES, 1.0)
+    finite = tf.math.is_finite(norm) & (norm >= 0)  # without rows the maximum is -inf
+    ratio = tf.maximum(tf.where(finite, norm, 0.0) / PADE_REACHES, 1.0)
     squarings = tf.math.ceil(tf.math.log(ratio) / math.log(2.0))
 
     def square(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, tf.where(squarings > i, tf.matmul(y, y), y)
 
-    y = tf.linalg.expm(tf.where(known, x, tf.zeros_like(x)) * tf.pow(2.0, -squarings))
+    y = tf.linalg.expm(tf.where(finite, x, tf.zeros_like(x)) * tf.pow(2.0, -squarings))
     i = tf.zeros((), x.dtype)
     y = tf.while_loop(lambda i, _: tf.reduce_any(squarings > i), square, (i, y))[1]
-    return tf.where(known, y, math.nan)
+    return tf.where(finite, y, math.nan)
 
 
 def logabsdet(x: Tensor) -> Tensor:

@@ -88,19 +88,19 @@ def scan(
     if tf.executing_eagerly() and rows[0].shape[0]:
         unstacked = [tf.unstack(x) for x in rows]
         return turn_rows(state, unstacked, constants, body, reverse=reverse, stack=tf.stack)
-    length, own = tf.shape(rows[0])[0], len(state)
+    length, count = tf.shape(rows[0])[0], len(state)
     zeros = [tf.zeros(tf.shape(x)[1:], x.dtype) for x in rows]
-    given = body(*state, *zeros, *constants)[own:]  # one turn on zeros, for dtypes and shapes
+    examples = body(*state, *zeros, *constants)[count:]  # one turn on zeros, for dtypes and shapes
     arrays = [
         tf.TensorArray(y.dtype, length, element_shape=y.shape)
-        for y in map(tf.convert_to_tensor, given)
+        for y in map(tf.convert_to_tensor, examples)
     ]
 
     def turn(i: Tensor, state: Any, arrays: Any) -> Any:
         at = length - 1 - i if reverse else i
-        found = body(*state, *(tf.gather(x, at) for x in rows), *constants)
-        after = tuple(kept(old, new) for old, new in zip(state, found, strict=False))
-        written = zip(arrays, found[own:], strict=True)
+        results = body(*state, *(tf.gather(x, at) for x in rows), *constants)
+        after = tuple(kept(old, new) for old, new in zip(state, results, strict=False))
+        written = zip(arrays, results[count:], strict=True)
         return i + 1, after, [array.write(at, y) for array, y in written]
 
     start = (tf.constant(0), state, arrays)

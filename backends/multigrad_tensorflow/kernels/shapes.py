@@ -52,9 +52,9 @@ def cumulated(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tens
 @lifted
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
     def combine(later: Tensor, earlier: Tensor) -> Tensor:
-        (value, own), (total, y) = tf.unstack(later), tf.unstack(earlier)
-        share = tf.where(own == y, tf.ones_like(y), tf.exp(tf.minimum(own - y, 0.0)))
-        return tf.stack([value + share * total, own])
+        (value, exponent), (total, y) = tf.unstack(later), tf.unstack(earlier)
+        share = tf.where(exponent == y, tf.ones_like(y), tf.exp(tf.minimum(exponent - y, 0.0)))
+        return tf.stack([value + share * total, exponent])
 
     pair = tf.stack([values, y])
     return along(combine, pair, range(values.shape.rank)[axis] + 1, reverse)[0]
@@ -218,8 +218,8 @@ def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
     if x.shape.rank == 0:
         return tf.identity(x)
-    given = range(x.shape.rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    return tf.reverse(x, list(given))
+    axes = range(x.shape.rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tf.reverse(x, list(axes))
 
 
 def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
