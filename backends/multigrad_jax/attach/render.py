@@ -80,7 +80,7 @@ def _held(emitted: Emitted) -> list[str]:
 
 
 def render_around(emitted: Emitted, arguments: Sequence[str]) -> str:
-    """Return the source of the custom function, and of a public one that calls it with arguments."""
+    """Return the source of the custom function, and of a public one that calls it."""
     name = f"{emitted.names.identifier}_custom"
     custom = replace(
         emitted,
