@@ -375,7 +375,7 @@ class RootActing(OnModel):
             else:
                 with mode:
                     output = method(*args, **kwargs)
-            if not is_inner:
+            if not is_inner and (is_compiling() or mode.seen is not None):
                 check_met(mode)
             return output
 

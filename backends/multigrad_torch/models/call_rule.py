@@ -268,8 +268,15 @@ class MergedCall:
     version: int
 
 
-# Dynamo holds constants only, so traced code names a rule by its key.
-RULES: weakref.WeakValueDictionary[str, WeightRule] = weakref.WeakValueDictionary()
+# Dynamo holds constants only, so traced code names a rule, or a mode of rules, by its key.
+KEYED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def key_of(acting: Any) -> str:
+    """Return a new key of a rule or a mode, by which traced code finds it."""
+    key = f"acting_{next(SERIALS)}"
+    KEYED[key] = acting
+    return key
 
 
 class Functions:
@@ -282,7 +289,7 @@ FUNCTIONS = Functions()
 @dynamo.assume_constant_result
 def make_function(key: str, kind: str, attributes: tuple[tuple[str, Any], ...]) -> str:
     """Make a rule's Function, which Dynamo cannot trace; return its name in FUNCTIONS."""
-    function = RULES[key].rule.over(kind, **dict(attributes))
+    function = KEYED[key].rule.over(kind, **dict(attributes))
     name = f"function_{function.identifier}"
     setattr(FUNCTIONS, name, function)
     return name
@@ -295,8 +302,7 @@ class WeightRule:
         self.rule = rule
         self.name = named(rule)
         self.merges = merges
-        self.key = f"weights_{next(SERIALS)}"
-        RULES[self.key] = self
+        self.key = key_of(self)
 
     def call(
         self, name: str, func: Call, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]

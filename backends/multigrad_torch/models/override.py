@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import operator
 import types
-import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,7 +17,6 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from multigrad.functions.custom_gradient import name_of
-from multigrad.graph.support.threads import SERIALS
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.interpose import over, unmet
 from multigrad.models.override import Following, Meant, refuse_operation
@@ -31,9 +29,11 @@ from ..compile.checkpoint_regions import (
 )
 from ..versions import COMPILES
 from .call_rule import (
+    KEYED,
     OWN,
     CallRule,
     is_compiling,
+    key_of,
     refuse,
     rule_of_operation,
     stack_length,
@@ -216,8 +216,6 @@ def _callees() -> dict[types.FunctionType, set[str]]:
 
 # --- the mode -------------------------------------------------------------------------------------
 stack_at = torch._C._get_function_stack_at
-# Dynamo holds constants only, so traced code names a mode by its key.
-MODES: weakref.WeakValueDictionary[str, OperationMode] = weakref.WeakValueDictionary()
 # nn.ReLU6 calls hardtanh with these limits.
 HARDTANH, LIMITS = "hardtanh", (0.0, 6.0)
 
@@ -274,8 +272,7 @@ class OperationMode(TorchFunctionMode):
         self.hits = {name: 0 for name, rule in self.rules.items() if rule is not OWN}
         self.seen: set[str] | None = set()
         self.recorded: set[str] = set()
-        self.key = f"operations_{next(SERIALS)}"
-        MODES[self.key] = self
+        self.key = key_of(self)
         self.table = self._tabulate()
         by_name = [
             KnownFunction(name, writes=writes) for name in self.rules for writes in (False, True)
@@ -393,10 +390,7 @@ def say_nothing(operation: str) -> str:
 
 def check_met(mode: OperationMode) -> None:
     """Raise, after a call of the whole, if a rule of the mode acted nowhere."""
-    if is_compiling():
-        message = say_missing(mode.key)
-    else:
-        message = "" if mode.seen is None else mode.say_missing()
+    message = say_missing(mode.key) if is_compiling() else mode.say_missing()
     if message:
         refuse(message)
 
@@ -404,15 +398,15 @@ def check_met(mode: OperationMode) -> None:
 # --- what Dynamo runs while it traces -------------------------------------------------------------
 @dynamo.assume_constant_result
 def note_hit(key: str, name: str) -> bool:
-    MODES[key].hits[name] += 1
-    MODES[key].recorded.add(name)
+    KEYED[key].hits[name] += 1
+    KEYED[key].recorded.add(name)
     return True
 
 
 @dynamo.assume_constant_result
 def note_seen(key: str, function: Any) -> str:
     """Note an operation in traced code; return the key of the mode's row for it, or ""."""
-    mode, name = MODES[key], name_operation(function)
+    mode, name = KEYED[key], name_operation(function)
     known = mode.table.get(function)
     if known is None and name in mode.rules:
         known = KnownFunction(name, writes=know(name, function).writes)
@@ -423,12 +417,13 @@ def note_seen(key: str, function: Any) -> str:
 
 @dynamo.assume_constant_result
 def say_missing(key: str) -> str:
-    return MODES[key].say_missing()
+    message: str = KEYED[key].say_missing()
+    return message
 
 
 @dynamo.assume_constant_result
 def count_hits(key: str) -> int:
-    return sum(MODES[key].hits.values())
+    return sum(KEYED[key].hits.values())
 
 
 # --- regions that run again -----------------------------------------------------------------------

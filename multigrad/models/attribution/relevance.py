@@ -365,13 +365,16 @@ class Relevance:
             RuleTypeError: the rule has no meaning for that kind, or an attribute is missing or
                 unknown.
         """
-        able = self.formula.kinds()
-        if kind not in able:
+        layer = KINDS.get(kind)
+        # As `kinds` says, without its calls: each forward of a layer in eager code comes here.
+        if layer is None or (
+            layer.channels is None and not (self.formula.is_plain and layer.forward)
+        ):
+            able = self.formula.kinds()
             raise RuleTypeError(
                 f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
                 f"{suggest(kind, able)} (kinds: {', '.join(able)})"
             )
-        layer = KINDS[kind]
         if attributes.keys() != set(layer.example):
             raise RuleTypeError(
                 f"a layer of kind {kind!r} has the attributes "
