@@ -297,10 +297,10 @@ def choose(
             if operation is not None:
                 operations.append(OperationChoice(operation, rule, part))
                 continue
-            found = match(part, layers) or match_functions(part, functions)
-            if not found:
+            matches = match(part, layers) or match_functions(part, functions)
+            if not matches:
                 raise RuleValueError(_nothing(part, [*layers, *functions], operation_names))
-            choices += [Choice(layer, rule, part) for layer in found]
+            choices += [Choice(layer, rule, part) for layer in matches]
     return _outermost(_once(choices)), _once(operations)
 
 
@@ -347,10 +347,10 @@ def match_functions(selector: Any, functions: Sequence[Layer]) -> list[Layer]:
 
 def match(selector: Any, layers: Sequence[Layer]) -> list[Layer]:
     if isinstance(selector, str):
-        found = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
-        leaves = [each for each in found if each.is_leaf]
+        matches = [each for each in layers if any(fnmatchcase(n, selector) for n in each.names)]
+        leaves = [each for each in matches if each.is_leaf]
         # A wildcard means leaves if it matches any, and not what contains them.
-        return leaves if leaves and WILDCARDS & set(selector) else found
+        return leaves if leaves and WILDCARDS & set(selector) else matches
     if isinstance(selector, type):
         return [each for each in layers if isinstance(each.layer, selector)]
     own = [each for each in layers if each.layer is selector]
@@ -400,15 +400,15 @@ def _takes_two(predicate: Callable[..., Any]) -> bool:
 
 
 def _once(choices: Sequence[AnyChoice]) -> list[AnyChoice]:
-    found: dict[Any, AnyChoice] = {}
+    by_key: dict[Any, AnyChoice] = {}
     for choice in choices:
-        known = found.setdefault(choice.key, choice)
+        known = by_key.setdefault(choice.key, choice)
         if known.rule is not choice.rule and known.rule != choice.rule:
             raise RuleValueError(
                 f"{choice.said} is selected twice: {shown(known.selector)!r} gives it "
                 f"{named(known.rule)!r}, {shown(choice.selector)!r} gives it {named(choice.rule)!r}"
             )
-    return list(found.values())
+    return list(by_key.values())
 
 
 def _outermost(choices: list[Choice]) -> list[Choice]:
@@ -498,12 +498,12 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
         GradientError: at backward; the rule gives another shape than tin's, as it does where the
             forward changes the shape and the rule works element by element.
     """
-    found = resolve(rule)
-    known = _over.get(found)
+    resolved = resolve(rule)
+    known = _over.get(resolved)
     if known is None:
-        bound_rule = found.bound_rule()  # raises for a missing param
+        bound_rule = resolved.bound_rule()  # raises for a missing param
         # Weak, because the Function is the value of an entry whose key is the rule.
-        held = weakref.ref(found)
+        held = weakref.ref(resolved)
         names, values = bound_rule.specialization.runtime, bound_rule.values
         # Numbers that may change are given at each call: others are part of the graph.
         changes = any(type(value) is not float for value in values)
@@ -522,15 +522,15 @@ def over(rule: str | Rule | Callable[..., Any]) -> Over:
 
             return out, grad
 
-        forward.__name__ = found.name
-        given = ("tin", "out", *names) if changes else ("tin", "out")
+        forward.__name__ = resolved.name
+        params = ("tin", "out", *names) if changes else ("tin", "out")
         forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in given]
+            [inspect.Parameter(each, inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in params]
         )
-        made: Any = custom_gradient(forward, native=found.native)
+        made: Any = custom_gradient(forward, native=resolved.native)
         if changes:
             made = made.bind(dict(zip(names, values, strict=True)))
-        known = _over.setdefault(found, made)
+        known = _over.setdefault(resolved, made)
     return known
 
 

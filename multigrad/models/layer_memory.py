@@ -38,8 +38,8 @@ class Scopes:
     def layer_of(self, text: str) -> str:
         """Return the innermost layer of a text with scopes."""
         # Outer scopes come first in the text.
-        found = SCOPE.findall(text)
-        return self.names[int(found[-1])] if found else WHOLE
+        numbers = SCOPE.findall(text)
+        return self.names[int(numbers[-1])] if numbers else WHOLE
 
     def add(
         self,

@@ -137,8 +137,8 @@ class Overridden(Generic[P, R]):
         return self._captured.now()
 
     def _on(self, backend: Backend) -> Callable[..., Any]:
-        found = self._by_backend.get(backend.name)
-        if found is None:
+        overridden = self._by_backend.get(backend.name)
+        if overridden is None:
             if backend.autodiff.vjp is None:  # of which no gradient is taken but by `xg.vjp`
                 return self.function
             if backend.models.override is None:
@@ -146,9 +146,9 @@ class Overridden(Generic[P, R]):
                     f"backend {backend.name!r} overrides no functions: call xg.activation(forward, "
                     "rule) instead of the operation"
                 )
-            found = backend.models.override(self.function, self.rules)
-            self._by_backend[backend.name] = found
-        return found
+            overridden = backend.models.override(self.function, self.rules)
+            self._by_backend[backend.name] = overridden
+        return overridden
 
     def _readings(self) -> Iterator[tuple[Callable[[], bool], Callable[..., Any]]]:
         # For a compiler that reads our code, if the selectors mean its framework's operations: it
@@ -172,18 +172,18 @@ class Overridden(Generic[P, R]):
 
     def _backend_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Backend:
         # The framework of the tensors, else of the results; NumPy's arrays are data of any.
-        found = owners((args, kwargs))
-        if len(found) > 1:
-            names = " and ".join(sorted(found))
+        backends = owners((args, kwargs))
+        if len(backends) > 1:
+            names = " and ".join(sorted(backends))
             raise MultigradError(f"one call mixes tensors of {names}; convert them to one of them")
-        if found:
-            return next(iter(found.values()))
+        if backends:
+            return next(iter(backends.values()))
         if self._said is not None:
             return self._said
         # Only a run tells, where no argument and no selector does.
-        found = owners(self.function(*args, **kwargs))
-        if len(found) == 1:
-            return next(iter(found.values()))
+        backends = owners(self.function(*args, **kwargs))
+        if len(backends) == 1:
+            return next(iter(backends.values()))
         return load_backend("numpy")
 
 
@@ -216,15 +216,15 @@ def is_model_of(backend: Backend, function: Any) -> bool:
 
 def owners(tree: Any) -> dict[str, Backend]:
     """Return the frameworks of the tensors in a tree, NumPy aside, by name."""
-    found: dict[str, Backend] = {}
+    backends: dict[str, Backend] = {}
     leaves: list[Any] = optree.tree_leaves(tree, none_is_leaf=True)
     for backend in in_use():
         if backend.name == "numpy":
             continue
-        own = leaves if backend.models.leaves is None else backend.models.leaves(tree)
-        if any(isinstance(leaf, backend.tensors.types) for leaf in own):
-            found[backend.name] = backend
-    return found
+        tensors = leaves if backend.models.leaves is None else backend.models.leaves(tree)
+        if any(isinstance(leaf, backend.tensors.types) for leaf in tensors):
+            backends[backend.name] = backend
+    return backends
 
 
 def is_capturing(tree: Any) -> bool:
@@ -407,8 +407,8 @@ class RecordedCalls(SelectedCalls[RecordedCall]):
     ) -> Any:
         """Do the same for a function of a library that records several ops."""
 
-        def again(*given: Any) -> Any:
-            return record_call(library, function, given, kwargs, trace=trace)
+        def again(*operands: Any) -> Any:
+            return record_call(library, function, operands, kwargs, trace=trace)
 
         row = next((row for row in self.rows if row[0].function is function), None)
         return None if row is None else self._replaced(trace, *row, args, again)
@@ -466,19 +466,19 @@ def op_of(function: Callable[..., Any]) -> Op | None:
     """Return the one op that a function of an array records, or None if it records others too."""
     trace = Trace(name_of(function), {"ndim": 1}, V, "function", xp)
     x = trace.input("x", INPUT)
-    found: list[Op] = []
+    ops: list[Op] = []
     most = getattr(function, "nin", 3)  # a ufunc takes what it writes into after its inputs
     # The forms of a call that are tried; one with arguments of a wrong kind raises.
-    for given in ((x,), (x, 0), (x, x), (x, 0, 1)):
-        if len(given) > most:
+    for args in ((x,), (x, 0), (x, x), (x, 0, 1)):
+        if len(args) > most:
             continue
         with suppress(MultigradError, TypeError, ValueError):
-            result = function(*given)
+            result = function(*args)
             if isinstance(result, Value) and is_direct(result, x):
-                found.append(result.node.op)
+                ops.append(result.node.op)
     # Of several forms the one with the function's own name, else the first.
-    named = [op for op in found if op.name == name_of(function)]
-    return next(iter((*named, *found)), None)
+    named = [op for op in ops if op.name == name_of(function)]
+    return next(iter((*named, *ops)), None)
 
 
 def is_direct(result: Value, x: Value) -> bool:

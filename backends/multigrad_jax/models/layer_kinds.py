@@ -92,8 +92,8 @@ def flatten(closed: Any) -> Any:
 def inlined_activations() -> tuple[Inlined, ...]:
     """Return the activations of `jax.nn` that jax inlines."""
     names = sorted(name for name in ACTIVATIONS - {"relu"} if hasattr(jax.nn, name))
-    found = [find(getattr(jax.nn, name)) for name in names]
-    return tuple(meant.inlined for meant in found if meant.inlined is not None)
+    activations = [find(getattr(jax.nn, name)) for name in names]
+    return tuple(meant.inlined for meant in activations if meant.inlined is not None)
 
 
 def activation_of(equation: Any) -> str | None:
@@ -292,12 +292,12 @@ BEGINS: Mapping[str, Callable[[Layers, Any, list[int]], Plan | None]] = {
 def live(jaxpr: Any) -> list[Any]:
     """Return the equations whose results are used."""
     used = {atom for atom in jaxpr.outvars if not isinstance(atom, core.Literal)}
-    found: list[Any] = []
+    equations: list[Any] = []
     for equation in reversed(jaxpr.eqns):
         if equation.effects or used.intersection(equation.outvars):
             used.update(atom for atom in equation.invars if not isinstance(atom, core.Literal))
-            found.append(equation)
-    return found[::-1]
+            equations.append(equation)
+    return equations[::-1]
 
 
 # --- where the channels lie -----------------------------------------------------------------------

@@ -88,15 +88,15 @@ def outline(jaxpr: Any, functions: Sequence[Inlined]) -> Any:
         kept: list[Any] = []
         i = 0
         while i < len(equations):
-            found = match(function, equations[i:]) if made[i] else None
-            if found is None and made[i]:
+            matched = match(function, equations[i:]) if made[i] else None
+            if matched is None and made[i]:
                 raise RuleValueError(
                     f"jax inlines {function.name!r}, and a call of it is of another form than "
                     f"{function.name}(array): give the function a call of its own, "
                     f"{function.name} = jax.jit({function.name}, static_argnames=...), and select "
                     "that one"
                 )
-            call, size = found or (equations[i], 1)
+            call, size = matched or (equations[i], 1)
             kept.append(call)
             i += size
         equations = kept
@@ -201,9 +201,9 @@ def is_float(atom: Any) -> bool:
 
 
 def inner_of(equation: Any) -> Any:
-    found = called(equation)
-    assert found is not None  # of NAMED
-    return found[0]
+    inner = called(equation)
+    assert inner is not None  # of NAMED
+    return inner[0]
 
 
 def name_of(equation: Any) -> str | None:
@@ -309,9 +309,9 @@ def hidden_in(jaxpr: Any, meant: CalledOperation, holder: str | None = None) -> 
         own = equation.primitive.name in OWN_DERIVATIVE
         inside = name_of(equation) if own and holder is None else holder
         for inner in jaxprs_of(equation):
-            found = hidden_in(inner, meant, inside)
-            if found is not None:
-                return found
+            hidden = hidden_in(inner, meant, inside)
+            if hidden is not None:
+                return hidden
     return None
 
 

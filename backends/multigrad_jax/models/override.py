@@ -72,15 +72,15 @@ def call(compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any)
         RuleValueError: it calls none of the operations that a selector selects.
     """
     # only arrays are traced; other leaves are constants of this call
-    given, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
-    places = [i for i, leaf in enumerate(given) if isinstance(leaf, jax.Array)]
+    leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=is_object)
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
     owner = getattr(function, "__self__", function)
     # nnx forbids changing a module within a trace: copies are changed, and read back after
-    objects = Objects(function, given) if any(map(is_object, [owner, *given])) else None
+    objects = Objects(function, leaves) if any(map(is_object, [owner, *leaves])) else None
     result: list[Any] = []
 
     def traced(arrays: list[Any], state: list[Any]) -> tuple[list[Any], list[Any]]:
-        whole = list(given)
+        whole = list(leaves)
         for i, array in zip(places, arrays, strict=True):
             whole[i] = array
         called, copies = function, []
@@ -89,22 +89,26 @@ def call(compute: Compute, function: Callable[..., Any], args: Any, kwargs: Any)
             called = objects.put_into(whole, copies)
         args, kwargs = jax.tree_util.tree_unflatten(tree, whole)
         outputs, tree_out = jax.tree_util.tree_flatten(called(*args, **kwargs))
-        found = [i for i, leaf in enumerate(outputs) if isinstance(leaf, jax.Array)]
-        result[:] = [tree_out, found, [None if i in found else o for i, o in enumerate(outputs)]]
-        return [outputs[i] for i in found], objects.state_of(copies) if objects else []
+        positions = [i for i, leaf in enumerate(outputs) if isinstance(leaf, jax.Array)]
+        result[:] = [
+            tree_out,
+            positions,
+            [None if i in positions else o for i, o in enumerate(outputs)],
+        ]
+        return [outputs[i] for i in positions], objects.state_of(copies) if objects else []
 
-    arrays, state = [given[i] for i in places], objects.arrays if objects else []
+    arrays, state = [leaves[i] for i in places], objects.arrays if objects else []
     try:
         closed = jax.make_jaxpr(traced)(arrays, state)
     except Exception as error:
         refuse_changed(function, error)
         raise
     computed = compute(closed, arrays, state)
-    tree_out, found, outputs = result
-    for i, each in zip(found, computed, strict=False):
+    tree_out, positions, outputs = result
+    for i, each in zip(positions, computed, strict=False):
         outputs[i] = each
     if objects is not None:
-        objects.update(computed[len(found) :])
+        objects.update(computed[len(positions) :])
     return jax.tree_util.tree_unflatten(tree_out, outputs)
 
 
@@ -178,8 +182,8 @@ class Rewriting(SelectedCalls[CalledOperation]):
 
     def __init__(self, name: str, rows: Iterable[tuple[CalledOperation, Function]]) -> None:
         super().__init__(name, rows)
-        found = [meant.inlined for meant, _ in self.rows if meant.inlined is not None]
-        self.inlined = tuple(found)
+        inlined = [meant.inlined for meant, _ in self.rows if meant.inlined is not None]
+        self.inlined = tuple(inlined)
         self._outlined: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._holding: WeakKeyDictionary[Any, frozenset[CalledOperation]] = WeakKeyDictionary()
         self._jitted: WeakKeyDictionary[Any, Callable[..., Any]] = WeakKeyDictionary()
@@ -195,14 +199,14 @@ class Rewriting(SelectedCalls[CalledOperation]):
         """Return the operations within a jaxpr that are selected and can be replaced."""
         known = self._holding.get(jaxpr)
         if known is None:
-            found: set[CalledOperation] = set()
+            operations: set[CalledOperation] = set()
             for equation in self.outlined(jaxpr).eqns:
                 row = self.find(equation)
                 if row is not None and has_input(equation):
-                    found.add(row[0])
+                    operations.add(row[0])
                 elif row is None and equation.primitive.name not in OWN_DERIVATIVE:
-                    found |= self.held_by(equation)
-            known = self._holding[jaxpr] = frozenset(found)
+                    operations |= self.held_by(equation)
+            known = self._holding[jaxpr] = frozenset(operations)
         return known
 
     def outlined(self, jaxpr: Any) -> Any:
@@ -322,10 +326,10 @@ def last_uses(jaxpr: Any) -> dict[int, list[Any]]:
     for atom in jaxpr.outvars:
         if not isinstance(atom, core.Literal):
             last.pop(atom, None)
-    found: dict[int, list[Any]] = {}
+    by_equation: dict[int, list[Any]] = {}
     for variable, i in last.items():
-        found.setdefault(i, []).append(variable)
-    return found
+        by_equation.setdefault(i, []).append(variable)
+    return by_equation
 
 
 def has_input(equation: Any) -> bool:

@@ -229,10 +229,10 @@ def target(cell: CellType) -> Iterator[None]:
 
 def _replacement(cell: CellType, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        found = [acting for acting in reversed(THREAD.acting) if id(cell) in acting.by_cell]
-        if THREAD.is_busy or not found:
+        acting_here = [acting for acting in reversed(THREAD.acting) if id(cell) in acting.by_cell]
+        if THREAD.is_busy or not acting_here:
             return function(*args, **kwargs)
-        return _call(found[0], cell, function, args, kwargs)
+        return _call(acting_here[0], cell, function, args, kwargs)
 
     return call
 
@@ -301,9 +301,9 @@ def unchanged(graph: Any, acting: OverrideRules) -> str | None:
     for inner in graph._functions.values():
         own = getattr(inner, "graph", None)
         if isinstance(own, FuncGraph):
-            found = unchanged(own, acting)
-            if found is not None:
-                return found
+            type_ = unchanged(own, acting)
+            if type_ is not None:
+                return type_
     return None
 
 
@@ -405,11 +405,11 @@ def types_made(function: Callable[..., Any]) -> list[str]:
 
 def target_of(function: Any) -> CellType | None:
     """Return the closure cell of the innermost function of a decorated public one, if any."""
-    found = None
+    cell = None
     while True:
         names = function.__code__.co_freevars if hasattr(function, "__code__") else ()
         held = next((name for name in HOLDERS if name in names), None)
         if held is None:
-            return found
-        found = function.__closure__[names.index(held)]
-        function = found.cell_contents
+            return cell
+        cell = function.__closure__[names.index(held)]
+        function = cell.cell_contents

@@ -208,14 +208,14 @@ def plan_composite(
 ) -> tuple[list[Planned], list[Row]]:
     """Return which rule acts on which module, and the rows of the table to print."""
     leaves = [layer for layer in layers if layer.is_leaf]
-    given = choose_by_kind(composite, leaves, kind_of)
-    merged = merges(given) if composite.canonize else {}
+    choices = choose_by_kind(composite, leaves, kind_of)
+    merged = merges(choices) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     within = OperationsActing(calls)
     made: dict[Any, OnLayer] = {}
     plan: list[Planned] = []
     rows: list[Row] = []
-    for i, each in enumerate(given):
+    for i, each in enumerate(choices):
         rule, module, name = each.rule, each.layer.layer, each.layer.names[0]
         # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
@@ -223,7 +223,7 @@ def plan_composite(
                 plan.append((within, module, name))
             continue
         refuse_ruled(name, module)
-        before = given[merged[i]].rule if i in merged else None
+        before = choices[merged[i]].rule if i in merged else None
         key = id(rule), i in merged.values(), id(before)
         if key not in made:
             made[key] = make(rule, merges=i in merged.values())
@@ -249,15 +249,15 @@ def make(rule: Any, merges: bool = False) -> OnLayer:
     return LayerActing(PlainRule(rule))
 
 
-def merges(given: Sequence[Choice]) -> dict[int, int]:
+def merges(choices: Sequence[Choice]) -> dict[int, int]:
     """Return the positions of batch normalizations, with those of the layers to merge with."""
     return {
         i: i - 1
-        for i, each in enumerate(given)
+        for i, each in enumerate(choices)
         if each.kind == "batch_normalization"
         and i > 0
-        and has_weight(given[i - 1].kind)
-        and is_layer_rule(given[i - 1].rule)
+        and has_weight(choices[i - 1].kind)
+        and is_layer_rule(choices[i - 1].rule)
     }
 
 

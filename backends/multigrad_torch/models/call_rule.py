@@ -61,8 +61,8 @@ class PlainRule:
         if settings is None:
             return None
         for position, (name, value) in enumerate(settings.items(), start=1):
-            given = args[position] if len(args) > position else kwargs.get(name, value)
-            if given != value:
+            number = args[position] if len(args) > position else kwargs.get(name, value)
+            if number != value:
                 return None
         return self.activations.get(operation)
 
@@ -332,11 +332,11 @@ class WeightRule:
         return first.copy_(self.over(own, out))
 
     def over(self, taken: CallOfLayer, out: Tensor) -> Tensor:
-        inputs, given, shape = taken.inputs, out, out.shape
+        inputs, output, shape = taken.inputs, out, out.shape
         if taken.is_single:
-            inputs, given = tuple(each[None] for each in inputs), out[None]
+            inputs, output = tuple(each[None] for each in inputs), out[None]
         elif taken.shape is not None:
-            given = out.reshape(taken.shape)
+            output = out.reshape(taken.shape)
         if is_compiling():
             name = make_function(self.key, taken.kind, tuple(taken.attributes.items()))
             function = getattr(FUNCTIONS, name)
@@ -344,7 +344,7 @@ class WeightRule:
             function = self.rule.over(taken.kind, **taken.attributes)
         # A Function that returns its input returns a view, which must not be written to: hence a
         # clone.
-        result = function(*inputs, *taken.params, given).clone().reshape(shape)
+        result = function(*inputs, *taken.params, output).clone().reshape(shape)
         if self.merges:
             setattr(result, MERGES, MergedCall(taken, out, version_of(result)))
         return result

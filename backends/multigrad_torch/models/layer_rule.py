@@ -199,16 +199,16 @@ class LayerActing(OnLayer):
             ]
             if not active:
                 return
-            given = f"{len(active) + 1} tensors that a gradient may pass"
+            said = f"{len(active) + 1} tensors that a gradient may pass"
             wish = "select the layers inside it"
         elif isinstance(x, torch.Tensor):
-            given = f"a tensor of {x.dtype}, which has no gradient"
+            said = f"a tensor of {x.dtype}, which has no gradient"
             wish = "select a layer that takes its output"
         else:
-            given = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
+            said = f"{'no tensor' if x is None else f'a {type(x).__name__}'} by position"
             wish = "select the layers inside it"
         raise RuleValueError(
-            f"{self.name_of(module)} is called with {given}, and rule {self.rule.name!r} acts on "
+            f"{self.name_of(module)} is called with {said}, and rule {self.rule.name!r} acts on "
             f"the gradient of one input: {wish}"
         )
 

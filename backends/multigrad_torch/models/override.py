@@ -90,14 +90,14 @@ def name_operation(function: Any) -> str:
 @functools.cache
 def read_names() -> tuple[frozenset[str], frozenset[str]]:
     """Return the names in torch's namespaces without the operators', and the operations' names."""
-    found = {
+    names = {
         name.rstrip("_")
         for home in HOMES
         for name in dir(home)
         if not name.startswith("_") and isinstance(getattr(home, name, None), CALLABLES)
     }
-    found.add("getitem")
-    return frozenset(found), frozenset(SAME.get(name, name) for name in found)
+    names.add("getitem")
+    return frozenset(names), frozenset(SAME.get(name, name) for name in names)
 
 
 def operation_names() -> frozenset[str]:
@@ -106,7 +106,7 @@ def operation_names() -> frozenset[str]:
 
 @functools.cache
 def known_functions() -> dict[Any, str]:
-    found = {
+    functions = {
         value: name_operation(value)
         for home in HOMES
         for name in dir(home)
@@ -118,15 +118,15 @@ def known_functions() -> dict[Any, str]:
         if isinstance(value, types.BuiltinFunctionType)
     }
     return (
-        found
+        functions
         | {abs: "abs", pow: "pow"}
         | {value: name for value, name in operators.items() if name}
     )
 
 
 def name_operator(name: str) -> str | None:
-    found = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
-    return found if found in operation_names() else None
+    operation = name_operation(types.SimpleNamespace(__name__=f"__{name.strip('_')}__"))
+    return operation if operation in operation_names() else None
 
 
 def is_public(name: str) -> bool:

@@ -117,7 +117,7 @@ def quantize_input(
 
 def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
     """Return the weights of a module to quantize, each with the module that contains it."""
-    found = []
+    weights = []
     for path, owner in module.named_modules():
         if parametrize.is_parametrized(owner):
             raise RuleValueError(
@@ -138,12 +138,12 @@ def list_weights(module: nn.Module, shown: str) -> list[tuple[nn.Module, str]]:
                         f"{shown}: {type(owner).__name__} hands its weights to torch's kernels "
                         "past parametrizations: use a cell, as nn.LSTMCell, in a loop"
                     )
-                found.append((owner, name))
-    if not found:
+                weights.append((owner, name))
+    if not weights:
         raise RuleValueError(
             f"{shown} has no weight of two axes or more: give weights=None, and activations"
         )
-    return found
+    return weights
 
 
 # --- pickles --------------------------------------------------------------------------------------

@@ -150,10 +150,10 @@ def find_class(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
     if not acting:
         return original
     key = original, acting, has_own
-    found = _classes.get(key)
-    if found is None:
-        found = _classes[key] = _make(original, original, _fill(*key))
-    return found
+    subclass = _classes.get(key)
+    if subclass is None:
+        subclass = _classes[key] = _make(original, original, _fill(*key))
+    return subclass
 
 
 def _find_parametrized(cls: type, acting: tuple[Acting, ...], has_own: bool) -> type:
@@ -248,16 +248,16 @@ def _fill(original: type, acting: tuple[Acting, ...], has_own: bool) -> dict[str
 
 def methods_of(cls: type) -> dict[str, Method]:
     """Return forward, a class's own `__call__`, and the methods that `nn.Module` does not have."""
-    found: dict[str, Method] = {}
+    methods: dict[str, Method] = {}
     for each in reversed(cls.__mro__):
         if each is object or each is nn.Module:
             continue
         for name, value in vars(each).items():
             is_own = not name.startswith("__") and name not in vars(nn.Module)
             if name in ("forward", "__call__") or is_own:
-                found[name] = value
+                methods[name] = value
     kinds = type(methods_of)
-    return {name: value for name, value in found.items() if isinstance(value, kinds)}
+    return {name: value for name, value in methods.items() if isinstance(value, kinds)}
 
 
 # --- methods of every such class -----------------------------------------------------------------

@@ -259,7 +259,6 @@ def children_of(layer: Any) -> list[Any]:
 # Keras (3.15) has no public names for these.
 
 
-Call = Callable[..., Any]
 METHODS = ("call", "quantized_call")
 # Keras keeps the inputs of these with the outputs, for losses.
 WITH_LOGITS = frozenset({"sigmoid", "softmax"})

@@ -43,13 +43,13 @@ def list_layers(model: Any) -> list[Layer]:
     A layer's names are its dotted paths from the model down ("resnet50.conv1_relu"), then its own
     name where no other layer of the model has it.
     """
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     paths: dict[int, list[str]] = {}
 
     def visit(layer: Any, path: str, within: tuple[int, ...]) -> None:
         if id(layer) in within:
             return  # a cycle: it holds a layer that holds it
-        found[id(layer)] = layer
+        by_id[id(layer)] = layer
         paths.setdefault(id(layer), []).append(path)
         for child in children_of(layer):
             own = [child.name, *(a for a in ATTRIBUTES if getattr(layer, a, None) is child)]
@@ -58,9 +58,9 @@ def list_layers(model: Any) -> list[Layer]:
                 visit(child, inner, (*within, id(layer)))
 
     visit(model, "", ())
-    owners = Counter(layer.name for layer in found.values() if layer is not model)
+    owners = Counter(layer.name for layer in by_id.values() if layer is not model)
     layers = []
-    for key, layer in found.items():
+    for key, layer in by_id.items():
         own = [layer.name] if layer is not model and owners[layer.name] == 1 else []
         names = tuple(dict.fromkeys(paths[key] + own))
         layers.append(Layer(names, layer, is_leaf=not children_of(layer)))
@@ -397,8 +397,8 @@ def pad(
         return tuple((r, 0) for r in reach)
     if layer.padding != "same":
         return ((0, 0),) * len(lengths)
-    found = []
+    borders = []
     for n, s, r in zip(lengths, strides, reach, strict=True):
         total = max((-(-n // s) - 1) * s + r + 1 - n, 0)
-        found.append((total // 2, total - total // 2))
-    return tuple(found)
+        borders.append((total // 2, total - total // 2))
+    return tuple(borders)

@@ -143,15 +143,15 @@ def pull_adaptive_pooling(
 def _means(x: Tensor, counts: Any) -> list[tuple[int, Tensor]]:
     # For each axis the matrix (windows, elements) that averages it. Window i of n reaches from
     # floor(i l / n) to ceil((i + 1) l / n) of l elements, as in PyTorch.
-    found = []
+    means = []
     for axis, n in enumerate(counts, -len(counts)):
         length = int(x.shape[axis])
         matrix = np.zeros((n, length))
         for i in range(n):
             first, last = i * length // n, -(-(i + 1) * length // n)
             matrix[i, first:last] = 1 / (last - first)
-        found.append((axis, matrix))
-    return found
+        means.append((axis, matrix))
+    return means
 
 
 def addition(inputs: Inputs, weight: None, bias: None, out: Tensor) -> Tensor:
