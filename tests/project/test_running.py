@@ -109,7 +109,7 @@ def test_what_the_table_of_seconds_names_is_there() -> None:
 
 def test_what_is_left_out_and_the_library_stand_where_the_harness_looks_for_them() -> None:
     folders = [*mutation.LEFT_OUT, *mutation.SOURCES, mutation.LIBRARY]
-    assert [each for each in folders if not (mutation.ROOT / each).is_dir()] == []
+    assert [each for each in folders if not (mutation.ROOT / each).exists()] == []
     assert mutation.draw(0, 1, "multigrad/command/") == []
 
 
