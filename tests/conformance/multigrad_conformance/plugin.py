@@ -18,17 +18,20 @@ import textwrap
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from multigrad.backend.contract import Backend
+from multigrad.backend.contract import Autodiff, Backend, Kernels, Tensors
 from multigrad.backend.discovery import BackendStatus, backends, entry_points, load_backend
 from multigrad.backend.discovery import loaded as loaded_backends
 from multigrad.backend.installed import is_importable
-from multigrad.backend.rows import fields_to_write, ops_to_write
+from multigrad.backend.rows import MARK
 from multigrad.errors import BackendNotFound, UnsupportedOp
+from multigrad.graph import ops
+from multigrad.graph.ir.op import Op
 
 from .under_test import BackendUnderTest, is_installed, split_names
 
@@ -253,6 +256,8 @@ def paired(request: pytest.FixtureRequest, compiling: bool) -> Callable[..., lis
     return pair
 
 
+# --- what a backend in the making lacks -----------------------------------------------------------
+NEEDED = {"tensors": Tensors, "kernels": Kernels, "autodiff": Autodiff}
 WIDTH = 96
 
 
@@ -289,3 +294,28 @@ def _item(text: str, indent: str = "  ") -> str:
     return textwrap.fill(
         text, WIDTH, initial_indent=f"{indent}[ ] ", subsequent_indent=f"{indent}    "
     )
+
+
+def fields_to_write(backend: Backend) -> dict[str, str]:
+    """Return the marked fields of a backend, each with what its docstring asks for."""
+    found = {}
+    for group, kind in NEEDED.items():
+        for each in fields(kind):
+            value = getattr(getattr(backend, group), each.name)
+            parts = value if isinstance(value, tuple) else (value,)
+            for part in parts:
+                if getattr(part, MARK, False):
+                    found[f"{group}.{each.name}"] = " ".join((part.__doc__ or "").split())
+    return found
+
+
+def ops_to_write(backend: Backend) -> dict[str, list[Op]]:
+    """Return the ops that a backend neither has nor lists as unsupported, by family."""
+    known = {*backend.kernels.rows, *backend.kernels.unsupported}
+    found = {}
+    for family in ops.FAMILIES:
+        own = [op for op in vars(family).values() if isinstance(op, Op) and op in ops.CALLABLE_OPS]
+        missing = [op for op in own if op.symbol is None and op not in known]
+        if missing:
+            found[family.__name__.rpartition(".")[2]] = missing
+    return found
