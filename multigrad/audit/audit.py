@@ -185,13 +185,13 @@ def audit(
     if not trial.floats:
         raise RuleTypeError(f"{trial.name} got no float tensor to be audited with; pass arrays")
     with ignoring_warnings(), keeping_dtypes(called):
-        found = tuple(_named(_hold(called, trial, law), trial, parameters) for law in chosen)
+        findings = tuple(_named(_hold(called, trial, law), trial, parameters) for law in chosen)
     unnamed = [""] * (len(trial.arguments.leaves) - len(parameters))
     names = [*unnamed, *(f"{name} " for name in parameters)]
     shown = ", ".join(
         name + _shown(leaf) for name, leaf in zip(names, trial.arguments.leaves, strict=True)
     )
-    return AuditReport(trial.name, trial.backend.name, found, inputs=shown)
+    return AuditReport(trial.name, trial.backend.name, findings, inputs=shown)
 
 
 def _named(finding: Finding, trial: Trial, parameters: Sequence[str]) -> Finding:

@@ -69,12 +69,12 @@ def judge_zero(trial: Trial) -> str:
     """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
     run, u = start(trial)
     usual = run.gradients(u)
-    found = trial.run().gradients([np.zeros_like(a) for a in u])
+    zeros = trial.run().gradients([np.zeros_like(a) for a in u])
     wanted = [
         None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
-        for g, each in zip(found, usual, strict=True)
+        for g, each in zip(zeros, usual, strict=True)
     ]
-    return exactly(found, wanted)
+    return exactly(zeros, wanted)
 
 
 def judge_each_output(trial: Trial) -> str:
@@ -302,11 +302,11 @@ def judge_no_axes(trial: Trial) -> str:
     said = outputs_differ(trial, [y.reshape(1) for y in other.arrays()], run.arrays())
     if said:
         return said
-    found = other.gradients([a.reshape(()) for a in u])
-    for n, got in enumerate(found):
+    gradients = other.gradients([a.reshape(()) for a in u])
+    for n, got in enumerate(gradients):
         if got is not None and got.shape != bare[n].shape:
             return f"argument {n} without axes has a gradient of shape {got.shape}"
-    wide = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(found)]
+    wide = [g if g is None else g.reshape(arrays[n].shape) for n, g in enumerate(gradients)]
     return worst(wide, run.gradients(u), trial.loose, trial.noise)
 
 

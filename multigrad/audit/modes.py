@@ -35,11 +35,11 @@ LOOSEST = 1e-5  # between two formulas of one derivative, of which one may be an
 
 def _mode(trial: Trial, name: str) -> Any:
     modes = trial.backend.modes
-    found = getattr(modes, name)
-    if not found:
+    mode = getattr(modes, name)
+    if not mode:
         said = f"{trial.backend.name} has no {name} that multigrad knows"
         raise NotApplicable(modes.lacks.get(name, said))
-    return found
+    return mode
 
 
 def judge_forward(trial: Trial) -> str:
@@ -55,16 +55,16 @@ def judge_forward(trial: Trial) -> str:
         tangents = _tangents(trial, given, moved, seed)
         made = [None if t is None else trial.tensors([t])[0] for t in tangents]
         try:
-            outputs, found = push(trial.outputs, trial.tensors(given), made)
+            outputs, tangents_out = push(trial.outputs, trial.tensors(given), made)
         except (NotImplementedError, GradientError) as error:  # ours says why by the latter
             raise NotApplicable(f"it offers no forward mode: {error}") from error
-        for n, (y, t) in enumerate(zip(outputs, found, strict=True)):
+        for n, (y, t) in enumerate(zip(outputs, tangents_out, strict=True)):
             kinds = [
                 (dtype_name(each.dtype), tuple(each.shape)) for each in (y, t) if t is not None
             ]
             if len(set(kinds)) > 1:
                 return f"output {n} is {_kind(*kinds[0])}, its tangent {_kind(*kinds[1])}"
-        said = _off(trial, u, [run.read(t) for t in found], gradients, tangents)
+        said = _off(trial, u, [run.read(t) for t in tangents_out], gradients, tangents)
         if said:
             which = f"argument {moved[0]}" if len(moved) == 1 else "all arguments"
             return f"{said} by reverse mode, along one direction of {which}"
@@ -128,16 +128,16 @@ def judge_autocast(trial: Trial) -> str:
         u = [as_float(a, "bfloat16") for a in trial.cotangents(run)]
         cotangents = [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
         try:
-            found = run.gradients(cotangents)
+            gradients = run.gradients(cotangents)
         except GradientError as error:
             return " ".join(str(error).split())
     for n in trial.floats:
-        got = found[n]
+        got = gradients[n]
         if got is not None and dtype_name(got.dtype) != "float32":
             return f"argument {n} is float32, its gradient {got.dtype}"
     exact = trial.changed(given, lambda a: as_float(a, trial.wide))
     outputs = run.arrays()
-    said = differs_in("bfloat16", trial, outputs=outputs, found=found, u=u, exact=exact)
+    said = differs_in("bfloat16", trial, outputs=outputs, found=gradients, u=u, exact=exact)
     if said:
         return said
     # The output may move as far as one rounding of the inputs moves it.
@@ -161,10 +161,10 @@ def _kept(trial: Trial, factor: float = 1.0) -> list[Kept]:
         return trial.tensors(list(arrays))
 
     arrays = trial.changed(trial.cast(trial.wide), lambda a: a * a.dtype.type(factor))
-    found = ask(trial.outputs, trial.tensors(arrays), cotangents)
-    if not found:
+    kept = ask(trial.outputs, trial.tensors(arrays), cotangents)
+    if not kept:
         raise NotApplicable("no custom gradient in it keeps a tensor")
-    return list(found)
+    return list(kept)
 
 
 def judge_bytes(trial: Trial) -> str:
@@ -230,12 +230,12 @@ def judge_batched(trial: Trial) -> str:
     assert backend.autodiff.vjp is not None
     _, pull = backend.autodiff.vjp(mapped, made)
     stacked = [np.stack(pair) for pair in zip(*u, strict=True)]
-    found = pull(trial.tensors(stacked))
+    pulled = pull(trial.tensors(stacked))
     alone = [single.gradients(c) for single, c in zip(singles, u, strict=True)]
     wanted = [
         None if alone[0][n] is None else np.stack([each[n] for each in alone]) for n in trial.floats
     ]
-    return worst([singles[0].read(g) for g in found], wanted, trial.loose, trial.noise)
+    return worst([singles[0].read(g) for g in pulled], wanted, trial.loose, trial.noise)
 
 
 def _replaced(arrays: list[Any], places: Sequence[int], others: Sequence[Any]) -> list[Any]:
@@ -253,9 +253,9 @@ def judge_compiled(trial: Trial) -> str:
     made = trial.tensors(u)
 
     def both(*tensors: Any) -> list[Any]:
-        found = trial.run_on(list(tensors), backend.modes.once).pull(made)
-        return [each for each in found if each is not None]
+        gradients = trial.run_on(list(tensors), backend.modes.once).pull(made)
+        return [each for each in gradients if each is not None]
 
     compiled = backend.compiler.jit(both, {})(*trial.tensors(trial.cast(trial.wide)))
-    found = [run.read(each) for each in compiled]
-    return worst(found, [g for g in wanted if g is not None], trial.loose, trial.noise)
+    gradients = [run.read(each) for each in compiled]
+    return worst(gradients, [g for g in wanted if g is not None], trial.loose, trial.noise)

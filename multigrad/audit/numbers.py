@@ -48,9 +48,9 @@ FAR = (1e4, -1e4, 88.0, -88.0, 1e-4, -1e-4, 1e-30, 1e12)
 def judge_type(trial: Trial) -> str:
     with trial.quiet(trial.dtype):
         run = trial.run(trial.given)
-        found = run.pull(trial.tensors(trial.cotangents(run)))
+        gradients = run.pull(trial.tensors(trial.cotangents(run)))
     for n in trial.floats:
-        got, given = found[n], trial.given[n]
+        got, given = gradients[n], trial.given[n]
         if got is None:
             continue
         array = run.read(got)
@@ -72,11 +72,11 @@ def in_16_bits(dtype: str) -> Callable[[Trial], str]:
         with trial.quiet("float32"):
             run = trial.run(narrow)
             u = [as_float(a, dtype) for a in trial.cotangents(run)]
-            found = run.gradients(
+            gradients = run.gradients(
                 [as_float(a, y.dtype.name) for a, y in zip(u, run.arrays(), strict=True)]
             )
         exact = trial.changed(narrow, lambda a: as_float(a, trial.wide))
-        return differs_in(dtype, trial, outputs=run.arrays(), found=found, u=u, exact=exact)
+        return differs_in(dtype, trial, outputs=run.arrays(), found=gradients, u=u, exact=exact)
 
     return judge
 
@@ -160,13 +160,13 @@ def judge_derivative(trial: Trial) -> str:
         return _coarse_derivative(trial)
     _need_float64(trial)
     run, u = start(trial)
-    arrays, found = trial.cast("float64"), run.gradients(u)
+    arrays, gradients = trial.cast("float64"), run.gradients(u)
     weigh = weighed(trial.stated, u)
     if trial.meant is not None:
         shapes = [[y.shape for y in each.run(arrays).arrays()] for each in (trial, trial.stated)]
         if shapes[0] != shapes[1]:
             return f"outputs are {shapes[0]}, those of what is meant {shapes[1]}"
-    elements = list(_elements(trial, weigh, arrays, found))
+    elements = list(_elements(trial, weigh, arrays, gradients))
     flat = not any(slope for _, _, slope, *_ in elements)
     wrong = [
         f"argument {n}{brackets(place)} = {arrays[n][place]:.6g}: {got:.9g}, expected "
@@ -180,7 +180,7 @@ def judge_derivative(trial: Trial) -> str:
     # Wrong and flat: a surrogate, unless the caller has said what is meant.
     if wrong and trial.meant is None and (flat or _has_flat_output(trial)):
         raise NotApplicable("its forward is flat: it is a surrogate, which is meant to differ")
-    return wrong[0] if wrong else _beside_autodiff(trial, u, found)
+    return wrong[0] if wrong else _beside_autodiff(trial, u, gradients)
 
 
 def _beside_autodiff(trial: Trial, u: Arrays, found: Arrays) -> str:
@@ -206,11 +206,11 @@ def _compare_beside(trial: Trial, wrong: list[str]) -> bool:
     arrays = trial.changed(trial.cast("float64"), lambda a: a * 0.75)
     run = trial.run(arrays)
     u = trial.cotangents(run, seed=1)
-    found = run.gradients(u)
+    gradients = run.gradients(u)
     ways = {n: np.cos(np.arange(arrays[n].size)).reshape(arrays[n].shape) for n in trial.floats}
     weigh = moved_along(weighed(trial.stated, u), arrays, ways)
     slope, is_settled = differentiate(weigh, 0.0)
-    parts = [found[n] * way for n, way in ways.items() if found[n] is not None]
+    parts = [gradients[n] * way for n, way in ways.items() if gradients[n] is not None]
     size = sum(float(np.sum(np.abs(part))) for part in parts)
     got = sum(float(np.sum(part)) for part in parts)
     if is_settled and not abs(got - slope) <= 1e-5 * max(abs(slope), size, 1e-3) + 1e-7:
@@ -300,16 +300,16 @@ def judge_second(trial: Trial) -> str:
         # Cotangents depend on the inputs, as a loss's do: once_differentiable raises only then.
         nothing = sum(xp.sum(tensors[n]) * 0.0 for n in trial.floats)
         cotangents = [x + nothing for x in trial.tensors(u)]
-        found = trial.run_on(list(tensors)).pull(cotangents)
-        return [found[n] for n in trial.floats]
+        gradients = trial.run_on(list(tensors)).pull(cotangents)
+        return [gradients[n] for n in trial.floats]
 
     _, pull = backend.autodiff.vjp(gradients_of, trial.tensors(arrays))
     given = trial.tensors([weights[n] for n in trial.floats])
     second = [run.read(each) for each in pull(given)]
 
     def weigh(moved: Arrays) -> float:
-        found = trial.run(moved).gradients(u)
-        pairs = ((weights[n], found[n]) for n in trial.floats if found[n] is not None)
+        gradients = trial.run(moved).gradients(u)
+        pairs = ((weights[n], gradients[n]) for n in trial.floats if gradients[n] is not None)
         return float(sum(np.sum(weight * each) for weight, each in pairs))
 
     if trial.digits == "float32":
@@ -342,11 +342,11 @@ def judge_far(trial: Trial) -> str:
             if not all(np.isfinite(y).all() for y in outputs):
                 continue  # the forward overflows, which is its own matter
             u = [np.ones_like(a) for a in outputs]
-            found = run.gradients(u)
+            gradients = run.gradients(u)
         exact = trial.changed(arrays, lambda a: as_float(a, "float64"))
         wanted = trial.run(exact).gradients([as_float(a, "float64") for a in u])
         for n in trial.floats:
-            got, want = found[n], wanted[n]
+            got, want = gradients[n], wanted[n]
             if got is None or want is None:
                 continue
             fits = np.isfinite(want) & (np.abs(want) < 1e37)
@@ -369,9 +369,9 @@ def _differs_far(trial: Trial, number: float) -> str:
     outputs = run.arrays()
     # Cotangents are not all alike either: the outputs of a softmax add up to one.
     u = [np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape) for y in outputs]
-    found = run.gradients(u)
+    gradients = run.gradients(u)
     for n in trial.floats:
-        got = found[n]
+        got = gradients[n]
         if got is None:
             continue
         way = number * np.cos(np.arange(got.size, dtype=got.dtype)).reshape(got.shape)
@@ -412,13 +412,13 @@ def judge_zeros(trial: Trial) -> str:
     """The gradient is the same at 0 and -0, which are one number."""
     run, _ = start(trial)
     given = trial.cast(trial.wide)
-    found = []
+    gradients = []
     for zero in (0.0, -0.0):
         run = trial.run(trial.changed(given, lambda a, zero=zero: np.full_like(a, zero)))
-        found.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
-    if not all(np.isfinite(g).all() for each in found for g in each if g is not None):
+        gradients.append(run.gradients([np.ones_like(a) for a in run.arrays()]))
+    if not all(np.isfinite(g).all() for each in gradients for g in each if g is not None):
         raise NotApplicable("it has no derivative at 0")
-    said = worst(found[1], found[0], trial.loose, trial.noise)
+    said = worst(gradients[1], gradients[0], trial.loose, trial.noise)
     if said and _has_kink(trial, [np.zeros_like(a) for a in given]):
         raise NotApplicable("it has no derivative at 0")
     return f"at -0 and 0: {said}" if said else ""
@@ -439,8 +439,8 @@ def judge_empty(trial: Trial) -> str:
     if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):
         raise NotApplicable("its inputs have no axes")
     run = trial.run(arrays)
-    found = run.gradients(trial.cotangents(run))
-    shapes = [None if g is None else g.shape for g in found]
+    gradients = run.gradients(trial.cotangents(run))
+    shapes = [None if g is None else g.shape for g in gradients]
     for n in trial.floats:
         if shapes[n] not in (None, arrays[n].shape):
             return f"argument {n} of shape {arrays[n].shape} has a gradient of shape {shapes[n]}"

@@ -108,8 +108,8 @@ class Trial:
 
     @cached_property
     def dtype(self) -> str:
-        found = [dtype_name(self.given[n].dtype) for n in self.floats]
-        return found[0] if found else "float32"
+        names = [dtype_name(self.given[n].dtype) for n in self.floats]
+        return names[0] if names else "float32"
 
     @cached_property
     def wide(self) -> str:
@@ -129,8 +129,8 @@ class Trial:
         # Outputs' dtypes tell most; steps that float64 sees and an output does not tell the rest.
         run = self.run()
         names = [dtype_name(y.dtype) for y in run.outputs]
-        found = max(names, key=LOOSE.__getitem__, default=self.wide)
-        return "float32" if found == "float64" and self._is_narrow_inside() else found
+        coarsest = max(names, key=LOOSE.__getitem__, default=self.wide)
+        return "float32" if coarsest == "float64" and self._is_narrow_inside() else coarsest
 
     def _is_narrow_inside(self) -> bool:
         # An output that misses a step of 1e-12, but follows one of 1e-3, was computed in float32.

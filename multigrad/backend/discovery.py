@@ -124,7 +124,7 @@ def load_backend(name: str) -> Backend:
     try:
         backend = _import_backend(name, points[name])
         with _indexing:  # so that no table of fewer backends comes last
-            found = _registry.loaded.setdefault(name, backend)
+            first = _registry.loaded.setdefault(name, backend)
             try:
                 index_readers()
             except BaseException as error:
@@ -138,7 +138,7 @@ def load_backend(name: str) -> Backend:
         if not _is_being_imported(name):
             _registry.refused[name] = str(error)
         raise
-    return found
+    return first
 
 
 def _import_backend(name: str, point: Any) -> Backend:
@@ -150,7 +150,7 @@ def _import_backend(name: str, point: Any) -> Backend:
     _check_version(name, package)
     try:
         with uncollected():
-            found = point.load()  # an import, for which other threads wait by its own lock
+            declared = point.load()  # an import, for which other threads wait by its own lock
     except ModuleNotFoundError as error:
         # Any other missing module is a fault of the package.
         if (error.name or "").partition(".")[0] != name:
@@ -164,7 +164,7 @@ def _import_backend(name: str, point: Any) -> Backend:
         _check_version(name, package)
         raise _broken(name, where, error) from error
     _check_version(name, package)  # some say it themselves, and no metadata does
-    return admit(found, name, where)
+    return admit(declared, name, where)
 
 
 def _check_version(name: str, package: str) -> None:
@@ -234,17 +234,17 @@ def entry_points() -> Mapping[str, Any]:
     if not _registry.points:
         from importlib.metadata import EntryPoint
 
-        found: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
+        points_by_name: dict[str, list[Any]] = {"numpy": [EntryPoint(*REFERENCE)]}
         # Ours first: no package takes a name of ours.
         for point in sorted(find_points(GROUP), key=lambda each: package_of(each) != OWN):
-            same = found.setdefault(point.name, [])
+            same = points_by_name.setdefault(point.name, [])
             if all(point.value != other.value for other in same):
                 same.append(point)
-        for name, points in found.items():
+        for name, points in points_by_name.items():
             if len(points) > 1:
                 _registry.contested[name] = _say_contested(points)
         # In one step, because other threads read it without a lock.
-        _registry.points.update({name: points[0] for name, points in found.items()})
+        _registry.points.update({name: points[0] for name, points in points_by_name.items()})
     return _registry.points
 
 
@@ -343,7 +343,7 @@ def refuse_unusable(*types: type) -> None:
 
 def in_use() -> list[Backend]:
     """Return the backends whose framework is already imported."""
-    found = []
+    backends_in_use = []
     for name in _registry.points or entry_points():
         backend = _registry.loaded.get(name)
         # One that could not be loaded is not tried again.
@@ -353,8 +353,8 @@ def in_use() -> list[Backend]:
             except BackendNotFound:
                 continue
         if backend is not None:
-            found.append(backend)
-    return found
+            backends_in_use.append(backend)
+    return backends_in_use
 
 
 def load_imported() -> None:

@@ -73,10 +73,10 @@ def required_by(package: str) -> tuple[str, ...]:
     """
     from importlib import metadata
 
-    found = metadata.distribution(package)
-    lines = read_header(found, "Requires-Dist")
-    if not lines and found.read_text("METADATA") is None:  # of an egg
-        lines = found.requires or []
+    distribution = metadata.distribution(package)
+    lines = read_header(distribution, "Requires-Dist")
+    if not lines and distribution.read_text("METADATA") is None:  # of an egg
+        lines = distribution.requires or []
     return tuple(lines)
 
 

@@ -47,24 +47,24 @@ def compositions(
         return whole(x)
 
     # Found by its name, as the rows in a backend's files are.
-    found = rows_of(locals())
+    composed = rows_of(locals())
     if positions is not None:
-        found |= placed_rows(rows, positions)
+        composed |= placed_rows(rows, positions)
     if all_sum is None:  # listed as unsupported, as this is then
-        del found[ops.ALL_NORM]
+        del composed[ops.ALL_NORM]
     waiting = [op for op in ops.CALLABLE_OPS if op.made_of is not None]
-    known = {**found, **rows}
+    known = {**composed, **rows}
     # Until nothing more is ready, because a composition may use another one.
     while ready := [op for op in waiting if all(p in known or p.symbol for p in parts_of(op))]:
         for op in ready:
             row = compose(op, known)
             if op.rounds:
                 row = widened_draw(row, widened) if op.random else widened(row)
-            found[op] = row
+            composed[op] = row
             # Further compositions use the backend's own row, if it has one.
-            known.setdefault(op, found[op])
-        waiting = [op for op in waiting if op not in found]
-    return found
+            known.setdefault(op, composed[op])
+        waiting = [op for op in waiting if op not in composed]
+    return composed
 
 
 def widened_draw(row: Row, widened: Callable[[Row], Row]) -> Row:
@@ -136,8 +136,8 @@ def lifted(row: Row) -> Row:
     @functools.wraps(row)
     def call(*arrays: Tensor, axis: Axis, **attrs: Any) -> Tensor:
         if all(array.ndim == 0 for array in arrays):
-            found = row(*(array[None] for array in arrays), axis=0, **attrs)
-            return found[0] if found.ndim else found
+            result = row(*(array[None] for array in arrays), axis=0, **attrs)
+            return result[0] if result.ndim else result
         return row(*arrays, axis=axis, **attrs)
 
     return call

@@ -162,9 +162,9 @@ def run_on_tensors_alone(
         others.update((i, y) for i, y in enumerate(outputs) if not is_tensor(y))
         return [y for y in outputs if is_tensor(y)]
 
-    found = transform(tensors_only)(*inputs)
-    rest = iter(found)
-    return [others[i] if i in others else next(rest) for i in range(len(found) + len(others))]
+    tensors = transform(tensors_only)(*inputs)
+    rest = iter(tensors)
+    return [others[i] if i in others else next(rest) for i in range(len(tensors) + len(others))]
 
 
 # The float dtype of the call whose code runs as written, set by `within_call` while it runs: a mask

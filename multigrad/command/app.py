@@ -248,8 +248,8 @@ def eject(
 
     prepare_environment()
     with working(f"writing {what} for {backend}"):
-        found = with_params(find(what), params or ())
-        text = xg.source(found, backend, forward=find_forward(forward), standalone=True)
+        rule = with_params(find(what), params or ())
+        text = xg.source(rule, backend, forward=find_forward(forward), standalone=True)
     if out is None:
         typer.echo(text, nl=False)
     elif out.exists() and not force:
@@ -296,13 +296,13 @@ def parity(
     prepare_environment()
     # Filled one by one, so that Ctrl-C leaves those that are complete.
     reports: list[ParityReport] = []
-    found = find(what, forward)
-    inputs = make_inputs(shapes, numbers, dtype, found)
+    obj = find(what, forward)
+    inputs = make_inputs(shapes, numbers, dtype, obj)
     with Progress() as progress:  # one after the other, so that Ctrl-C leaves the rows of some
         progress.begin("importing the frameworks")
         # A backend at a time: the comparison itself is with float64, not between them.
         for name in progress.each(find_names(split(backends) or None)):
-            reports.append(xg.parity(found, *inputs, backends=name))
+            reports.append(xg.parity(obj, *inputs, backends=name))
     if reports:
         rows = tuple(row for report in reports for row in report.rows)
         typer.echo(ParityReport(reports[0].name, rows))

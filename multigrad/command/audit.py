@@ -81,25 +81,25 @@ def audit_targets(
         junit, html: where reports are written.
     """
     read_inputs(asked.words)
-    found: list[tuple[str, AuditReport]] = []
+    reports: list[tuple[str, AuditReport]] = []
     with Progress(echo) as progress, Apart(asked.limit) as process:
         # Remarks next to the reports are no part of JSON.
         watched = Watched(process, progress, str if as_json else progress.echo)
         for target in targets:
             for name, report in _audit_all(watched, target, asked, len(targets) == 1):
-                found.append((name, report))
+                reports.append((name, report))
                 line = {"target": name, **json.loads(report.to_json())}
                 text = str(report).replace(report.name, name, 1)
                 progress.echo(json.dumps(line) if as_json else text)
     if not as_json:
-        echo(summarize(report for _, report in found))
+        echo(summarize(report for _, report in reports))
     if junit is not None:
-        write_whole(junit, to_junit(found))
+        write_whole(junit, to_junit(reports))
     if html is not None:
-        write_whole(html, to_html(found))
+        write_whole(html, to_html(reports))
     if progress.stopped:
         return STOPPED
-    return 0 if all(report.ok for _, report in found) else FAILURE
+    return 0 if all(report.ok for _, report in reports) else FAILURE
 
 
 def choose_laws(only: Sequence[str], but: Sequence[str]) -> tuple[str, ...] | None:
@@ -156,20 +156,20 @@ def _find(process: Apart, target: str, folder: str, say: Print) -> Targets:
         # To import it takes none of an audit's time.
         process.first = (find_targets, target, str(journal), tuple(skipped))
         try:
-            found: Targets = process.call(*process.first)
+            targets: Targets = process.call(*process.first)
         except Lost as lost:
             if not journal.exists() or (name := journal.read_text()) in skipped:
                 raise MultigradError(f"{target} cannot be imported: {lost}") from lost
             skipped[name] = str(lost)
         else:
             break
-    if not found.names:
+    if not targets.names:
         say(f"{target} defines no custom gradients")
-    for name, reason in {**skipped, **found.unimported}.items():
+    for name, reason in {**skipped, **targets.unimported}.items():
         say(f"{name} cannot be imported: {reason}")
     for note in process.call(read_notes):
         say(f"{target} {note}")
-    return found
+    return targets
 
 
 def _record(process: Apart, names: Sequence[str], folder: str, *, limit: float, say: Print) -> None:

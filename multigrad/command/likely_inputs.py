@@ -198,13 +198,13 @@ def _annotated(annotation: Any) -> tuple[list[str], str] | None:
 
 def _written(name: str, text: str) -> tuple[list[str], str] | None:
     # Matches a docstring's line of an argument, such as `x: of shape (N, C)`.
-    found = re.search(
+    match = re.search(
         rf"(?m)^\s*(?:- )?[`*]*{re.escape(name)}\b[^\n(]*(?:\([^)\n]*\))??[^\n(]*{AXES}", text
     )
-    if found is None:
+    if match is None:
         return None
     kind = "int64" if name in INTEGERS else "float32"
-    return re.split(r", ?", found["axes"].rstrip(", ")), kind
+    return re.split(r", ?", match["axes"].rstrip(", ")), kind
 
 
 def _sized(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:

@@ -98,17 +98,17 @@ def find_saved(word: str) -> Any:
     """Return the rule or Function that a word names; a custom gradient of a framework is converted,
     and called once with inputs that its module states, or that are guessed.
     """
-    found = find(word)
-    if isinstance(getattr(found, "captured_form", found), xg.Function | xg.Rule):
-        return found
-    if not isinstance(found, type):
+    obj = find(word)
+    if isinstance(getattr(obj, "captured_form", obj), xg.Function | xg.Rule):
+        return obj
+    if not isinstance(obj, type):
         with contextlib.suppress(MultigradError):  # it is no rule
-            return from_dict(resolve(found).to_dict())
-    function = xg.convert(found)
+            return from_dict(resolve(obj).to_dict())
+    function = xg.convert(obj)
     module, _, name = word.rpartition(":")
     stated: Any = vars(import_named(module)).get(INPUTS_IN_CODE, {}).get(name)
     if stated is None:
-        stated = guess_inputs(found)
+        stated = guess_inputs(obj)
     inputs: Any = stated() if callable(stated) else stated
     # The first call captures the graph, without which there is nothing to save.
     function(*inputs)

@@ -33,14 +33,14 @@ SEED = 20
 
 def find(what: str, forward: str | None = None) -> Any:
     """Return the object that a word names, under an activation if one is given."""
-    found = _find(what)
+    obj = _find(what)
     if forward is None:
-        return found
-    if isinstance(found, xg.Function):
+        return obj
+    if isinstance(obj, xg.Function):
         raise MultigradError(
             f"{what} is a Function, which has a forward of its own; leave --forward out"
         )
-    return xg.activation(find_forward(forward), rule=found)
+    return xg.activation(find_forward(forward), rule=obj)
 
 
 def read_order(rule: str, backend: str) -> tuple[str, str]:
@@ -70,8 +70,8 @@ def read_params(words: Sequence[str]) -> dict[str, Any]:
     """Return params with their values, from words such as width=0.5,1,2."""
     params = {}
     for name, values in _split_params(words, "width=0.5,1,2").items():
-        found = [read_value(value.strip()) for value in values.split(",")]
-        params[name] = found if len(found) > 1 else found[0]
+        parts = [read_value(value.strip()) for value in values.split(",")]
+        params[name] = parts if len(parts) > 1 else parts[0]
     return params
 
 
@@ -137,13 +137,13 @@ def _suggest_module(name: str) -> str:
 
 def find_in(module: types.ModuleType, name: str) -> Any:
     """Return a module's attribute by its name, which may be dotted."""
-    found: Any = module
+    obj: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            owner = module.__name__ if found is module else f"{module.__name__}:{name}"
-            raise MultigradError(f"{owner} has no {part!r}{suggest(part, vars(found))}")
-        found = getattr(found, part)
-    return found
+        if not hasattr(obj, part):
+            owner = module.__name__ if obj is module else f"{module.__name__}:{name}"
+            raise MultigradError(f"{owner} has no {part!r}{suggest(part, vars(obj))}")
+        obj = getattr(obj, part)
+    return obj
 
 
 def make_inputs(
@@ -203,14 +203,14 @@ def read_inputs(words: Sequence[str]) -> list[Any]:
 
 def read_input(word: str, generator: np.random.Generator) -> Any:
     """Return the value of a word in one of FORMS."""
-    found = SHAPE.fullmatch(word.strip())
-    if found is None:
+    match = SHAPE.fullmatch(word.strip())
+    if match is None:
         try:
             return ast.literal_eval(word.strip())
         except (SyntaxError, ValueError) as error:
             raise MultigradError(f"--input {word!r} is not a value; write {FORMS}") from error
-    shape = () if found["shape"] == "scalar" else tuple(map(int, found["shape"].split("x")))
-    return draw(shape, found["kind"] or "float32", generator)
+    shape = () if match["shape"] == "scalar" else tuple(map(int, match["shape"].split("x")))
+    return draw(shape, match["kind"] or "float32", generator)
 
 
 def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> Any:

@@ -104,8 +104,8 @@ def find_target(what: str) -> Any:
         if operator is None:
             raise MultigradError(f"{module} registers no operator {name!r}")
         return operator
-    found = find_in(holder, name)
-    return pair_of(holder, name, found) or _find_operator(found) or found
+    obj = find_in(holder, name)
+    return pair_of(holder, name, obj) or _find_operator(obj) or obj
 
 
 def holder_of(what: str) -> types.ModuleType | None:
@@ -171,8 +171,8 @@ def _of_hips(primitive: Any, make: Callable[..., Any]) -> tuple[Any, Any]:
     def backward(grad_out: Any, *args: Any) -> Any:
         places = tuple(i for i, x in enumerate(args) if getattr(x, "dtype", None) is not None)
         # HIPS autograd gives the gradients of `places` only, in their order.
-        found = iter(make(places, primitive(*args), args, {})(grad_out))
-        return tuple(next(found) if i in places else None for i in range(len(args)))
+        gradients = iter(make(places, primitive(*args), args, {})(grad_out))
+        return tuple(next(gradients) if i in places else None for i in range(len(args)))
 
     forward.__name__ = primitive.__name__
     # The audit reads argument names, which the wrapper's *args would hide.
@@ -193,8 +193,8 @@ def _is_of(value: Any, module: types.ModuleType) -> bool:
 
 def _find_operator(what: Any) -> Callable[..., Any] | None:
     finders = (backend.imports.find_operator for backend in in_use())
-    found = (finder(what) for finder in finders if finder is not None)
-    return next((each for each in found if each is not None), None)
+    operators = (finder(what) for finder in finders if finder is not None)
+    return next((each for each in operators if each is not None), None)
 
 
 def _operators(module: types.ModuleType) -> Iterator[str]:
@@ -337,10 +337,10 @@ class Helped(Loader):
 def _load(name: str) -> Any:
     # Without an import of its package, which may import the library itself.
     package, *rest = name.split(".")
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
+    spec_of_package = importlib.util.find_spec(package)
+    if spec_of_package is None or not spec_of_package.submodule_search_locations:
         return None
-    file = Path(found.submodule_search_locations[0], *rest).with_suffix(".py")
+    file = Path(spec_of_package.submodule_search_locations[0], *rest).with_suffix(".py")
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         return None

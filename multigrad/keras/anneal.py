@@ -178,18 +178,18 @@ def find_holders(model: Any, names: list[str] | None) -> dict[str, RuleParams]:
 
 def find_schedules(model: Any, param: str | None, names: list[str] | None) -> list[Schedule]:
     """Return the distinct schedules of a param in a model, or of any param."""
-    found: dict[int, Schedule] = {}
+    schedules: dict[int, Schedule] = {}
     for params in find_holders(model, names).values():
         for name, schedule in params.schedules.items():
             if param in (None, name):
-                found[schedule.serial] = schedule
-    if not found:
+                schedules[schedule.serial] = schedule
+    if not schedules:
         which = "no param" if param is None else f"no param {param!r}"
         raise RuleError(
             f"{which} in the model was given as a schedule, so there is nothing to step; write "
             "params={'width': xg.schedule.linear(...)} or Anneal('width', schedule)"
         )
-    return list(found.values())
+    return list(schedules.values())
 
 
 def find_variables(model: Any, param: str, names: list[str] | None) -> list[tuple[RuleParams, Any]]:

@@ -193,10 +193,10 @@ class Activation(HoldingLayer):
         and not among these, so that a list of weights of the same model without a rule fits.
         """
         numbers = list(self._params.state().values())
-        found = all_weights(self)
+        weights = all_weights(self)
         if not numbers:
-            return found
-        return [weight for weight in found if not any(weight is number for number in numbers)]
+            return weights
+        return [weight for weight in weights if not any(weight is number for number in numbers)]
 
     def _is_same_code(self, then: RuleInForce) -> bool:
         """Return whether a rule differs from the layer's only in its Variables' values."""

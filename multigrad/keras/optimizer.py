@@ -138,7 +138,7 @@ class RuledOptimizer(keras.optimizers.Optimizer):
         _check_fresh(inner_optimizer)
         given = {name: _plain(value) for name, value in (params or {}).items()}
         defaults = {} if rule is None else spread_defaults(resolve(rule))
-        found = GradientRule(rule, {**defaults, **given})
+        applied = GradientRule(rule, {**defaults, **given})
         super().__init__(learning_rate=0.0, name=name)
         self.inner_optimizer = inner_optimizer
         # The rule sees unscaled gradients, so the scale is divided out here, not by the inner one.
@@ -148,18 +148,18 @@ class RuledOptimizer(keras.optimizers.Optimizer):
             else inner_optimizer.loss_scale_factor
         )
         self.after_reduce = after_reduce
-        self._found = found
+        self._found = applied
         if key is not None:
             self._key = _read_key(key)
         else:
-            self._key = None if found.draws is False else _draw_key()
+            self._key = None if applied.draws is False else _draw_key()
         self._params = RuleParams(
             "the optimizer's rule",
-            {name: self._add_number(name, settle(each)) for name, each in found.numbers.items()},
-            {name: value for name, value in found.params.items() if name not in found.numbers},
+            {name: self._add_number(name, settle(each)) for name, each in applied.numbers.items()},
+            {name: value for name, value in applied.params.items() if name not in applied.numbers},
             self._add_number,
-            {name: value for name, value in found.params.items() if isinstance(value, Moving)},
-            look_up=found.look_up,
+            {name: value for name, value in applied.params.items() if isinstance(value, Moving)},
+            look_up=applied.look_up,
         )
         # Last, so that an error before leaves the inner optimizer unchanged.
         self._reduces = after_reduce and take_over_reduction(inner_optimizer)

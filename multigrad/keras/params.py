@@ -294,12 +294,12 @@ class Params(RuleParams):
         """Return the params now; of a Variable the exact number that it was given, if unchanged."""
         self.catch_up()
         known = {**self._defaults, **self.given}
-        found = {
+        numbers = {
             name: self.schedules[name] if name in self.schedules else read_as_given(v, known[name])
             for name, v in self.variables.items()
             if name not in self._bound
         }
-        return {**found, **self.settled}
+        return {**numbers, **self.settled}
 
     def _models(self) -> Iterable[Any]:
         return self._layer._traced_for
@@ -397,8 +397,8 @@ def find_defaults(rule: Rule) -> dict[str, set[Any]]:
     """Return each settable param of a rule, with the defaults of its parts."""
     if rule.function is not None:
         return {name: {value} for name, value in rule.params.items()}
-    found: dict[str, set[Any]] = {}
+    defaults: dict[str, set[Any]] = {}
     for part in rule._resolved_parts():
         for name, values in find_defaults(part).items():
-            found.setdefault(name, set()).update(values)
-    return {name: values for name, values in found.items() if name not in rule.bound}
+            defaults.setdefault(name, set()).update(values)
+    return {name: values for name, values in defaults.items() if name not in rule.bound}

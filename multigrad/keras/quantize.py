@@ -208,41 +208,41 @@ class Quantized(keras.layers.Wrapper):
         """Make what the estimators learn, after the weights of the layer within."""
         if not self.layer.built:
             super().build(input_shape)
-        found = [] if self.how["weights"] is None else self._list_weights()
-        made = [self._make_quantizer(each) for each in found]
+        weights = [] if self.how["weights"] is None else self._list_weights()
+        made = [self._make_quantizer(each) for each in weights]
         if self.inputs_quantizer is not None:
             self.inputs_quantizer.build(input_shape)
         with ExitStack() as undo:  # last, so that an earlier error has changed no weight
-            for each in found:
+            for each in weights:
                 undo.callback(setattr, each, "__class__", type(each))
                 each.__class__ = QuantizedVariable
             self.quantizers = made
             # In a function, as Keras would track an attribute's weights as this layer's own.
-            self._pair = lambda: zip(found, made, strict=True)
+            self._pair = lambda: zip(weights, made, strict=True)
             undo.pop_all()
         self.built = True
 
     def _list_weights(self) -> list[Any]:
         quantizers = [each for each in self.layer._flatten_layers() if isinstance(each, Quantizer)]
         learned = {id(weight) for each in quantizers for weight in each.weights}
-        found = [
+        weights = [
             each
             for each in self.layer.weights
             if len(each.shape) >= 2 and "bias" not in each.name and "float" in str(each.dtype)
             if id(each) not in learned
         ]
-        if not found:
+        if not weights:
             raise RuleValueError(
                 f"layer {self.name!r}: {self.layer.name!r} has no weight of two axes or more: with "
                 "weights=None inputs alone are quantized"
             )
-        for each in found:
+        for each in weights:
             if isinstance(each, QuantizedVariable):
                 raise RuleValueError(
                     f"layer {self.name!r}: weight {each.path!r} is quantized already, by another "
                     "layer: quantize it once"
                 )
-        return found
+        return weights
 
     def _make_quantizer(self, weight: Any) -> Any:
         how, name = self.how["weights"], f"{weight.name}_quantizer"

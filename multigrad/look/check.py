@@ -201,8 +201,8 @@ class Case:
     def outputs(self, arrays: Sequence[Array]) -> list[Array]:
         tensors = [self.backend.tensors.from_numpy(array) for array in arrays]
         # Outputs that are no tensors, such as numbers, have no gradient.
-        found = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)[0]))
-        flat = [y for y in found if hasattr(y, "dtype")]
+        leaves = optree.tree_leaves(self.subject.call(*self.inputs.nest(tensors)[0]))
+        flat = [y for y in leaves if hasattr(y, "dtype")]
         each = [np.asarray(self.backend.tensors.to_numpy(y)) for y in flat]
         return [array for array in each if is_float_array(array)]
 
@@ -231,10 +231,10 @@ def _compare_numerically(case: Case) -> CheckReport:
                 sum(np.sum(u * y) for u, y in zip(cotangents, case.outputs(arrays), strict=True))
             )
 
-    found = case.gradients(arrays, cotangents)
+    gradients = case.gradients(arrays, cotangents)
     places: list[Place] = []
     kinks: list[Place] = []
-    for n, (array, gradient) in enumerate(zip(arrays, found, strict=True)):
+    for n, (array, gradient) in enumerate(zip(arrays, gradients, strict=True)):
         if not is_float_array(array):
             continue
         path = inputs.paths[n]

@@ -246,11 +246,11 @@ class _Oracle:
         """The largest value on the way to each result, by the graphs in float64."""
         magnitudes = [_magnitude(each) for each in (*self.inputs, *self.expected.values())]
         # Without graphs the largest of all inputs and results has to do.
-        found = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
+        largest = dict.fromkeys(self.expected, max(magnitudes, default=1.0))
         try:
-            return {**found, **{name: each.largest for name, each in self._meant().items()}}
+            return {**largest, **{name: each.largest for name, each in self._meant().items()}}
         except Exception:  # a graph that float64 does not run
-            return found
+            return largest
 
     def _meant(self, library: str = "") -> dict[str, Bounded]:
         assert self.captured is not None

@@ -134,14 +134,14 @@ def draw(
 
 def forward_curves(forward: Any, x: Array) -> list[Curve]:
     """Return an activation and its true derivative, whatever rule is in force."""
-    found = as_forward(forward)
-    function = put_under(None, found)
+    row = as_forward(forward)
+    function = put_under(None, row)
 
     def derivative(tin: Array) -> Array:
         return vjp(function, tin)[1](np.ones_like(tin))[0]
 
     return [
-        Curve(f"forward {found.name}", "forward", sample(function, x)),
+        Curve(f"forward {row.name}", "forward", sample(function, x)),
         Curve("true derivative", "derivative", sample(derivative, x)),
     ]
 
@@ -182,8 +182,8 @@ def is_told_by_one(each: Ruled) -> bool:
     if each.behavior.is_random or each.behavior.reads_tin:
         return False
     places = grid(points=9)
-    found = passed_on(each, 0.0, 0)(places)
-    return bool(np.any(found)) and not np.allclose(found, places)
+    passed = passed_on(each, 0.0, 0)(places)
+    return bool(np.any(passed)) and not np.allclose(passed, places)
 
 
 def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int) -> Picture:
@@ -649,9 +649,9 @@ def spread(params: Mapping[str, Any] | None, rows: type = np.ndarray) -> list[di
         row = value.tolist() if isinstance(value, np.ndarray) else value
         values = list(row) if is_row else [value]
         each.append([(name, one) for one in values])
-    found = [dict(chosen) for chosen in itertools.product(*each)]
-    if not 0 < len(found) <= MOST_CURVES:
+    chosen_params = [dict(chosen) for chosen in itertools.product(*each)]
+    if not 0 < len(chosen_params) <= MOST_CURVES:
         raise RuleValueError(
-            f"these params ask for {len(found)} curves; one picture has 1 to {MOST_CURVES}"
+            f"these params ask for {len(chosen_params)} curves; one picture has 1 to {MOST_CURVES}"
         )
-    return found
+    return chosen_params

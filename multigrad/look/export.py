@@ -238,7 +238,7 @@ def _export_function(
 
 
 def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | None, ...]:
-    found: list[dict[int, str] | None] = []
+    named_axes: list[dict[int, str] | None] = []
     if not isinstance(shapes, tuple | None):
         raise RuleTypeError(
             f"dynamic_shapes= is {shapes!r:.60}; expected one entry for each input, as in "
@@ -256,8 +256,8 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
                 "tensor its axes by name: {0: 'batch'}"
             )
         # One entry for an input, but as many as it has tensors in the result.
-        found += [named] * len(tensors)
-    return tuple(found)
+        named_axes += [named] * len(tensors)
+    return tuple(named_axes)
 
 
 def _function_of(

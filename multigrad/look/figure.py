@@ -264,14 +264,14 @@ def read_maps(name: str, value: Any, channels: str) -> Array:
 
 def read_pictures(image: Any, channels: str) -> Array:
     """Return images as gray ones, each scaled from its lowest and highest number to 0 and 1."""
-    found = read_maps("image", image, channels)
-    if found.shape[-1] not in PARTS:
+    maps = read_maps("image", image, channels)
+    if maps.shape[-1] not in PARTS:
         raise RuleValueError(
-            f"image has {found.shape[-1]} channels, expected {', '.join(map(str, PARTS))}: is "
+            f"image has {maps.shape[-1]} channels, expected {', '.join(map(str, PARTS))}: is "
             f"channels={channels!r} right?"
         )
-    low, high = (f(found, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
-    within = (found - low) / np.where(high > low, high - low, 1.0)
+    low, high = (f(maps, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
+    within = (maps - low) / np.where(high > low, high - low, 1.0)
     return within[..., :3].mean(-1)
 
 

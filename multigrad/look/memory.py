@@ -270,7 +270,7 @@ def _of_graphs(
     sizes = _shapes_under(graphs, given)
     results = dict(zip(graphs.outputs, graphs.forward.outputs, strict=True))
     computed = dict(zip(cut.computed, cut.keep.outputs, strict=True))
-    found = []
+    residuals = []
     kept = dict.fromkeys(cut.residuals, cut)
     # A backend that joins loops keeps what the joined loop needs as well.
     besides = graphs.cut_besides(backend.autodiff.keeps_float_derivatives)
@@ -290,8 +290,8 @@ def _of_graphs(
         noted = name in cut.likes and backend.autodiff.notes_shapes
         size = 0 if noted else math.prod(shape) * BYTES.get(dtype, 4)
         what = _what(name, graphs, cut)
-        found.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
-    return tuple(found)
+        residuals.append(Residual(name, what, shape=shape, dtype=dtype, bytes=size))
+    return tuple(residuals)
 
 
 def _shapes_under(graphs: FunctionGraph, given: Mapping[str, Shape]) -> Any:

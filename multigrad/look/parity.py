@@ -165,13 +165,13 @@ def parity(
     reference = _run(subject, read, arrays, load_backend("numpy"))
     rows: list[ParityRow] = []
     for name in names:
-        found = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
+        results = reference if name == "numpy" else _run(subject, read, arrays, load_backend(name))
         compare = partial(_compare, name)
-        mine = list(map(compare, *expected, found, reference))
+        mine = list(map(compare, *expected, results, reference))
         # Perhaps only the signs of vectors differ, which each library chooses: compare by its own.
         if not all(row.ok for row in mine):
             own = _expect(subject, read, arrays, name)
-            chosen = list(map(compare, *own, found, reference))
+            chosen = list(map(compare, *own, results, reference))
             if all(row.ok for row in chosen):
                 mine = [replace(row, problem=SIGNS) for row in chosen]
         rows += mine
@@ -224,14 +224,14 @@ def _expect(
             "to='numpy') has them among its arguments: xg.parity(apply, parameters, ...)"
         )
     given = {**fixed, **dict(zip(graphs.inputs, wide, strict=True))}
-    outputs, found = run_graphs(graphs, given, arrays, ones, key=KEY, library=library)
+    outputs, gradients = run_graphs(graphs, given, arrays, ones, key=KEY, library=library)
     whats = list(graphs.outputs)
     rows = list(outputs)
     for n, (name, array) in enumerate(zip(graphs.inputs, wide, strict=True)):
         if is_float_array(array):
             path = "x" if subject.function is None else inputs.paths[n]
             whats.append(f"gradient of {path}")
-            rows.append(found.get(name, Bounded(np.zeros_like(array), 0.0)))
+            rows.append(gradients.get(name, Bounded(np.zeros_like(array), 0.0)))
     return whats, rows
 
 

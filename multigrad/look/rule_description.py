@@ -156,14 +156,14 @@ def place_in(module: str, otherwise: str) -> tuple[str, str]:
 
 def describe_all() -> list[Described]:
     """Return the descriptions of all registered rules, by family in the order of the modules."""
-    found = [describe(get(name)) for name in rules()]
-    return sorted(found, key=lambda row: (place_of(row.family), row.family))
+    rows = [describe(get(name)) for name in rules()]
+    return sorted(rows, key=lambda row: (place_of(row.family), row.family))
 
 
 def describe_estimators() -> list[Described]:
     """Return the descriptions of all Functions of the library, sorted by family."""
-    found = map(describe_estimator, estimators.catalogue().values())
-    return sorted(found, key=lambda row: row.family)
+    rows = map(describe_estimator, estimators.catalogue().values())
+    return sorted(rows, key=lambda row: row.family)
 
 
 # What most people look for comes first; rules under another package's name come last.
@@ -222,10 +222,10 @@ def as_tried() -> Iterator[None]:
 
 def numbers_for(rule: Rule) -> dict[str, float]:
     # Another value than the default, if the param's range allows it.
-    found = {name: TRIED for name, value in rule.params.items() if type(value) is float}
+    numbers = {name: TRIED for name, value in rule.params.items() if type(value) is float}
     ranges = rule.ranges
-    known = {**rule.params, **found}
-    return {k: v for k, v in found.items() if k not in ranges or ranges[k].holds(v, known)}
+    known = {**rule.params, **numbers}
+    return {k: v for k, v in numbers.items() if k not in ranges or ranges[k].holds(v, known)}
 
 
 def keyed(rule: Rule) -> dict[str, Any]:
@@ -237,13 +237,13 @@ def find_like(word: str, rows: Iterable[Described]) -> list[Described]:
     """Return rules whose name, formula or source has the words, else those with similar names."""
     rows, sought = list(rows), plain_words(word)
     texts = [plain_words(f"{row.name} {row.formula} {row.gradients} {row.source}") for row in rows]
-    found = [
+    matches = [
         row
         for row, text in zip(rows, texts, strict=True)
         if sought and all(any(each in own for own in text) for each in sought)
     ]
     near = near_names(word, {row.name: f"{row.formula} {row.source}" for row in rows})
-    return found or [row for row in rows if row.name in near]
+    return matches or [row for row in rows if row.name in near]
 
 
 def list_rules(family: str = "", like: str = "", estimators: bool = False) -> list[Described]:
@@ -262,10 +262,10 @@ def list_rules(family: str = "", like: str = "", estimators: bool = False) -> li
             raise MultigradError(
                 f"no family {family!r}{suggest(family, families)} (families: {', '.join(families)})"
             )
-    found = find_like(like, rows) if like else rows
-    if not found:
+    chosen = find_like(like, rows) if like else rows
+    if not chosen:
         raise MultigradError(f"no rule like {like!r} among {len(rows)}; multigrad rules lists all")
-    return found
+    return chosen
 
 
 def plain_words(text: str) -> list[str]:
@@ -339,8 +339,8 @@ def exchanged_by(rule: Rule) -> Exchanged:
         parted = over_shards(graph, shards, {**facts, "ndim": len((ROWS, 0))})
     except UnsupportedOp as error:
         return Exchanged("refused", reason=reason_of(error))
-    found = tuple(exchange_of(node) for node in parted.nodes if node.op.collective)
-    return Exchanged("reduces" if found else kind_without(graph), found)
+    collectives = tuple(exchange_of(node) for node in parted.nodes if node.op.collective)
+    return Exchanged("reduces" if collectives else kind_without(graph), collectives)
 
 
 def reason_of(error: UnsupportedOp) -> str:

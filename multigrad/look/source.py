@@ -144,16 +144,16 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
         return bound_rule.graph()
     except NeedsConcrete as need:
         per = f"one graph per {', '.join(need.facts)} of its input"
-        found, which = bound_rule.specialization.latest(), "the last"
+        graph, which = bound_rule.specialization.latest(), "the last"
         # A graph without tin is that for gradients of params, which is not what is asked for.
-        if found is None or found.input("tin") is None:
-            found, facts = bound_rule.likely_graph(True)
+        if graph is None or graph.input("tin") is None:
+            graph, facts = bound_rule.likely_graph(True)
             which = f"for {', '.join(f'{name} {value}' for name, value in facts.items())}"
-        if found is None:
+        if graph is None:
             raise MultigradError(
                 f"rule {rule.name!r} has {per}; it is captured when it is first used"
             ) from need
-        return replace(found, origin=f"{found.origin}; {per}, this one {which}")
+        return replace(graph, origin=f"{graph.origin}; {per}, this one {which}")
 
 
 def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
@@ -175,12 +175,12 @@ def describe_kept(function: FunctionGraph) -> str:
             texts[False, watched] += describe_cut(besides, known)
     if len(set(texts.values())) == 1:
         return f"kept for backward:{texts[False, False]}"
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for backend in in_use():
         autodiff = backend.autodiff
         text = texts[autodiff.keeps_float_derivatives, autodiff.watches_outputs]
-        found.setdefault(text, []).append(backend.name)
-    return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in found.items())
+        names.setdefault(text, []).append(backend.name)
+    return "\n\n".join(f"kept for backward on {', '.join(n)}:{text}" for text, n in names.items())
 
 
 def describe_cut(cut: ResidualCut, known: Collection[str] = ()) -> str:

@@ -329,8 +329,8 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     name = name_of(obj)
     recipe = recipe_of_pair(obj, copies=copies)
     function = Function(recipe, obj)
-    found = tuple(_homes(obj, recipe.dialect()))
-    return Original(name, obj, found, function, is_custom=False)
+    likely = tuple(_homes(obj, recipe.dialect()))
+    return Original(name, obj, likely, function, is_custom=False)
 
 
 def arguments_of(original: Original) -> Sequence[Any] | None:
@@ -392,8 +392,8 @@ def run_arrays(
     """Return the outputs that are tensors, and the gradients of the arrays among the inputs."""
     # No precision mode is entered here: the caller has chosen it.
     outputs, gradients = read_arguments(inputs).differentiate(call, backend, cotangents)
-    found = [_to_array(backend, each) for each in outputs if owner_of(each) is not None]
-    return found, [_to_array(backend, each) for each in gradients]
+    arrays = [_to_array(backend, each) for each in outputs if owner_of(each) is not None]
+    return arrays, [_to_array(backend, each) for each in gradients]
 
 
 def run(
@@ -408,9 +408,9 @@ def run(
     given = read_arguments(inputs)
     with given.mode(backend), np.errstate(all="ignore"):
         outputs, gradients = given.differentiate(call, backend, cotangents or cotangent, vjp=vjp)
-        found = [_to_array(backend, each) for each in outputs]
+        arrays = [_to_array(backend, each) for each in outputs]
         pulled = [_to_array(backend, each) for each in gradients]
-    return _name(found, pulled, given.arrays)
+    return _name(arrays, pulled, given.arrays)
 
 
 def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[Any]) -> Results:
@@ -428,9 +428,9 @@ def run_compiled(call: Callable[..., Any], backend: Backend, inputs: Sequence[An
     with given.mode(backend), np.errstate(all="ignore"):
         results = backend.compiler.jit(run_all, {})(*given.tensors(backend))
         arrays = iter([_to_array(backend, each) for each in results])
-        found = [next(arrays) if each is None else each[0] for each in plain]
-    count = len(found) - len(given.places)
-    return _name(found[:count], found[count:], given.arrays)
+        arrays_out = [next(arrays) if each is None else each[0] for each in plain]
+    count = len(arrays_out) - len(given.places)
+    return _name(arrays_out[:count], arrays_out[count:], given.arrays)
 
 
 def run_mapped(
@@ -449,17 +449,17 @@ def run_each(
     call: Callable[..., Any], backend: Backend, examples: Sequence[Sequence[Any]]
 ) -> Results:
     """Return the same as `run` for one example after another, stacked."""
-    count, found = len(examples), []
+    count, results = len(examples), []
     for i, example in enumerate(examples):
 
         def of_example(n: int, shape: tuple[int, ...], i: int = i) -> Array:
             # A part of the stacked cotangent, so that a map over the examples gets the same.
             return cotangent(n, (count, *shape))[i]
 
-        found.append(run(call, backend, example, cotangents=of_example))
+        results.append(run(call, backend, example, cotangents=of_example))
     return {
-        name: None if first is None else np.stack([each[name] for each in found])
-        for name, first in found[0].items()
+        name: None if first is None else np.stack([each[name] for each in results])
+        for name, first in results[0].items()
     }
 
 
@@ -510,13 +510,13 @@ def run_graphs(
 
 
 def _name(outputs: Sequence[Any], gradients: Sequence[Any], arrays: Sequence[Array]) -> Results:
-    found: Results = {}
+    results: Results = {}
     for n, output in enumerate(outputs):
-        found["output" if len(outputs) == 1 else f"output {n}"] = output
+        results["output" if len(outputs) == 1 else f"output {n}"] = output
     for n, (gradient, array) in enumerate(zip(gradients, arrays, strict=True)):
         if is_float_array(array):  # no gradient is zeros
-            found[f"gradient {n}"] = np.zeros_like(array) if gradient is None else gradient
-    return found
+            results[f"gradient {n}"] = np.zeros_like(array) if gradient is None else gradient
+    return results
 
 
 def _to_array(backend: Backend, value: Any) -> Any:

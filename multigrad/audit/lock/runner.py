@@ -139,15 +139,15 @@ def _make(tree: Any, module: Any, inputs: Mapping[str, Tensor]) -> Any:
 
 
 def _find(path: str, module: Any) -> Callable[..., Any]:
-    found = module
+    owner = module
     for part in path.split(".")[1:]:
-        if not hasattr(found, part):
+        if not hasattr(owner, part):
             raise Missing(path)
-        found = getattr(found, part)
+        owner = getattr(owner, part)
     # To call a class could do more than compute.
-    if isinstance(found, type) or not callable(found):
+    if isinstance(owner, type) or not callable(owner):
         raise RefusedProbe(f"{path} is no function")
-    return found
+    return owner
 
 
 # --- frameworks ----------------------------------------------------------------------------------
@@ -156,40 +156,40 @@ def _find(path: str, module: Any) -> Callable[..., Any]:
 
 
 def differentiate_torch(torch: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
-    given = [torch.tensor(each, dtype=torch.float32, requires_grad=True) for each in inputs]
-    value = f(*given)
+    tensors = [torch.tensor(each, dtype=torch.float32, requires_grad=True) for each in inputs]
+    value = f(*tensors)
     if not value.requires_grad:
         return value.detach().tolist(), None
     cotangent = torch.tensor(pull(value.shape), dtype=value.dtype)
-    found = torch.autograd.grad(value, given, cotangent, allow_unused=True)
+    gradients = torch.autograd.grad(value, tensors, cotangent, allow_unused=True)
     # A zero without memory, as that of sgn, has no list of its own.
-    return value.tolist(), [None if each is None else each.clone().tolist() for each in found]
+    return value.tolist(), [None if each is None else each.clone().tolist() for each in gradients]
 
 
 def differentiate_jax(jax: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     # On the CPU, so that locks of different machines can be compared.
     with jax.default_device(jax.devices("cpu")[0]):
-        given = [jax.numpy.asarray(each, dtype=DTYPE) for each in inputs]
-        value, back = jax.vjp(f, *given)
+        tensors = [jax.numpy.asarray(each, dtype=DTYPE) for each in inputs]
+        value, back = jax.vjp(f, *tensors)
         if not jax.numpy.issubdtype(value.dtype, jax.numpy.floating):
             return value.tolist(), None
-        found = back(jax.numpy.asarray(pull(value.shape), dtype=value.dtype))
-        return value.tolist(), [each.tolist() for each in found]
+        gradients = back(jax.numpy.asarray(pull(value.shape), dtype=value.dtype))
+        return value.tolist(), [each.tolist() for each in gradients]
 
 
 def differentiate_tensorflow(tf: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     with tf.device("CPU"):
         # TensorFlow keeps constants of one number, and takes 0.0 and -0.0 for the same.
-        given = [tf.squeeze(tf.constant([each], dtype=DTYPE), 0) for each in inputs]
+        tensors = [tf.squeeze(tf.constant([each], dtype=DTYPE), 0) for each in inputs]
         with tf.GradientTape() as tape:
-            tape.watch(given)
-            value = f(*given)
+            tape.watch(tensors)
+            value = f(*tensors)
         if not value.dtype.is_floating:
             return value.numpy().tolist(), None
         cotangent = tf.constant(pull(tuple(value.shape)), dtype=value.dtype)
-        found = tape.gradient(value, given, output_gradients=cotangent)
-        found = [each if each is None else tf.convert_to_tensor(each) for each in found]
-        numbers = [each if each is None else each.numpy().tolist() for each in found]
+        gradients = tape.gradient(value, tensors, output_gradients=cotangent)
+        gradients = [each if each is None else tf.convert_to_tensor(each) for each in gradients]
+        numbers = [each if each is None else each.numpy().tolist() for each in gradients]
         return value.numpy().tolist(), numbers
 
 
@@ -200,13 +200,13 @@ def differentiate_keras(keras: Any, f: Any, inputs: Sequence[Any], pull: Any) ->
 
 def differentiate_multigrad(multigrad: Any, f: Any, inputs: Sequence[Any], pull: Any) -> Any:
     np = importlib.import_module("numpy")
-    given = [np.asarray(each, DTYPE) for each in inputs]
+    arrays = [np.asarray(each, DTYPE) for each in inputs]
     with np.errstate(all="ignore"):
-        value, back = multigrad.vjp(f, *given)
+        value, back = multigrad.vjp(f, *arrays)
         if value.dtype.kind != "f":
             return value.tolist(), None
-        found = back(np.asarray(pull(value.shape), value.dtype))
-    return value.tolist(), [each.tolist() for each in found]
+        gradients = back(np.asarray(pull(value.shape), value.dtype))
+    return value.tolist(), [each.tolist() for each in gradients]
 
 
 DIFFERENTIATE = {

@@ -298,7 +298,7 @@ def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Ite
     backend = load_backend(on.partition(" ")[0])
     for vector in vectors:
         try:
-            found = run_vector(obj, vector, backend)
+            outcome = run_vector(obj, vector, backend)
         # An op that a backend lacks is no change.
         except UnsupportedOp as error:
             remarks.append(f"{word} is not compared on {on}: {error}")
@@ -306,7 +306,7 @@ def _run(word: str, obj: Any, vectors: Data, on: str, remarks: list[str]) -> Ite
         except (MultigradError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             yield f"{word} does not run on {on}: {type(error).__name__}: {error}"
             return
-        for what, before, now in _pairs(vector, found):
+        for what, before, now in _pairs(vector, outcome):
             place = _first_difference(before, now)
             if place is not None:
                 yield (
