@@ -214,7 +214,7 @@ def call(native: Any, emitted: Emitted) -> Function:
     apply = native.native
 
     def checked(*values: Any) -> Any:
-        compile.check_told(values)
+        compile.check_pending(values)
         return apply(*values)
 
     return checked
@@ -348,7 +348,7 @@ NAMESPACE = {
 # --- functions that run as they are ---------------------------------------------------------------
 def attach(run: Function, tensors: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
     """Apply a whole function to arrays; its own gradient flows back to them."""
-    compile.check_told(tensors)
+    compile.check_pending(tensors)
     # Eagerly backward calls the pullback of the forward before it; mapped it runs the function
     # again.
     pulls: list[Function] = []

@@ -145,7 +145,7 @@ def find_traced(leaves: Iterable[Any]) -> Tensor | None:
 
 
 # What a transformation without a frame has read, until an array shows whether it keeps that.
-TOLD: contextvars.ContextVar[str] = contextvars.ContextVar("multigrad_mlx_told", default="")
+PENDING: contextvars.ContextVar[str] = contextvars.ContextVar("multigrad_mlx_pending", default="")
 READ = (
     "the rule in force is read inside mx.compile or mx.vmap, which would keep it for other "
     "rules: compile with xg.jit(fn, 'mlx'), enter the `use` inside fn, or give the activation "
@@ -191,7 +191,7 @@ def on_read(x: Tensor, activation: Any = None, scope: str = "activations") -> No
         if frame.kind is FrameKind.COMPILED:
             raise StaleTraceError(READ)
     if x is None:
-        tell(READ)
+        note_pending(READ)
     elif is_traced(x):
         raise StaleTraceError(READ)
 
@@ -201,7 +201,7 @@ def on_depend(held: Any) -> None:
     for frame in frames():
         frame.held.add(held)
     if not is_known():
-        tell(LOOKED_UP)
+        note_pending(LOOKED_UP)
 
 
 def is_known() -> bool:
@@ -223,21 +223,21 @@ def refuse_kept_draw() -> None:
         )
 
 
-def tell(message: str) -> None:
+def note_pending(message: str) -> None:
     if is_tracing():
-        TOLD.set(message)
+        PENDING.set(message)
 
 
-def check_told(values: Iterable[Any]) -> None:
+def check_pending(values: Iterable[Any]) -> None:
     """Raise an error if a transformation without a frame keeps what it has read.
 
     Raises:
         StaleTraceError: it does.
     """
-    message = TOLD.get()
+    message = PENDING.get()
     if not message:
         return
-    TOLD.set("")
+    PENDING.set("")
     if not is_known() and find_traced(values) is not None:
         raise StaleTraceError(message)
 

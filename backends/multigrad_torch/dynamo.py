@@ -31,8 +31,8 @@ _LOCK = make_lock()
 
 
 class _Import:
-    """Dynamo, once it is imported, and what waits for that; it changes under the lock. `tell` fills
-    it once and empties what waits, and nothing undoes that.
+    """Dynamo, once it is imported, and what waits for that; it changes under the lock.
+    `fill_tables` sets it once and empties what waits, and nothing undoes that.
 
     Attributes:
         allowed: the functions whose calls may be in graphs.
@@ -170,10 +170,10 @@ def begin_again() -> None:
         raise _IMPORT.dynamo.exc.UnspecializeRestartAnalysis(restart_reason="multigrad was loaded")
 
 
-def tell(dynamo: ModuleType) -> None:
+def fill_tables(dynamo: ModuleType) -> None:
     """Write the waiting entries into Dynamo's tables."""
     # All functions that `disable` returns share one code object.
-    dynamo.eval_frame.skip_code(disable(tell).__code__)
+    dynamo.eval_frame.skip_code(disable(fill_tables).__code__)
     # On old releases it may read no module of ours.
     if not versions.COMPILES:
         for name in ("multigrad", __name__.partition(".")[0]):
@@ -202,13 +202,13 @@ class _Watcher(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             run(module)
-            tell(module)
+            fill_tables(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
 if NAME in sys.modules:
-    tell(sys.modules[NAME])
+    fill_tables(sys.modules[NAME])
 else:
     sys.meta_path.insert(0, _Watcher())

@@ -186,7 +186,7 @@ IS_TRANSFORMING = torch._C._are_functorch_transforms_active
 
 
 @dynamo.at_import
-def tell_dynamo() -> None:
+def register_original() -> None:
     """Register torch's own function in Dynamo's table."""
     from torch._dynamo import trace_rules
 

@@ -427,7 +427,7 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
 
     restore = _restorer(native, kernels)
 
-    class Run(Function):
+    class FusedFunction(Function):
         @staticmethod
         def forward(ctx: Any, *args: Any) -> Any:
             *tensors, call = args
@@ -463,6 +463,6 @@ def as_function(native: Any, kernels: CompiledKernels) -> type[Function]:
             gradients = gradients if isinstance(gradients, tuple) else (gradients,)
             return *gradients[:count], None
 
-    Run.__name__ = eager.__name__
-    Run._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
-    return Run
+    FusedFunction.__name__ = eager.__name__
+    FusedFunction._backward_cls.__name__ = eager._backward_cls.__name__  # type: ignore[attr-defined]
+    return FusedFunction
