@@ -70,15 +70,19 @@ def number_in(value: Any) -> float | None:
         return None
 
 
+def named(path: str) -> Any:
+    """Return what "module:name" stands for in a module that is imported; None if nothing."""
+    module, _, name = path.partition(":")
+    value: Any = sys.modules.get(module)
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
 def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name by which a function is found again, "module:name"."""
-    module, name = getattr(fn, "__module__", None), getattr(fn, "__qualname__", None)
-    if module in sys.modules and name is not None and "<" not in name:
-        found: Any = sys.modules[module]
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is fn:
-            return f"{module}:{name}"
+    path = f"{getattr(fn, '__module__', None)}:{getattr(fn, '__qualname__', None)}"
+    if named(path) is fn:
+        return path
     raise FormatError(
         f"schedule of({fn!r:.60}) cannot be saved: no name of a module stands for the function. "
         "Define it by def at the top of a module"
@@ -86,15 +90,11 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 
 def find_function(fn: str) -> Callable[..., Any]:
-    module, _, name = str(fn).partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise FormatError(
-            f"a saved schedule needs the function {fn!r:.60}: import {module!r} first"
-        )
-    return found
+    function = named(str(fn))
+    if callable(function):
+        return function
+    module = str(fn).partition(":")[0]
+    raise FormatError(f"a saved schedule needs the function {fn!r:.60}: import {module!r} first")
 
 
 Tensor = Any

@@ -442,7 +442,7 @@ class Rule(InNotebooks):
             rule, params = bind_addressed(self, params)
             return rule(ctx, grad_out, tin, **params)
         if isinstance(grad_out, Value):
-            # In a capture no `BoundRule` is made, which would check them.
+            # In a capture nothing is bound, which would check them.
             self._check_names(params, self.signature)
             self._check_ranges({**params, **self.bound}, whole=True)
             if self.shards is not None:
