@@ -24,9 +24,9 @@ from ..functions.function import Function
 from ..functions.object_arguments import owner_of_method
 from ..graph import ops
 from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.ops.numerics import ignoring_warnings
 from ..graph.passes.simplify import is_elementwise
 from ..graph.support.trees import optree
-from ..graph.support.versions import ignoring_warnings
 from ..look.convert import brief
 from ..look.source import captured_graph
 from ..look.subject import Report, find_original, gives_surrogate

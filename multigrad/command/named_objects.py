@@ -22,9 +22,8 @@ import numpy as np
 import multigrad as xg
 from multigrad.errors import MultigradError, suggest
 from multigrad.functions.importers import find_custom
-from multigrad.graph.ops.numerics import as_numpy_dtype
+from multigrad.graph.ops.numerics import as_numpy_dtype, ignoring_warnings
 from multigrad.graph.support.trees import optree
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.look.subject import as_float, subject_of
 from multigrad.look.subject import make_inputs as inputs_of
 

@@ -19,8 +19,8 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, every_node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import INPUT
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.facts import Shapes, is_tensor_input, needed_shapes, shape_fact
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import NeedsConcrete, Trace
 from multigrad_conformance.declared import Case, attrs_of, cases

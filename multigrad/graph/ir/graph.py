@@ -16,9 +16,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from ..support.class_bases import dataclass
+from ..support.class_bases import HeldWeakly, dataclass
 from ..support.threads import SERIALS, make_lock
-from ..support.versions import HeldWeakly
 from .op import Op
 from .types import Type
 

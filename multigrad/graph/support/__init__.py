@@ -1,1 +1,1 @@
-"""Support for all rooms: files, C libraries, locks, trees, dataclasses, HTML, versions."""
+"""Support for all rooms: files, C libraries, locks, trees, dataclasses, HTML."""

@@ -1,4 +1,4 @@
-"""Bases of our classes: a faster `dataclass`, `cached_property`, and bases for notebooks.
+"""Bases of our classes: a faster `dataclass`, `cached_property`, weak references, notebooks.
 
 `dataclass` is the part of Python's that our classes use, made in a quarter of the time: Python
 compiles each method of each class, which was a fifth of the time until a first gradient. Here only
@@ -135,6 +135,13 @@ def get_state(self: Any) -> list[Any]:
 def set_state(self: Any, state: list[Any]) -> None:
     for each, value in zip(dataclasses.fields(self), state, strict=True):
         object.__setattr__(self, each.name, value)
+
+
+class HeldWeakly:
+    """A base of dataclasses with slots whose objects weak references may point to."""
+
+    # From Python 3.11 on `weakref_slot=True` does the same.
+    __slots__ = ("__weakref__",)
 
 
 class InNotebooks:

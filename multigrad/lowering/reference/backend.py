@@ -22,10 +22,9 @@ from ...backend.guest import borrow_array as borrow
 from ...backend.guest import lend_array as lend
 from ...graph import ops
 from ...graph.ops.arrays import loops
-from ...graph.ops.numerics import as_numpy_dtype
+from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
 from ...graph.support.lazy_modules import whole
-from ...graph.support.versions import RELEASE
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
 from .kernels import FAST, by_blocks

@@ -29,8 +29,8 @@ from ...graph import ops
 from ...graph.ir.graph import Graph, Node, make_node
 from ...graph.ir.op import Op
 from ...graph.ir.types import FLOAT_SCALAR, INPUT_SHAPE, T, Type
+from ...graph.ops.numerics import vecdot
 from ...graph.ops.results import chosen, elementwise
-from ...graph.support.versions import vecdot
 
 Array = Any
 ndarray, sqrt = np.ndarray, np.sqrt

@@ -40,11 +40,10 @@ from ...graph.ir.graph import Graph
 from ...graph.ir.types import FLOATS, INPUT, INPUT_SHAPE, T
 from ...graph.passes.facts import needed_shapes
 from ...graph.passes.simplify import simplify
-from ...graph.support.class_bases import dataclass
+from ...graph.support.class_bases import HeldWeakly, dataclass
 from ...graph.support.params import as_number
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
-from ...graph.support.versions import HeldWeakly
 from ...lowering.forwards import Forward, find_forward
 from ...lowering.function_graph import FunctionGraph
 from ...lowering.input_checks import check_float, check_values

@@ -15,6 +15,7 @@ import numpy as np
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Attr, Op
 from multigrad.graph.ops import attributes
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.ops.properties import REALS, Domain
 from multigrad.graph.ops.results import (
     PER_ELEMENT,
@@ -28,7 +29,6 @@ from multigrad.graph.ops.results import (
     shaped_like_second,
 )
 from multigrad.graph.ops.table import zero
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.trace import apply
 from multigrad.trace.xp import all as neutral
 

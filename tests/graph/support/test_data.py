@@ -16,8 +16,8 @@ import pytest
 
 import multigrad as xg
 from multigrad.graph.support import class_bases
+from multigrad.graph.support.class_bases import HeldWeakly
 from multigrad.graph.support.files import cache_root, check_private, open_folder, write_file
-from multigrad.graph.support.versions import HeldWeakly
 
 from ...harness.hidden import python
 

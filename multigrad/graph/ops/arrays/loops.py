@@ -20,9 +20,8 @@ import numpy as np
 from ...ir.graph import Node, Region, make_node
 from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
-from ...support.versions import RELEASE
 from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
-from ..numerics import Array, as_numpy_dtype
+from ..numerics import RELEASE, Array, as_numpy_dtype
 from ..properties import LINEAR, Degree, is_zero, spread
 from ..result_shapes import kept_by_turns
 from ..results import called, of_dtype, structural

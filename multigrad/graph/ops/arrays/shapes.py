@@ -14,9 +14,8 @@ import numpy as np
 
 from ...ir.graph import Node
 from ...ir.op import Op, ResultRule
-from ...support.versions import reshape
 from ..attributes import AXES, AXIS, MOVED, NEW_AXIS, OFFSET, PLACE, PLACES, SHAPE, SHIFT
-from ..numerics import Array, widened
+from ..numerics import Array, reshape, widened
 from ..properties import length, linear
 from ..result_shapes import summed_to, with_matrices
 from ..results import expanded, integer, kept, reshaped, shaped_like_second

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ...support.versions import IS_OLD_SCIPY
-from ...support.versions import log_ndtr as log_ndtr_by_erfcx
 from ..attributes import count
-from ..numerics import Array, from_scipy, widened
+from ..numerics import IS_OLD_SCIPY, Array, from_scipy, widened
+from ..numerics import log_ndtr as log_ndtr_by_erfcx
 from ..properties import ABOVE_ZERO, BETWEEN_ZERO_AND_ONE, WITHIN_ONE
 from ..table import Cotangents, composite, function
 

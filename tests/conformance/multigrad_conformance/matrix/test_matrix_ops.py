@@ -16,7 +16,7 @@ import pytest
 from scipy import special
 
 import multigrad as xg
-from multigrad.graph.support.versions import ignoring_warnings
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.trace.xp import all as neutral
 
 from ..differences import DESIGNED, allowed, flushes, kept

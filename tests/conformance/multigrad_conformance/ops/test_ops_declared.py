@@ -12,8 +12,8 @@ import pytest
 
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.ops.results import PER_ELEMENT, integer
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.trace import apply
 from multigrad.trace.xp import all as neutral
 

@@ -15,9 +15,9 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Node, make_node
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ir.types import BOOL, WHOLE, T, is_float
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.ops.properties import Domain
 from multigrad.graph.passes.simplify import constant
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.trace.coercion import coerce
 
 from .attributes import Draw, Refused, Shape, pick

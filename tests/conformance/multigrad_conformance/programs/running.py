@@ -16,8 +16,8 @@ from multigrad.backend.contract import Backend
 from multigrad.backend.discovery import load_backend
 from multigrad.backend.values import read_key
 from multigrad.graph.ir.graph import Graph
+from multigrad.graph.ops.numerics import ignoring_warnings
 from multigrad.graph.passes.simplify import simplify
-from multigrad.graph.support.versions import ignoring_warnings
 from multigrad.lowering.emit import Emission, compile_source, emit_body
 
 from ..differences import kept, regroups

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from multigrad.graph import ops
-from multigrad.graph.support.versions import reshape
+from multigrad.graph.ops.numerics import reshape
 
 from ..bounded import Bounded, Function, as_dtype, known, monotone, narrowed, widened
 
