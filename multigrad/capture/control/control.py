@@ -343,45 +343,32 @@ def turns(
         TypeError: it has more turns than can be unrolled, counts in floats that round, or a turn
             changes a dtype or a shape in a loop that ends depending on values.
     """
-    size = RecordedSize(values)
-    while most is None or size.turns < most:
+    count, trace = 0, find_trace(values)
+    before = operations_of(trace)
+    while most is None or count < most:
         condition = goes_on(*values)
         if isinstance(condition, Value) and condition.node.type.kind == "tensor":
             # The turns so far are unrolled; from here on values decide, so the rest is one loop.
-            left = None if most is None else most - size.turns
+            left = None if most is None else most - count
             return carry(condition.trace, values, goes_on, step, left)
         if not condition:
             break
-        before, values = values, step(*values)
-        size.add(values)
-        check_counters(before, values)
+        old, values = values, step(*values)
+        count += 1
+        if trace is None:
+            trace = find_trace(values)
+            before = operations_of(trace)
+        if max(count, operations_of(trace) - before) > MOST_OPERATIONS:
+            raise TypeError(
+                f"a loop of {count} turns and more: at most {MOST_OPERATIONS} operations are "
+                "unrolled"
+            )
+        check_counters(old, values)
     return values
 
 
-class RecordedSize:
-    """Counts the turns and operations that an unrolled loop records."""
-
-    def __init__(self, values: Any) -> None:
-        self.turns = 0
-        self.trace = find_trace(values)
-        self.before = 0 if self.trace is None else len(self.trace.source.locations)
-
-    def add(self, values: Any) -> None:
-        """Count a turn that returns these values.
-
-        Raises:
-            TypeError: the loop has become larger than what is unrolled.
-        """
-        self.turns += 1
-        if self.trace is None:
-            self.trace = find_trace(values)
-            self.before = 0 if self.trace is None else len(self.trace.source.locations)
-        recorded = 0 if self.trace is None else len(self.trace.source.locations) - self.before
-        if max(self.turns, recorded) > MOST_OPERATIONS:
-            raise TypeError(
-                f"a loop of {self.turns} turns and more: at most {MOST_OPERATIONS} operations are "
-                "unrolled"
-            )
+def operations_of(trace: Trace | None) -> int:
+    return 0 if trace is None else len(trace.source.locations)
 
 
 def check_counters(before: Any, after: Any) -> None:

@@ -157,19 +157,8 @@ TENSORS: dict[str, Handler] = {
 }
 
 
-def scan(
-    f: Handler,
-    init: Any,
-    xs: Any = None,
-    length: Any = None,
-    reverse: bool = False,
-    unroll: Any = 1,
-) -> Any:
-    return scans.scan(f, init, xs, length, reverse=reverse)
-
-
 LOOPS: dict[str, Handler] = {
-    **{f.__name__: f for f in (scans.associative_scan, scans.cond, scans.fori_loop, scan)},
+    **{f.__name__: f for f in (scans.associative_scan, scans.cond, scans.fori_loop)},
     "map": scans.map_rows,
 }
 
@@ -373,6 +362,7 @@ DIALECT = Dialect(
         aliases={
             **by_function(NAMES),
             **arrays.NAMED,
+            **arrays.KERAS.called({scans: "scan(unroll=)"}),
         },
         hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
         refused=by_function(REASONS),
