@@ -184,7 +184,9 @@ def on_own_thread(run: Callable[[], Any]) -> Any:
     return result
 
 
-Compute = Callable[..., Any]  # (*arrays, **params) -> an array, or a list where there are several
+# (*arrays, **params) -> an array, a list where there are several, or NotImplemented for operands
+# that jax must compute.
+Compute = Callable[..., Any]
 
 
 def rehearse(run: Callable[..., Any], arrays: Sequence[Array]) -> Callable[..., Any]:
@@ -294,9 +296,8 @@ def step_of(equation: Any) -> Step:
         return [as_numpy(r) for r in (results if several else [results])]
 
     def by_numpy(operands: Sequence[Array]) -> Sequence[Array]:
-        try:
-            results = compute(*operands, **options)  # type: ignore[misc]
-        except RefusedOperands:
+        results = compute(*operands, **options)  # type: ignore[misc]
+        if results is NotImplemented:
             return by_jax(operands)
         if several:
             return list(map(np.asarray, results, dtypes))
@@ -310,10 +311,6 @@ def words_of(function: Any) -> tuple[str, ...]:
     code = getattr(function, "__code__", None)
     first = code.co_argcount if code else 0
     return code.co_varnames[first : first + code.co_kwonlyargcount] if code else ()
-
-
-class RefusedOperands(Exception):
-    """Raised by a NumPy function for operands that jax must compute."""
 
 
 def cond(operands: Sequence[Array], params: Mapping[str, Any]) -> list[Array]:
@@ -362,11 +359,11 @@ CONTROL = {"cond": cond, "scan": scan, "while": while_}
 
 
 def of_floats(function: Callable[..., Array]) -> Compute:
-    """Return a function that refuses integers, for which XLA differs at the ends of their range."""
+    """Return a function that leaves integers to jax: XLA differs at the ends of their range."""
 
     def compute(*arrays: Array) -> Array:
         if not is_float(arrays[0]):
-            raise RefusedOperands
+            return NotImplemented
         return function(*arrays)
 
     return compute
@@ -396,7 +393,7 @@ def sign(x: Array) -> Array:
 
 def integer_pow(x: Array, *, y: int) -> Array:
     if not is_float(x) and y < 0:
-        raise RefusedOperands
+        return NotImplemented
     result = np.ones_like(x)
 
     for _ in range(abs(y)) if abs(y) < 8 else ():
@@ -408,13 +405,13 @@ def integer_pow(x: Array, *, y: int) -> Array:
 
 def round_(x: Array, *, rounding_method: Any) -> Array:
     if rounding_method != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
-        raise RefusedOperands
+        return NotImplemented
     return np.round(x)
 
 
 def select(which: Array, *cases: Array) -> Array:
     if which.dtype != bool or len(cases) != 2:
-        raise RefusedOperands
+        return NotImplemented
     return np.where(which, cases[1], cases[0])
 
 
@@ -422,13 +419,13 @@ def convert(x: Array, *, new_dtype: Any) -> Array:
     new = np.dtype(new_dtype)
     # XLA saturates at the limits of the integer type, NumPy does not
     if is_float(x) and new.kind in "iu":
-        raise RefusedOperands
+        return NotImplemented
     return x.astype(new)
 
 
 def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Array:
     if any(not isinstance(n, int) for n in shape):
-        raise RefusedOperands
+        return NotImplemented
     ones = [1] * len(shape)
     for i, place in enumerate(broadcast_dimensions):
         ones[place] = x.shape[i]
@@ -439,7 +436,7 @@ def broadcast_in_dim(x: Array, *, shape: Any, broadcast_dimensions: Any) -> Arra
 
 def reshape(x: Array, *, new_sizes: Any, dimensions: Any = None) -> Array:
     if dimensions is not None:
-        raise RefusedOperands
+        return NotImplemented
     return x.reshape(new_sizes)
 
 
@@ -471,7 +468,7 @@ def dynamic_slice(x: Array, *starts: Array, slice_sizes: Any) -> Array:
 
 def pad(x: Array, value: Array, *, padding_config: Any) -> Array:
     if any(min(each) < 0 for each in padding_config):
-        raise RefusedOperands
+        return NotImplemented
     rows = [
         (a, n + max(n - 1, 0) * gap, b, gap)
         for n, (a, b, gap) in zip(x.shape, padding_config, strict=True)
@@ -493,7 +490,7 @@ def iota(*, dtype: Any, shape: Any, dimension: int) -> Array:
 def reduced(function: Callable[..., Array]) -> Compute:
     def compute(x: Array, *, axes: Any) -> Array:
         if not x.size:
-            raise RefusedOperands
+            return NotImplemented
         return function(wide(x), axis=tuple(axes))
 
     return compute
@@ -505,7 +502,7 @@ def dot_general(
     result = np.dtype(preferred_element_type or a.dtype)
     # integer sums wrap at the width of the result, which NumPy may widen
     if result.kind in "iub" or a.dtype.kind in "iub" or b.dtype.kind in "iub":
-        raise RefusedOperands
+        return NotImplemented
     kind = np.float32 if result.itemsize == 2 else result
     subscripts = subscripts_of(dimension_numbers, a.ndim, b.ndim)
     return np.einsum(subscripts, a.astype(kind), b.astype(kind), optimize=True)

@@ -307,7 +307,6 @@ class RecomputedCall:
         return self.active
 
     def draw_again(self, tape: Any, draw: Callable[[], Any]) -> Any:
-        """Return the next key of the first run."""
         self.run_again(tape)
         position, self.repeated = self.repeated, self.repeated + 1
         return self.drawn[position] if position < len(self.drawn) else draw()

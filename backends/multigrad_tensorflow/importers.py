@@ -8,7 +8,8 @@ gradient function gets `variables`.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeAlias
@@ -43,17 +44,20 @@ DECORATED = type(tf.custom_gradient(make_nothing))
 PASS_THROUGH = tf.grad_pass_through(make_nothing)._f.__code__
 
 
-@dataclass(slots=True)
-class SymbolicRun:
-    """One run of a function on symbolic values."""
-
-    function: Callable[..., Any]
-    given: Any
-
-
-RECORDING: contextvars.ContextVar[tuple[SymbolicRun, ...]] = contextvars.ContextVar(
+# The functions that are being recorded, the innermost last, with their (args, kwargs).
+RECORDING: contextvars.ContextVar[tuple[tuple[Any, Any], ...]] = contextvars.ContextVar(
     "multigrad_tensorflow_recording", default=()
 )
+
+
+@contextmanager
+def recording(function: Callable[..., Any], arguments: Any) -> Iterator[None]:
+    """Mark a function as being recorded; functions are captured then that may call it."""
+    reset = RECORDING.set((*RECORDING.get(), (function, arguments)))
+    try:
+        yield
+    finally:
+        RECORDING.reset(reset)
 
 
 def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) -> Recipe:
@@ -86,27 +90,19 @@ def record_decorated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Recorded:
-    # Functions are captured here that may call the decorated function itself.
-    recording = SymbolicRun(function, (args, kwargs))
-    given: Any = args
-    if kwargs and not any(isinstance(leaf, Value) for leaf in optree.tree_leaves(given)):
+    leaves: Any = optree.tree_leaves(args)  # pyright: ignore[reportArgumentType]
+    if kwargs and not any(isinstance(leaf, Value) for leaf in leaves):
         raise trace.error(
             "gets tensors by keyword, with respect to which tf.custom_gradient has the true "
             "derivative. Pass them by position"
         )
-    reset = RECORDING.set((*RECORDING.get(), recording))
-    try:
+    with recording(function, (args, kwargs)):
         result = run_written_in("tensorflow", function, trace, *args, **kwargs)
-    finally:
-        RECORDING.reset(reset)
     outputs, grad = split_result(name, result)
 
     def pull(upstream: Any) -> Any:  # the gradient function may call the function again
-        reset = RECORDING.set((*RECORDING.get(), recording))
-        try:
+        with recording(function, (args, kwargs)):
             return grad(*spread(outputs, upstream))
-        finally:
-            RECORDING.reset(reset)
 
     return Recorded(outputs, pull)
 
@@ -170,24 +166,23 @@ class DecoratedStandIn:
     """A stand-in for a decorated function within itself."""
 
     function: Any
-    recording: SymbolicRun
+    arguments: Any  # those with which it is being recorded
 
     def around(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         """Return the function to run in its place, given one that computes the primal."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             outputs = compute(*args, **kwargs)
-            name = name_of(self.function)
-            return outputs_of(name, outputs, (args, kwargs), self.recording.given)
+            return outputs_of(name_of(self.function), outputs, (args, kwargs), self.arguments)
 
         return call
 
 
 def with_own_gradient(f: Any) -> Function | DecoratedStandIn | None:
     """Return the stand-in for a decorated function during another's capture, if it needs one."""
-    for recording in reversed(RECORDING.get()):
-        if is_same(f._f, recording.function):
-            return DecoratedStandIn(f, recording)
+    for function, arguments in reversed(RECORDING.get()):
+        if is_same(f._f, function):
+            return DecoratedStandIn(f, arguments)
     try:
         return find_imported(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative

@@ -128,7 +128,6 @@ class GuestResiduals:
 
 
 def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
-    """Return the outputs and the residuals."""
     if is_at_hand(tensors):
         lent, pull = guest.record([lend(x) for x in tensors])
         outputs = tuple(place(borrow(y, guest.owns), tensors) for y in lent)
@@ -139,7 +138,6 @@ def keep(guest: Guest, *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
 def pull_back(
     guest: Guest, residuals: Any, cotangents: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Return a gradient for each input."""
     guest_residuals, tensors = residuals
     cotangents_in = [
         jnp.asarray(c)

@@ -26,9 +26,9 @@ from multigrad.graph.support.class_bases import dataclass
 
 from .. import distributed
 from ..kernels import random
-from ..kernels.elementwise import is_staged_out
+from ..kernels.elementwise import is_staged_out, is_tensor
 from ..versions import core, primal_of
-from .vjp import PUSHING, forbid_derivative, is_tensor, tangent_of
+from .vjp import PUSHING, forbid_derivative, tangent_of
 
 if TYPE_CHECKING:
     from multigrad.backend import Body, Emitted
@@ -220,7 +220,6 @@ REHEARSED: ContextVar[bool] = ContextVar("multigrad_jax_rehearsed", default=Fals
 
 @contextmanager
 def rehearsing() -> Iterator[None]:
-    """Set REHEARSED while a proof traces."""
     token = REHEARSED.set(True)
     try:
         yield

@@ -16,6 +16,8 @@ from jax.core import Tracer
 from multigrad.backend.values import run_on_tensors_alone
 from multigrad.errors import GradientError
 
+from ..kernels.elementwise import is_tensor
+
 if TYPE_CHECKING:
     from multigrad.backend import Graph
 
@@ -83,10 +85,6 @@ def tangent_of(given: Any, x: Tensor) -> Any:
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return np.zeros(x.shape, jax.dtypes.float0)
     return jnp.zeros_like(x) if given is None else jnp.asarray(given, x.dtype)
-
-
-def is_tensor(value: Any) -> bool:
-    return isinstance(value, jax.Array)
 
 
 def note_use(tensor: Tensor, outputs: Sequence[Any]) -> Callable[[], bool] | None:

@@ -40,7 +40,6 @@ def number(step: EquationStep, i: int) -> Places:
 
 
 def limited(places: Places, most: int) -> Places:
-    """Return places clipped to [0, most]."""
     if isinstance(places, Value):
         return xp.minimum(xp.maximum(places, 0), most)
     return np.clip(places, 0, most)
@@ -257,7 +256,6 @@ def dynamic_slice(step: EquationStep) -> Operand:
 
 # --- putting --------------------------------------------------------------------------------------
 def dynamic_update_slice(step: EquationStep) -> Operand:
-    """Record a tensor with a slice replaced."""
     lengths, sizes = integers(step.shapes[0]), integers(step.shapes[1])
     strides, rank = strides_of(lengths), len(lengths)
     flat: Any = np.zeros((1,) * rank, np.int64)
@@ -277,8 +275,6 @@ def _flat_list(places: Places) -> Places:
 
 
 def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
-    """Return the handler of a scatter."""
-
     def handle(step: EquationStep) -> Operand:
         numbers, lengths = step.params["dimension_numbers"], integers(step.shapes[0])
         jaxpr = step.params.get("update_jaxpr")

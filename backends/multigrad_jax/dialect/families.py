@@ -452,7 +452,6 @@ def all_to_all(
 
 
 def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
-    """Unlike the others, it knows no groups of shards."""
     # jax's has no axis_index_groups
     return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
 

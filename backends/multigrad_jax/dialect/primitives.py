@@ -191,8 +191,6 @@ Handler = Callable[[EquationStep], Operand | list[Operand]]
 
 # --- along axes -----------------------------------------------------------------------------------
 def reduction(function: Callable[..., Any]) -> Handler:
-    """Return the handler of a reduction."""
-
     def handle(step: EquationStep) -> Operand:
         axes = tuple(int(axis) for axis in step.params["axes"])
         everything = len(axes) == len(step.shapes[0])
@@ -353,8 +351,6 @@ def repeated(shapes: Sequence[Shape]) -> Shape:
 
 
 def elementwise(function: Callable[..., Any]) -> Handler:
-    """Return the handler of a primitive that computes element by element."""
-
     def handle(step: EquationStep) -> Operand:
         result = function(*(operand.value for operand in step.operands))
         return Operand(result, repeated([operand.shape for operand in step.operands]))

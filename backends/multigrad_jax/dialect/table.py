@@ -210,8 +210,6 @@ def computing() -> Iterator[None]:
 
 
 def at_once(function: Handler) -> Handler:
-    """Return a function that computes within `computing`."""
-
     @functools.wraps(function)
     def computed(*args: Any, **kwargs: Any) -> Any:
         with computing():

@@ -22,6 +22,10 @@ Tensor = Any
 HALVES = (jnp.dtype("float16"), jnp.dtype("bfloat16"))
 
 
+def is_tensor(value: Any) -> bool:
+    return isinstance(value, jax.Array)
+
+
 def is_staged_out(x: Any) -> bool:
     """Return whether a value is a tracer of a jaxpr, with no vmap or derivative around it."""
     # by name: the class is in an internal module of jax
