@@ -381,7 +381,9 @@ def function(
     way = None
     if isinstance(residuals, str):
         way, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
-    _check_callable(backward, residuals)
+    for each in (backward, residuals):
+        if each is not None and not callable(each):
+            raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
     options = settled(capture, native, dialect, prove, may_roll=backward is None)
     modes = read_modes(name_of(forward), signature_of(forward), accumulate)
     if modes:
@@ -405,12 +407,6 @@ def function(
     made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
     made.choose(fused=read_fused(fused), residuals=way or "auto")
     return made
-
-
-def _check_callable(*functions: Any) -> None:
-    for each in functions:
-        if each is not None and not callable(each):
-            raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
 
 
 def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:

@@ -137,37 +137,35 @@ class Entries:
         return build_once(variant.lowered, key, build)
 
     def _build(self, leaves: Sequence[Any], nesting: Any) -> Entry:
-        opened_leaves = [unwrap(leaf) for leaf in leaves]
-        if learn_containers(opened_leaves):
+        inputs = [unwrap(leaf) for leaf in leaves]
+        if learn_containers(inputs):
             # Classes that a framework registered as containers: the call is flattened anew.
             return Entry(partial(self._run_apart, nesting))
-        wrapped = tuple(i for i, leaf in enumerate(leaves) if opened_leaves[i] is not leaf)
-        owner = framework_of(opened_leaves)
+        wrapped = tuple(i for i, leaf in enumerate(leaves) if inputs[i] is not leaf)
+        owner = framework_of(inputs)
         as_arrays = owner is None
-        if as_arrays and self._asks_original(opened_leaves):
+        if as_arrays and self._asks_original(inputs):
             return self._original_entry(partial(optree.tree_unflatten, nesting), None, "")
         if as_arrays:  # Python numbers alone: NumPy's
-            wrapped = tuple(i for i, leaf in enumerate(opened_leaves) if isinstance(leaf, float))
-            opened_leaves = [
-                np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(opened_leaves)
-            ]
+            wrapped = tuple(i for i, leaf in enumerate(inputs) if isinstance(leaf, float))
+            inputs = [np.asarray(leaf) if i in wrapped else leaf for i, leaf in enumerate(inputs)]
         if as_arrays and not wrapped and self.completion.parameters is not None:
-            args, kwargs = optree.tree_unflatten(nesting, opened_leaves)
+            args, kwargs = optree.tree_unflatten(nesting, inputs)
             self.completion.parameters.bind(*args, **kwargs)  # says which argument is missing
-        is_incomplete = self.completion.is_needed(opened_leaves)
+        is_incomplete = self.completion.is_needed(inputs)
         # Defaults come before the layout: they are arguments like the others.
-        whole, tree = self.completion.complete(opened_leaves, nesting, owner)
-        opened_leaves = in_one_framework(whole)
-        mixes = any(a is not b for a, b in zip(opened_leaves, whole, strict=True))
+        whole, tree = self.completion.complete(inputs, nesting, owner)
+        inputs = in_one_framework(whole)
+        mixes = any(a is not b for a, b in zip(inputs, whole, strict=True))
         try:
-            layout = self.recipe.lay_out(self.completion.parameters, opened_leaves, tree)
+            layout = self.recipe.lay_out(self.completion.parameters, inputs, tree)
         except GradientError as error:  # a dtype that no graph has
             if self.native is False or owner is None or not is_original_on(self.recipe, owner):
                 raise
             rebuild = partial(optree.tree_unflatten, nesting)
             return self._original_entry(rebuild, owner, str(error))
-        backend = one_backend(self.recipe.name, layout, opened_leaves)
-        inner = self._entry_for(layout, backend, opened_leaves)
+        backend = one_backend(self.recipe.name, layout, inputs)
+        inner = self._entry_for(layout, backend, inputs)
         if not (wrapped or is_incomplete or mixes):
             return inner
         open_leaf = np.asarray if as_arrays else unwrap
@@ -278,12 +276,12 @@ class Entries:
         reads = any(map(is_in_force, self.captures.facts))
 
         def find(leaves: Sequence[Any]) -> Entry:
-            layout_of_call = layout.with_objects(leaves)
+            filled = layout.with_objects(leaves)
             return self._captured_or_native(
                 layout,
                 backend,
                 lambda: self._entry_of(
-                    self.decide(EAGER, layout_of_call, leaves, backend), layout, backend
+                    self.decide(EAGER, filled, leaves, backend), layout, backend
                 ),
             )
 
@@ -326,11 +324,9 @@ class Entries:
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()
-        make_native = partial(
-            self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}"
-        )
+        native = partial(self._native_entry, layout, backend, None, f"its graph lacks {AUTOCAST}")
         return follow_casts(
-            entry, make_native if way == ORIGINAL else None, self.recipe, layout, backend
+            entry, native if way == ORIGINAL else None, self.recipe, layout, backend
         )
 
     def _choosing_entry(self, native: Entry, variant: Variant, backend: Backend) -> Entry:

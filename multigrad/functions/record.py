@@ -58,7 +58,7 @@ from .calls.effects import (
     has_containers,
     hide,
 )
-from .calls.facts import facts_of_inputs, find_facts
+from .calls.facts import facts_of_inputs, gather_facts
 from .calls.gradients import check_gradient, match_gradients, modes_of, tangent_graph
 from .calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
 from .proof.compare import ProofSubject, leave_open
@@ -126,7 +126,12 @@ def _capture(
 ) -> tuple[Trace, Variant]:
     recording = _Recording(recipe, layout, facts, way)
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
-        recording.trace.facts.find = partial(find_facts, recipe.subject, layout, leaves)
+
+        def find(needed: Sequence[str]) -> dict[str, Any]:
+            gathered = gather_facts(recipe.subject, frozenset(needed), layout, leaves)
+            return {fact: gathered[fact] for fact in needed}
+
+        recording.trace.facts.find = find
     variant = recording.run_asking()
     trace = recording.trace
     # Code that looks at memory is recorded for tensors that are not contiguous, too.

@@ -228,12 +228,10 @@ def _encode_form(variant: Variant, arrays: list[ArrayValue]) -> Data:
     unmarked = drop_marks(pair.backward)
     is_told = mark_everywhere(unmarked, pair.forward.outputs).outputs == pair.backward.outputs
     backward = unmarked if pair.keeps_output and is_told else pair.backward
-    read = {name for name in variant.facts if is_read(name) or name == LIBRARY}
-    facts_of_variant = {name: value for name, value in variant.facts.items() if name not in read}
     facts = {
         name: encode_value(value)
-        for name, value in facts_of_variant.items()
-        if _general(name) is None
+        for name, value in variant.facts.items()
+        if not (is_read(name) or name == LIBRARY or _general(name) is not None)
     }
     return {
         "arguments": [_encode_leaf(pair.name, leaf) for leaf in layout.leaves],

@@ -109,13 +109,6 @@ def _has(leaf: Leaf, what: str) -> bool:
     return leaf.kind == "tensor" or (leaf.kind == "number" and what in ("param", LIBRARY))
 
 
-def find_facts(
-    subject: str, layout: Layout, leaves: Sequence[Any], needed: Sequence[str]
-) -> dict[str, Any]:
-    facts = gather_facts(subject, frozenset(needed), layout, leaves)
-    return {fact: facts[fact] for fact in needed}
-
-
 def _told(name: str, otherwise: Any, value: Tensor) -> Any:
     owner = owner_of(value)
     ask = None if owner is None else getattr(owner.tensors, name)

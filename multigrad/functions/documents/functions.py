@@ -76,6 +76,11 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
     """Return the recipe of a Function from a document."""
     signature = _signature_of(saved)
 
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        # There is nothing to run but graphs.
+        message = f"function {saved.name!r} comes from a document, so it cannot run as written"
+        raise TraceError(message)
+
     def refused(layout: Layout) -> Mapping[str, str]:
         names = {leaf.name for leaf in layout.tensors}
         said = [row for form in saved.forms for row in form.layout.graphs.refused.items()]
@@ -83,7 +88,7 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
 
     return Recipe(
         saved.name,
-        partial(_refuse_run, saved.name),
+        run,
         partial(_record, saved, signature),
         signature=signature,
         native=False,
@@ -101,11 +106,6 @@ def _signature_of(saved: SavedFunction) -> inspect.Signature:
     rest = [name for name in named if name not in saved.parameters and name.isidentifier()]
     rows += [inspect.Parameter(name, by_name, default=None) for name in rest]
     return inspect.Signature(rows)
-
-
-def _refuse_run(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    # There is nothing to run but graphs.
-    raise TraceError(f"function {name!r} comes from a document, so it cannot run as written")
 
 
 def _record(

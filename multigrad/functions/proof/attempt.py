@@ -224,9 +224,9 @@ def _others(attempt: Attempt) -> Iterator[Sample]:
     # In this order: the call's own values under other numbers, edges, numbers far out.
     free = {name: value for name, value in attempt.numbers.items() if name not in attempt.fixed}
     numbers = {**attempt.numbers, **samples.vary(free)}
-    values_of_call = samples.own_values(attempt.slots, numbers)
-    if values_of_call is not None and values_of_call.arrays:
-        yield attempt.complete(values_of_call)
+    called = samples.own_values(attempt.slots, numbers)
+    if called is not None and called.arrays:
+        yield attempt.complete(called)
     elif free:
         yield attempt.complete(samples.draw(attempt.slots, numbers, "other numbers"))
     infinite = attempt.infinite and takes_infinity(attempt.graphs)

@@ -101,9 +101,7 @@ class FunctionUnderProof:
 
 def run_original(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
     """Return the results of the user's code by name: outputs, then gradients."""
-    side = partial(_original, captured, backend)
-    results = _rehearse(captured, backend, sample, side)
-    results = _run(captured, backend, sample, side) if results is None else results
+    results = _results(captured, backend, sample, _original)
     for name, array in sample.arrays.items():
         for key in (f"gradient of {name}", f"zero gradient of {name}"):
             gradient = results.get(key)
@@ -114,7 +112,13 @@ def run_original(captured: FunctionUnderProof, backend: Backend, sample: Sample)
 
 
 def run_lowered(captured: FunctionUnderProof, backend: Backend, sample: Sample) -> dict[str, Any]:
-    side = partial(_lowered, captured, backend)
+    return _results(captured, backend, sample, _lowered)
+
+
+def _results(
+    captured: FunctionUnderProof, backend: Backend, sample: Sample, run: Callable[..., Outputs]
+) -> dict[str, Any]:
+    side = partial(run, captured, backend)
     results = _rehearse(captured, backend, sample, side)
     return _run(captured, backend, sample, side) if results is None else results
 

@@ -100,7 +100,7 @@ def prove_function(
         replays=replays_draws(dialect),
         infinite=keeps_infinity(dialect),
         coarseness=coarseness_of(dialect, (graphs.forward, graphs.backward)),
-        complete=_Cotangents(graphs),
+        complete=_completing(graphs),
         ties=not captured.is_derived,
         is_again="" in captured.variant.proofs.values(),
         outside=(functions, [x.value for x in captured.layout.leaves if x.kind == "static"]),
@@ -225,37 +225,35 @@ def _numbers(captured: FunctionUnderProof) -> dict[str, float]:
     return {layout.leaves[i].name: float(captured.leaves[i]) for i in layout.indices("number")}
 
 
-class _Cotangents:
-    # Completed by cotangents of the shapes and dtypes that the graph's outputs have.
+def _completing(graphs: FunctionGraph) -> Callable[[Sample], Sample]:
+    # Adds cotangents of the shapes and dtypes that the graph's outputs have.
+    slots_by_shapes: dict[Any, tuple[InputSlot, ...]] = {}
 
-    def __init__(self, graphs: FunctionGraph) -> None:
-        self.graphs = graphs
-        self.known: dict[Any, tuple[InputSlot, ...]] = {}  # the slots, by the inputs' shapes
-
-    def __call__(self, sample: Sample) -> Sample:
+    def complete(sample: Sample) -> Sample:
         key = tuple(array.shape for array in sample.arrays.values())
-        slots = self.known.get(key)
-        if slots is None:
-            slots = self.known[key] = self.slots(sample)
-        arrays = dict(samples.draw(slots, {}, "cotangents").arrays)
+        if key not in slots_by_shapes:
+            slots_by_shapes[key] = _cotangent_slots(graphs, sample)
+        arrays = dict(samples.draw(slots_by_shapes[key], {}, "cotangents").arrays)
         if sample.label == samples.OWN:  # as the gradient of a sum comes
             arrays = {name: samples.expanded(array) for name, array in arrays.items()}
         if sample.absent:
             arrays |= {name: np.zeros_like(arrays[name]) for name in sample.absent}
         return replace(sample, arrays={**sample.arrays, **arrays})
 
-    def slots(self, sample: Sample) -> tuple[InputSlot, ...]:
-        inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
-        floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
-        dtype = floats[0] if floats else np.dtype("float32")
-        forward = self.graphs.forward
-        outputs = run_bounded(forward, inputs, dtype)
-        rows = zip(self.graphs.seeds, outputs, forward.outputs, strict=True)
-        return tuple(
-            InputSlot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
-            for name, y, n in rows
-            if name is not None
-        )
+    return complete
+
+
+def _cotangent_slots(graphs: FunctionGraph, sample: Sample) -> tuple[InputSlot, ...]:
+    inputs: dict[str, Any] = {**sample.widened().arrays, **sample.numbers, "key": KEY}
+    floats = [array.dtype for array in sample.arrays.values() if is_float(array)]
+    dtype = floats[0] if floats else np.dtype("float32")
+    outputs = run_bounded(graphs.forward, inputs, dtype)
+    rows = zip(graphs.seeds, outputs, graphs.forward.outputs, strict=True)
+    return tuple(
+        InputSlot(name, np.shape(y.value), dtype.name if n.type.dtype == T else n.type.dtype)
+        for name, y, n in rows
+        if name is not None
+    )
 
 
 # --- rules ---------------------------------------------------------------------------------------
@@ -349,13 +347,9 @@ def _slots_of_rule(captured: RuleUnderProof, is_narrow: bool) -> tuple[InputSlot
     if is_narrow and dtype == "float64":
         dtype = "float32"
     names = ("grad_out", "tin") if captured.has_tin else ("grad_out",)
-    values_of_call = None if x is None else samples.values_of(x, tuple(shape))
+    called = None if x is None else samples.values_of(x, tuple(shape))
     with np.errstate(over="ignore"):  # of float64, perhaps
-        values = {
-            "tin": values_of_call
-            if values_of_call is None
-            else values_of_call.astype(as_numpy_dtype(dtype))
-        }
+        values = {"tin": called if called is None else called.astype(as_numpy_dtype(dtype))}
     return tuple(InputSlot(name, tuple(shape), dtype, values.get(name)) for name in names)
 
 
