@@ -129,21 +129,21 @@ def _audit_all(
     with TemporaryDirectory() as folder:
         progress.begin(f"importing {target}")
         try:
-            found = _find(process, target, folder, say)
+            targets = _find(process, target, folder, say)
         except MultigradError as error:
             # A single target that cannot be imported is the command's error, one of many a report.
             if is_alone:
                 raise
             yield target, AuditReport(target, "", (), problem=str(error))
             return
-        names = (*found.names, *found.unmade)
+        names = (*targets.names, *targets.unmade)
         if asked.examples and names and not asked.words:
             progress.begin(f"running examples of {target}")
             _record(process, names, folder, limit=min(asked.limit, EXAMPLES_LIMIT), say=say)
         for n, name in enumerate(progress.each(names)):
             call = Path(folder, str(n))
             # A class that needs arguments is audited only if an example has recorded an object.
-            if name in found.unmade and not call.exists():
+            if name in targets.unmade and not call.exists():
                 say(f"{name} is not made without arguments: name an object of it")
             else:
                 yield name, _audit(process, name, asked, call)

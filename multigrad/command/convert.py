@@ -159,9 +159,9 @@ class Importable:
 # --- in another process, if they are a package's ------------------------------------------------
 def find_all(module: str, asked: ConvertRequest) -> Importable:
     """Return the custom gradients that a module or a package defines."""
-    found = find_custom_gradients(import_named(module))
+    gradients, unimported = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
-    return Importable(tuple(found.named), installed(asked.names), found.unimported, transforms)
+    return Importable(tuple(gradients), installed(asked.names), unimported, transforms)
 
 
 def installed(names: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -234,33 +233,22 @@ def draw(shape: tuple[int, ...], kind: str, generator: np.random.Generator) -> A
 SKIPPED = ("test", "tests", "testing", "conftest", "__main__", "setup")
 
 
-@dataclass(slots=True)
-class Found:
-    """The custom gradients of a package, and the modules that failed to import.
-
-    Attributes:
-        named: the custom gradients by module:name.
-        unimported: modules that cannot be imported, with the reason.
-    """
-
-    named: dict[str, Any] = field(default_factory=dict)
-    unimported: dict[str, str] = field(default_factory=dict)
-
-
 def find_custom_gradients(
     package: types.ModuleType,
     kinds: tuple[type, ...] = (),
     note: Callable[[str], Any] | None = None,
     skipped: Collection[str] = (),
-) -> Found:
-    """Return every custom gradient that a module or a package and its submodules define.
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the custom gradients that a module or a package and its submodules define, by
+    module:name; and the modules that cannot be imported, with the reason.
 
     Args:
         kinds: types whose objects count as custom gradients too.
         note: called with each module's name before its import, which may end the process.
         skipped: modules that are not imported.
     """
-    found = Found()
+    named: dict[str, Any] = {}
+    unimported: dict[str, str] = {}
     seen: set[int] = set()
 
     def is_wanted(name: str) -> bool:
@@ -269,15 +257,15 @@ def find_custom_gradients(
             note(name)
         return name not in skipped
 
-    for module in _modules(package, found.unimported, is_wanted):
+    for module in _modules(package, unimported, is_wanted):
         for name, value in sorted(vars(module).items()):
             # One object may have several names; the first one in order stays.
             if id(value) in seen or not _is_own(value, package):
                 continue
             if find_custom(value) is not None or isinstance(value, kinds):
                 seen.add(id(value))
-                found.named[f"{module.__name__}:{name}"] = value
-    return found
+                named[f"{module.__name__}:{name}"] = value
+    return named, unimported
 
 
 def _is_own(value: Any, package: types.ModuleType) -> bool:

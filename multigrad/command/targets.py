@@ -70,12 +70,12 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
         find_target(what)
         return Targets((what,))
     note = Path(journal).write_text if journal else None
-    found = find_custom_gradients(holder, (Function, Rule), note, skipped)
+    gradients, unimported = find_custom_gradients(holder, (Function, Rule), note, skipped)
     home = holder.__name__
     # The dots keep package `ab` from counting as part of `a`.
     modules = [m for n, m in sorted(sys.modules.items()) if m and f"{n}.".startswith(f"{home}.")]
-    ids = {id(value) for value in found.named.values()}
-    names = list(found.named)
+    ids = set(map(id, gradients.values()))
+    names = list(gradients)
     operators = dict[str, str]()  # the module that names each first
     for each in modules:
         names += [f"{each.__name__}:{name}" for name in _pairs(each)]
@@ -90,7 +90,7 @@ def find_targets(what: str, journal: str = "", skipped: tuple[str, ...] = ()) ->
         own = (each.removeprefix(f"{home}:") for each in dict.fromkeys(given))
         return tuple(each if ":" in each.replace("::", "") else f"{module}:{each}" for each in own)
 
-    return Targets(named(names), found.unimported, named(unmade))
+    return Targets(named(names), unimported, named(unmade))
 
 
 def find_target(what: str) -> Any:
