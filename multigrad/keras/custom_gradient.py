@@ -83,7 +83,8 @@ def infer_outputs(run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     leaves, tree = flatten(args, kwargs)
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, keras.KerasTensor)]
     run_tensors, nest = on_tensors(run, leaves, tree, places)
-    return nest(compute_output_spec(run_tensors, *[leaves[i] for i in places]))
+    outputs: Any = compute_output_spec(run_tensors, *[leaves[i] for i in places])
+    return nest(outputs)
 
 
 def run_captured(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -180,12 +180,12 @@ class Arguments:
         backend: Backend,
         tensors: Sequence[Any],
         vjp: Callable[..., Any] | None = None,
-    ) -> tuple[list[Any], Callable[[Sequence[Any]], list[Any]]]:
+    ) -> tuple[list[Any], Callable[[list[Any]], list[Any]]]:
         """Return the outputs for tensors at the places, and the map from cotangents to theirs."""
         leaves = replace_at(self.leaves, self.places, tensors)
         outputs, _, pull = vjp_leaves(call, leaves, self.tree, backend, vjp)
 
-        def pull_places(cotangents: Sequence[Any]) -> list[Any]:
+        def pull_places(cotangents: list[Any]) -> list[Any]:
             gradients = pull(cotangents)
             return [gradients[place] for place in self.places]
 

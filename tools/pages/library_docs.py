@@ -31,8 +31,9 @@ HEADS = ("rule", "what x gets", "layers", "source")
 
 def rule_rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield each rule of relevance: its call, its formula, the kinds it is for, its source."""
-    for make in RULES:
-        rule: Any = make(*[0.0] * len(required(make)))
+    rules: tuple[Any, ...] = RULES
+    for make in rules:
+        rule = make(*[0.0] * len(required(make)))
         if isinstance(rule, Relevance):
             formula, source = said(make)
             yield call(make), formula, ", ".join(rule.formula.kinds()), source
