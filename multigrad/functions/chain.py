@@ -175,7 +175,8 @@ def share(
             continue
         takers = [i for i, part in enumerate(parts) if part.takes(name)]
         if not takers:
-            known = list(dict.fromkeys(_known(parts)))
+            rows = (row for part in parts for row in (part.parameters or {}).items())
+            known = list(dict.fromkeys(name for name, p in rows if p.kind is not p.VAR_KEYWORD))
             raise RuleTypeError(
                 f"function {chain!r}: no part takes {name!r}{suggest(name, known)} "
                 f"(arguments: {', '.join(known) or 'none besides the first'})"
@@ -260,13 +261,6 @@ def part_at(parts: Sequence[ChainPart], path: Sequence[int]) -> ChainPart:
 def inner_chain(part: ChainPart) -> Chain:
     assert isinstance(part.function, Chain)
     return part.function
-
-
-def _known(parts: Sequence[ChainPart]) -> Iterator[str]:
-    for part in parts:
-        for name, p in (part.parameters or {}).items():
-            if p.kind is not p.VAR_KEYWORD:
-                yield name
 
 
 class Chain(Function):

@@ -30,7 +30,7 @@ from ..graph.ir.types import is_float
 from ..graph.support.trees import optree
 from ..trace.active_rules import FREE
 from ..trace.trace import Trace, Value, copy_of
-from .calls.arguments import Completion, flatten, owner_of, signature_of, unwrap
+from .calls.arguments import Completion, flatten, owner_of, replace_at, signature_of, unwrap
 from .calls.recipe import Recipe, Recorded, library_of
 from .entries import MOST_ENTRIES
 from .function import Function
@@ -372,47 +372,34 @@ def _record_holding(
 def _apply_holding(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
     # The original, as it runs on its own framework. With other tensors than those of the objects,
     # copies of the objects hold these, and `gather` gives them their gradients.
-    apply, gather = inner.apply, inner.gather
+    apply, gather, holds = inner.apply, inner.gather, inner.holds
     assert apply is not None
     assert gather is not None
     if STATE not in kwargs:
         return apply(*args, **kwargs)
     kwargs, hidden = split(kwargs)
-    state = state_of(inner, (args, kwargs))
+    state = read_state(tuple(filter(holds, flatten(args, kwargs)[0])))
     if all(hidden.get(name) is held_by(each) for name, each in state.tensors.items()):
         return apply(*args, **kwargs)
     leaves, tree = flatten(args, {**kwargs, STATE: hidden})
     places = [i for i, leaf in enumerate(leaves) if owner_of(leaf) is not None]
 
     def run(tensors: Sequence[Tensor]) -> Any:
-        filled = list(leaves)
-        for i, tensor in zip(places, tensors, strict=True):
-            filled[i] = tensor
+        filled = replace_at(leaves, places, tensors)
         args, kwargs = opened(inner, *optree.tree_unflatten(tree, filled))
         return apply(*args, **kwargs)
 
     return gather(run, [leaves[i] for i in places])
 
 
-def objects_among(recipe: Recipe, arguments: Arguments) -> list[tuple[int, Any]]:
-    leaves, _ = flatten(*arguments)
-    assert recipe.holds is not None
-    return [(i, leaf) for i, leaf in enumerate(leaves) if recipe.holds(leaf)]
-
-
-def state_of(recipe: Recipe, arguments: Arguments) -> ObjectState:
-    return read_state(tuple(each for _, each in objects_among(recipe, arguments)))
-
-
 def filled_with(recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]) -> Arguments:
     """Return arguments with copies of the objects, which hold the tensors that are given."""
-    places = objects_among(recipe, arguments)
-    owner = tuple(each for _, each in places)
-    copies = Filled(owner, read_state(owner), hidden).copy
     leaves, tree = flatten(*arguments)
-    for (i, _), copied in zip(places, copies, strict=True):
-        leaves[i] = copied
-    return optree.tree_unflatten(tree, leaves)
+    assert recipe.holds is not None
+    places = [i for i, leaf in enumerate(leaves) if recipe.holds(leaf)]
+    owner = tuple(leaves[i] for i in places)
+    copies = Filled(owner, read_state(owner), hidden).copy
+    return optree.tree_unflatten(tree, replace_at(leaves, places, copies))
 
 
 @contextmanager

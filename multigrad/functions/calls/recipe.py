@@ -264,11 +264,9 @@ class CodeRecipe:
     name: str
 
     def dialect(self) -> str:
-        """Return the library that it is written in, "" where it is written for all."""
         return ""
 
     def functions(self) -> tuple[Any, ...]:
-        """Return the user's functions that it runs, the forward first."""
         return ()
 
     def as_recipe(self) -> Recipe:
