@@ -525,7 +525,9 @@ def piecewise(
         if not pairs or pairs[0][0] != 0:
             raise RuleValueError(f"piecewise needs the value at step 0, got {boundaries!r:.60}")
         steps, chosen = [step for step, _ in pairs[1:]], [value for _, value in pairs]
-    elif values is None or not _are_items(boundaries) or not _are_items(values):
+    elif values is None or any(
+        not isinstance(x, Iterable) or isinstance(x, str | Mapping) for x in (boundaries, values)
+    ):
         raise RuleTypeError(
             "piecewise takes values by first step, {0: 1.0, 100: 0.5}, or boundaries and values, "
             f"[100], [1.0, 0.5]; got {boundaries!r:.40}, {values!r:.40}"
@@ -563,12 +565,7 @@ def of(fn: Callable[[Any], Any]) -> Schedule:
     return Schedule("of", {"fn": fn})
 
 
-MAKERS: dict[str, Callable[..., Schedule]] = {
-    "linear": linear,
-    "cosine": cosine,
-    "exponential": exponential,
-    "piecewise": piecewise,
-}
+MAKERS = {make.__name__: make for make in (linear, cosine, exponential, piecewise)}
 
 
 def from_dict(data: Mapping[str, Any]) -> Schedule:
@@ -597,10 +594,6 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
         return Schedule(kind, schedule._numbers, count)
     except (TypeError, ValueError) as error:
         raise FormatError(f"a saved schedule is malformed: {error}") from error
-
-
-def _are_items(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | Mapping)
 
 
 if not TYPE_CHECKING:
