@@ -37,7 +37,13 @@ PROCESS = os.getpid()
 
 def is_memory(x: Tensor) -> bool:
     """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate."""
-    return told_keys(dispatch_keys(x)) in keys_of_memory(x.device.type)
+    keys = told_keys(dispatch_keys(x))
+    # Asking for the device would double the time of a call.
+    return keys in _seen or keys in keys_of_memory(x.device.type)
+
+
+# Dispatch keys of plain tensors, of each kind of device asked for so far. Never emptied.
+_seen: set[Any] = set()
 
 
 @cache
@@ -46,6 +52,7 @@ def keys_of_memory(device: str) -> frozenset[Any]:
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
             keys.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
+    _seen.update(keys)
     return frozenset(keys)
 
 

@@ -10,6 +10,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple, TypeAlias
@@ -149,16 +150,19 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+# 1.6 ms a dtype, of which each set of kernels asks five times.
+@cache
 def functions(dtype: str) -> dict[str, tuple[int, str]]:
     """Return torch's functions for a dtype, by op name: the address, and C code that calls it."""
-    if library() is None:
+    of_torch = library()
+    if of_torch is None:
         return {}
     _, width = CAPABILITIES[torch.backends.cpu.get_cpu_capability()]
     kind, vectors = ("d", f"d{width // 8}") if dtype == "float64" else ("s", f"f{width // 4}")
     symbols = {op.name: (f"vm{kind}{name}", OF_ARRAYS) for op, name in MKL.items()}
     # A square root by MKL if torch is linked with it, otherwise by the compiler.
     root = "{ torch_sqrt(memory, m); return; }"
-    if not hasattr(library(), symbols[ops.SQRT.name][0]):
+    if not hasattr(of_torch, symbols[ops.SQRT.name][0]):
         root = "EACH(SQRT(x))"
     for name, row in SLEEF.items():
         parts = {
@@ -175,7 +179,7 @@ def functions(dtype: str) -> dict[str, tuple[int, str]]:
     addresses = {}
     for op_name, (symbol, source) in symbols.items():
         # A symbol may be absent: torch was built without MKL or SLEEF.
-        function = getattr(library(), symbol, None)
+        function = getattr(of_torch, symbol, None)
         if function is not None:
             address = ctypes.cast(function, ctypes.c_void_p).value or 0
             addresses[op_name] = address, source.replace("NAME", f"torch_{op_name}")
