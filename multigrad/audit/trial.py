@@ -187,7 +187,7 @@ class Trial:
         return self.arguments.cast(dtype)
 
     def changed(self, arrays: Arrays, change: Callable[[Array], Array]) -> Arrays:
-        """Return arrays in the place of the tensors, with the floats among them changed."""
+        """Return arrays for the tensors, with the floats among them changed."""
         return [change(a) if n in self.floats else a for n, a in enumerate(arrays)]
 
     @contextmanager
@@ -368,7 +368,7 @@ def scaled(arrays: Arrays, factor: float) -> Arrays:
 
 
 def with_element(arrays: Arrays, n: int, place: int, number: float) -> Arrays:
-    """Return copies of arrays, with another number in the place of one element."""
+    """Return copies of arrays, with another number for one element."""
     copies = [a.copy() for a in arrays]
     copies[n].flat[place] = number
     return copies
