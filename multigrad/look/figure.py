@@ -11,7 +11,8 @@ import numpy as np
 
 from ..backend.installed import extra_line
 from ..errors import BackendNotFound, RuleValueError
-from .curves import Curve, Picture, describe_value, make_picture
+from .curves import Curve, Picture, describe_value
+from .pictures import make_picture
 from .subject import as_array
 
 Axes = Any

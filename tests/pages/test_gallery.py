@@ -157,7 +157,7 @@ def test_every_elementwise_rule_moves(every_card: list[Card], cards: list[Card])
 
 
 def test_a_picture_shows_a_jump_as_a_gap() -> None:
-    from multigrad.look.curves import make_picture
+    from multigrad.look.pictures import make_picture
 
     svg = draw_svg(make_picture("rectangular"))
     (path,) = re.findall(r'<path class="curve c0 surrogate" d="([^"]*)"', svg)

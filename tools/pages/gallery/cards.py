@@ -17,7 +17,8 @@ from multigrad.errors import MultigradError, UnsupportedOp
 from multigrad.functions.captures import capture_example
 from multigrad.graph.ir.graph import Graph
 from multigrad.graph.support.params import Range
-from multigrad.look.curves import SIDES, Picture, grid, make_picture, observe
+from multigrad.look.curves import Picture, grid, observe
+from multigrad.look.pictures import SIDES, make_picture
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator
 from multigrad.rules.estimators.declared import Estimator, broadcasts, catalogue
 from multigrad.rules.model.rule import Rule

@@ -1,0 +1,375 @@
+"""Pictures of rules and Functions as data: which curves are drawn over what, and their names.
+
+NumPy computes all of it, as the reference; no framework is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..capture.user_code.signature import unknown_param
+from ..errors import RuleTypeError, RuleValueError
+from ..functions.function import Function
+from ..rules.activation import Activation
+from ..rules.model.activation_function import as_forward, put_under
+from ..rules.model.rule import Rule
+from ..rules.registry import resolve
+from ..rules.vjp import vjp
+from .curves import (
+    DRAWS,
+    MOST_CURVES,
+    Curve,
+    Formula,
+    Picture,
+    Points,
+    Ruled,
+    apply,
+    by_size,
+    choose_window,
+    grid,
+    make_curve,
+    naming,
+    observe,
+    read_places,
+    same,
+    sample,
+    spread,
+)
+
+Array = Any
+SIDES = (-1.0, 1.0)  # values of tin, for rules that look at its sign beside the gradient
+INPUT, OVER_INPUT = "input tin", "factor d(tin) = grad_in / grad_out"
+ARRIVING, PASSED_ON = "grad_out (arrives)", "grad_in (is passed on)"
+
+
+def make_picture(
+    what: Any,
+    forward: Any = None,
+    params: Mapping[str, Any] | None = None,
+    x: Any = None,
+    key: int = 0,
+) -> Picture:
+    """Return the picture that `xg.plot` draws; the arguments are explained there."""
+    places = None if x is None else read_places(x)
+    inner = getattr(what, "_activation", what)  # of a module or layer
+    if isinstance(inner, Activation):
+        if inner.rule is None:
+            raise RuleValueError("this activation has no rule of its own; plot a rule by its name")
+        forward = inner.forward if forward is None else forward
+        inner, params = inner.rule, {**inner.params, **(params or {})}
+    if isinstance(inner, Function):
+        if forward is not None:
+            raise RuleTypeError(f"{inner.name} is a Function, which has a forward of its own")
+        return of_function(inner, spread(params, list), places, key)
+    given = list(inner) if isinstance(inner, list | tuple) else [inner]
+    if not given:
+        raise RuleValueError("plot got no rule; name one, such as 'triangular'")
+    return of_rules([resolve(each) for each in given], forward, spread(params), places, key)
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def of_rules(
+    rules: Sequence[Rule],
+    forward: Any,
+    spreads: Sequence[Mapping[str, Any]],
+    x: Array | None,
+    key: int,
+) -> Picture:
+    """Return the picture of some rules, each with each set of the params that it takes."""
+    for name in spreads[0]:
+        if not any(rule.signature.takes(name) for rule in rules):
+            raise unknown_param(rules[0].name, name, sorted(rules[0].params))
+    ruled: list[Ruled] = []
+    for rule in rules:
+        sets = [{k: v for k, v in each.items() if rule.signature.takes(k)} for each in spreads]
+        for i, params in enumerate(sets):
+            # A rule that does not take a spread param would be drawn several times.
+            if params not in sets[:i]:
+                ruled.append(Ruled(rule, params, observe(rule, params)))
+    if len(ruled) > MOST_CURVES:
+        raise RuleValueError(f"{len(ruled)} curves; one picture has 1 to {MOST_CURVES}")
+    names = name_curves(ruled, len(rules) > 1)
+    title = make_title(ruled, forward)
+    # Rules that multiply the gradient are drawn over the input, others over the gradient.
+    if all(each.behavior.is_factor for each in ruled) and (
+        forward is not None or any(each.behavior.reads_tin for each in ruled)
+    ):
+        return over_input(ruled, names, title=title, forward=forward, x=x, key=key)
+    if forward is not None:
+        first = next(each.rule.name for each in ruled if not each.behavior.is_factor)
+        raise RuleTypeError(
+            f"rule {first!r} does not multiply each gradient by a number, so it has no curve over "
+            "the input; plot it without forward"
+        )
+    if all(each.behavior.is_elementwise or is_told_by_one(each) for each in ruled):
+        return over_gradient(ruled, names, title, x, key)
+    return of_vector(ruled, names, title, key)
+
+
+def over_input(
+    ruled: Sequence[Ruled],
+    names: Sequence[str],
+    *,
+    title: str,
+    forward: Any,
+    x: Array | None,
+    key: int,
+) -> Picture:
+    factors = [factor_of(each, key) for each in ruled]
+    if x is None:
+        # A random factor is too rough to choose a window by.
+        calm = [f for f, each in zip(factors, ruled, strict=True) if not each.behavior.is_random]
+        x = grid(max(map(choose_window, calm), default=8.0))
+    curves = [] if forward is None else forward_curves(forward, x)
+    for group, (each, factor, name) in enumerate(zip(ruled, factors, names, strict=True)):
+        named = f"surrogate {name}" if forward is not None and name else name or each.rule.name
+        curves.append(draw(each, factor, x, name=named, group=group))
+    y_label = OVER_INPUT if forward is None else "value; surrogate: factor d(tin)"
+    return Picture(title, INPUT, y_label, tuple(curves))
+
+
+def factor_of(each: Ruled, key: int) -> Callable[[Array], Array]:
+    def factor(tin: Array) -> Array:
+        return apply(each.rule, np.ones_like(tin), tin, each.params, key)
+
+    return factor
+
+
+def draw(
+    each: Ruled, formula: Callable[[Array], Array], x: Array, *, name: str, group: int
+) -> Curve:
+    random, refine = each.behavior.is_random, each.behavior.is_elementwise
+    return make_curve(formula, x, name=name, group=group, is_random=random, refine=refine)
+
+
+def forward_curves(forward: Any, x: Array) -> list[Curve]:
+    """Return an activation and its true derivative, whatever rule is in force."""
+    row = as_forward(forward)
+    function = put_under(None, row)
+
+    def derivative(tin: Array) -> Array:
+        return vjp(function, tin)[1](np.ones_like(tin))[0]
+
+    return [
+        Curve(f"forward {row.name}", "forward", sample(function, x)),
+        Curve("true derivative", "derivative", sample(derivative, x)),
+    ]
+
+
+def over_gradient(
+    ruled: Sequence[Ruled], names: Sequence[str], title: str, x: Array | None, key: int
+) -> Picture:
+    """Return a picture of the gradient passed on over the one that arrives, by the sign of tin."""
+    x = grid() if x is None else x
+    curves = [Curve("unchanged", "unchanged", Points(x, x))]
+    alone = any(not each.behavior.is_elementwise for each in ruled)
+    for each, name in zip(ruled, names, strict=True):
+        for tin in SIDES if each.behavior.reads_tin else (0.0,):
+            side = f"tin = {tin:g}" if each.behavior.reads_tin else ""
+            named = ", ".join(filter(None, (name, side))) or each.rule.name
+            formula, group = passed_on(each, tin, key), len(curves) - 1
+            curves.append(draw(each, formula, x, name=named, group=group))
+    arriving = "grad_out, a gradient of one element" if alone else ARRIVING
+    return Picture(title, arriving, PASSED_ON, tuple(curves), "one" if alone else "gradient")
+
+
+def passed_on(each: Ruled, tin: float, key: int) -> Callable[[Array], Array]:
+    """Return a rule as a function of gradients; if it uses all elements, each is given alone."""
+
+    def formula(grad_out: Array) -> Array:
+        if each.behavior.is_elementwise:
+            return apply(each.rule, grad_out, np.full_like(grad_out, tin), each.params, key)
+        ones = grad_out.reshape(-1, 1)
+        return np.concatenate(
+            [apply(each.rule, one, np.full_like(one, tin), each.params, key) for one in ones]
+        )
+
+    return formula
+
+
+def is_told_by_one(each: Ruled) -> bool:
+    """Return whether gradients of one element show what a rule does to a larger one."""
+    if each.behavior.is_random or each.behavior.reads_tin:
+        return False
+    places = grid(points=9)
+    passed = passed_on(each, 0.0, 0)(places)
+    return bool(np.any(passed)) and not np.allclose(passed, places)
+
+
+def of_vector(ruled: Sequence[Ruled], names: Sequence[str], title: str, key: int) -> Picture:
+    """Return an example gradient before and after rules that look at all of it."""
+    places = np.arange(len(EXAMPLE), dtype=np.float64)
+    tin = np.linspace(-2.0, 2.0, len(EXAMPLE))
+    curves = [Curve("grad_out, before", "unchanged", Points(places, EXAMPLE))]
+    for group, (each, name) in enumerate(zip(ruled, names, strict=True)):
+        after = apply(each.rule, EXAMPLE, tin, each.params, key)
+        named = f"grad_in, after {name or each.rule.name}"
+        curves.append(Curve(named, "surrogate", Points(places, after), group))
+    return Picture(title, "element", "gradient", tuple(curves), "vector")
+
+
+# --- pictures of Functions ------------------------------------------------------------------------
+# A vector, for Functions and rules that look at all of it.
+EXAMPLE = np.array([0.9, -0.4, 1.6, 0.2, -1.2, 0.7, 2.2, -0.1, -0.8, 0.5, 1.1, -1.9])
+
+
+Values = Callable[..., tuple[Array, Array]]
+
+
+def values_of(function: Function, params: Mapping[str, Any], seed: int) -> Values:
+    """Return `(x, key=0)` -> the output, and the gradient for x where each element's is 1."""
+
+    def values(x: Array, key: int = 0) -> tuple[Array, Array]:
+        keyed = function.keyed(seed + key)
+        outputs, pull = vjp(keyed.bind(params) if params else keyed, x)
+        if not isinstance(outputs, tuple | list):
+            return np.asarray(outputs), pull(np.ones_like(outputs))[0]
+        first, *others = outputs
+        nested = type(outputs)([np.ones_like(first), *(None for _ in others)])
+        return np.asarray(first), pull(nested)[0]
+
+    return values
+
+
+class FunctionCurve(NamedTuple):
+    """A Function with values for its other arguments, and what it does.
+
+    Attributes:
+        is_elementwise: the other elements change nothing.
+        is_random: another key gives another output, another gradient.
+    """
+
+    values: Values
+    params: Mapping[str, Any]
+    is_elementwise: bool
+    is_random: tuple[bool, bool]
+
+    def part(self, which: int) -> Formula:
+        return lambda x: self.values(x)[which]
+
+
+def of_function(
+    function: Function, spreads: Sequence[Mapping[str, Any]], x: Array | None, key: int
+) -> Picture:
+    x = grid() if x is None else x
+    applied = [observe_function(function, params, x, key) for params in spreads]
+    several = len(applied) > 1
+    params = "" if several or not spreads[0] else f" ({format_params(spreads[0])})"
+    title = f"{function.name}{params}"
+    if any(any(each.is_random) for each in applied):
+        title += say_random(mean=all(each.is_elementwise for each in applied))
+    name = next(iter(function.parameters.parameters if function.parameters else ()), "x")
+    if not all(each.is_elementwise for each in applied):
+        curves = vector_curves(applied, name)
+        return Picture(title, "element", "value; gradient", tuple(curves), "vector")
+    curves = []
+    for group, each in enumerate(applied):
+        of = f", {format_params(each.params)}" if several else ""
+        more = {"role": "forward", "group": group if several else None}
+        for i, part in enumerate(("forward", "gradient")):
+            told = {"name": f"{part}{of}", "is_random": each.is_random[i], **more}
+            curves.append(make_curve(each.part(i), x, **told))
+            more = {"role": "surrogate", "group": group}
+    y_label = f"value; gradient for {name} where the output's is 1"
+    return Picture(title, f"input {name}", y_label, tuple(curves))
+
+
+def observe_function(
+    function: Function, params: Mapping[str, Any], x: Array, key: int
+) -> FunctionCurve:
+    values = values_of(function, params, key)
+    with naming(function.name, "; give its other arguments as params={...}"):
+        output, _ = values(x)
+    if np.shape(output) != x.shape:
+        raise RuleValueError(
+            f"{function.name} has no curve: of {len(x)} numbers it makes shape {np.shape(output)}"
+        )
+    # A part of the row, a column and another key show how the Function treats its elements.
+    x, count = by_size(x), max(len(x) // 3, 1)
+    pairs = values(x)
+    parts, columns, others = values(x[:count]), of_columns(values, x), values(x, key=1)
+    alike = [same(a[:count], b) for a, b in zip(pairs, parts, strict=True)]
+    alike += map(same, pairs, columns)
+    output, gradient = (not same(a, b) for a, b in zip(pairs, others, strict=True))
+    return FunctionCurve(values, params, all(alike), (output, gradient))
+
+
+def of_columns(values: Values, x: Array) -> tuple[Array, Array]:
+    """Return output and gradient of a column, or of the row if the Function takes no column."""
+    try:
+        output, gradient = values(x.reshape(-1, 1))
+    except Exception:  # a user's code may raise anything
+        return values(x)
+    return output.reshape(-1), gradient.reshape(-1)
+
+
+def vector_curves(applied: Sequence[FunctionCurve], name: str) -> list[Curve]:
+    places = np.arange(len(EXAMPLE), dtype=np.float64)
+    curves = [Curve(f"input {name}", "unchanged", Points(places, EXAMPLE))]
+    for i, each in enumerate(applied):
+        of = f", {format_params(each.params)}" if len(applied) > 1 else ""
+        columns = of_columns(each.values, EXAMPLE)
+        # A softmax over the last axis of a column is constant: then the row shows more.
+        values = columns if np.ptp(columns[0]) > 0 else each.values(EXAMPLE)
+        for part, ys in zip(("forward", "gradient"), values, strict=True):
+            group = 2 * i + (part == "gradient")
+            curves.append(Curve(f"{part}{of}", "surrogate", Points(places, ys), group))
+    return curves
+
+
+# --- titles and names of curves -------------------------------------------------------------------
+
+
+def format_params(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={format_value(value)}" for name, value in params.items())
+
+
+def format_value(value: Any) -> str:
+    value = value.item() if getattr(value, "ndim", None) == 0 else value
+    return f"{value:g}" if isinstance(value, float) else f"{value!r:.40}"
+
+
+def name_curves(ruled: Sequence[Ruled], several: bool) -> list[str]:
+    varied = {
+        name
+        for each in ruled
+        for name in each.params
+        if any(each.params[name] != other.params.get(name) for other in ruled)
+    }
+    names = []
+    for each in ruled:
+        own = format_params({k: v for k, v in each.params.items() if k in varied})
+        words = (each.rule.name, f"({own})" if own else "") if several else (own,)
+        names.append(" ".join(filter(None, words)))
+    return names
+
+
+def make_title(ruled: Sequence[Ruled], forward: Any) -> str:
+    """Return a picture's title: the rules, with the params that all curves share."""
+    first = ruled[0]
+    names = dict.fromkeys(each.rule.name for each in ruled)
+    if len(names) == 1:
+        shared = {**first.rule.params, **first.params}
+        shared = {
+            name: value
+            for name, value in shared.items()
+            if all(each.params.get(name, value) == value for each in ruled)
+        }
+        bound = format_params({**first.rule.bound, **shared})
+        title = f"{first.rule.name} ({bound})" if bound else first.rule.name
+    else:
+        title = ", ".join(names) if len(names) <= 3 else f"{len(names)} rules"
+    title += f" under {as_forward(forward).name}" if forward is not None else ""
+    return title + (say_random() if any(each.behavior.is_random for each in ruled) else "")
+
+
+def say_random(mean: bool = True) -> str:
+    """Return the line of a title that says how random curves are drawn."""
+    return (
+        f"\none draw (dots), mean of {DRAWS} and where 90 % of them lie" if mean else "\none draw"
+    )
