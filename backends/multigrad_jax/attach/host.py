@@ -99,9 +99,6 @@ def _borrow(lent: SharedBuffer, own: bool) -> jax.Array:
     return jax.dlpack.from_dlpack(lent.exporter)
 
 
-Tensor: TypeAlias = Any
-
-
 def bridge(guest: Guest, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Apply code of another framework whose gradient flows back in jax's autodiff."""
     # a weakly typed input would reach the rules as a Python number (jax 0.10)
