@@ -160,7 +160,8 @@ def meanings(
         if not hasattr(home, ours):
             entry.refuse(f"no function {ours!r} there{suggest(ours, dir(home))}")
         for term in entry.names:
-            yield getattr(home, ours), term.name, term.pairs()
+            # Few terms have brackets, and a first call reads a thousand.
+            yield getattr(home, ours), term.name, term.pairs() if term.brackets else {}
 
 
 def _name_of(home: Any) -> str:
