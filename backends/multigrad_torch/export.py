@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from multigrad.backend.discovery import load_backend
 from multigrad.errors import BackendNotFound, GradientError, UnsupportedOp
 from multigrad.functions.saving import OPERATORS_FILE, Operator, write_operators
 from multigrad.graph.support.files import replacing
+from multigrad.graph.support.threads import set_within
 from multigrad.lowering.function_graph import FunctionGraph
 from multigrad.lowering.lower import lower_graphs
 from multigrad.lowering.plain_functions import without_autodiff
@@ -41,15 +42,9 @@ OPERATORS: dict[str, Operator] = {}  # registered in this process, by name; neve
 _REFUSED: ContextVar[list[Exception] | None] = ContextVar("refused", default=None)
 
 
-@contextmanager
-def asking_for_operators() -> Iterator[list[Exception]]:
+def asking_for_operators() -> AbstractContextManager[list[Exception]]:
     """Make exported calls operators; yields the list of errors of those that cannot be one."""
-    refused: list[Exception] = []
-    token = _REFUSED.set(refused)
-    try:
-        yield refused
-    finally:
-        _REFUSED.reset(token)
+    return set_within(_REFUSED, [])
 
 
 def asks_for_operators() -> bool:

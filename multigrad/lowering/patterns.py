@@ -11,6 +11,7 @@ from ..errors import MultigradError, suggest
 from ..graph.ir.graph import Graph, Node
 from ..graph.ir.types import WHOLE
 from ..graph.passes.simplify import rebuild
+from ..graph.support.threads import set_within
 
 
 @contextmanager
@@ -41,11 +42,8 @@ def without(*names: str) -> Iterator[None]:
                 f"(of the loaded backends: {', '.join(sorted(known)) or 'none'})"
             )
     # A context variable, so that other threads keep their kernels.
-    token = DISABLED.set(DISABLED.get() | set(names))
-    try:
+    with set_within(DISABLED, DISABLED.get() | set(names)):
         yield
-    finally:
-        DISABLED.reset(token)
 
 
 def all_patterns() -> dict[str, Pattern]:

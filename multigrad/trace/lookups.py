@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from ..backend.contract import Backend
 from ..errors import RuleValueError, TraceError
 from ..graph.support.class_bases import dataclass
 from ..graph.support.params import as_number
-from ..graph.support.threads import SERIALS
+from ..graph.support.threads import SERIALS, set_within
 from .active_rules import CURRENT, ActiveRules, RuleInForce
 from .moving_numbers import THEN, Moving, NumberRead, alive, meant, standing
 
@@ -65,11 +65,9 @@ def reading() -> Iterator[Meanings]:
     """Collect the facts that are read within; an outer collection does not get them."""
     found: Meanings = {}
     around = READING.get()
-    reset = READING.set((found, CURRENT.get().activations, {} if around is None else around[2]))
-    try:
+    made = {} if around is None else around[2]
+    with set_within(READING, (found, CURRENT.get().activations, made)):
         yield found
-    finally:
-        READING.reset(reset)
 
 
 def is_collecting() -> bool:
@@ -206,15 +204,9 @@ _REVEALED: contextvars.ContextVar[Revealed | None] = contextvars.ContextVar(
 )
 
 
-@contextmanager
-def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> Iterator[Revealed]:
+def revealing(moving: Iterable[Moving], values: Iterable[Any]) -> AbstractContextManager[Revealed]:
     """Let the trace within read these values for moving numbers."""
-    revealed = Revealed(dict(zip(moving, values, strict=True)))
-    reset = _REVEALED.set(revealed)
-    try:
-        yield revealed
-    finally:
-        _REVEALED.reset(reset)
+    return set_within(_REVEALED, Revealed(dict(zip(moving, values, strict=True))))
 
 
 class Met:

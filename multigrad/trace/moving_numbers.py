@@ -9,12 +9,12 @@ the regions that still wait for their second run.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
-from ..graph.support.threads import SERIALS
+from ..graph.support.threads import SERIALS, set_within
 
 
 class Moving:
@@ -122,14 +122,9 @@ class Noted:
         self.names: dict[str, tuple[Any, int | None]] = {} if around is None else dict(around.names)
         WAITING.add(self)
 
-    @contextmanager
-    def again(self) -> Iterator[None]:
+    def again(self) -> AbstractContextManager[Noted]:
         """Run within as in the first run: with the values of then."""
-        reset = THEN.set(self)
-        try:
-            yield
-        finally:
-            THEN.reset(reset)
+        return set_within(THEN, self)
 
 
 # The regions whose second run may still come; they leave by being collected.

@@ -22,6 +22,7 @@ from multigrad.functions.custom_gradient import recipe_of_gradient
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import find_imported
 from multigrad.graph.ir.types import is_float
+from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
 
 from ..jaxprs import within
@@ -136,11 +137,8 @@ class JaxCall:
     def run(self, *arrays: Tensor) -> list[Tensor]:
         """Call the function through jax; calls within its rules become equations again."""
         args, kwargs = self.arguments(arrays)
-        reset = _passing.set(self.function)
-        try:
+        with set_within(_passing, self.function):
             return jax.tree.leaves(self.function(*args, **kwargs))
-        finally:
-            _passing.reset(reset)
 
     def compute(self, *arrays: Tensor) -> list[Tensor]:
         """Compute the function's primal, without its gradient."""

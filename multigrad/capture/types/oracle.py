@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 import re
 import warnings
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field
 from functools import partial
@@ -23,6 +23,7 @@ from ...graph.ir.graph import Node
 from ...graph.ir.types import BOOL, DTYPES, FLOATS, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import set_within
 from ...trace.lookups import Telling
 from ...trace.trace import Value
 from ..dialect import find_dialect, registered_dialects
@@ -484,14 +485,9 @@ def is_capturing() -> bool:
     return _modes.get() is not None
 
 
-@contextmanager
-def keeping_modes() -> Iterator[None]:
+def keeping_modes() -> AbstractContextManager[Any]:
     """Let captures within see the present settings, whatever the code changes meanwhile."""
-    reset = _modes.set(modes())
-    try:
-        yield
-    finally:
-        _modes.reset(reset)
+    return set_within(_modes, modes())
 
 
 class ModeOf(Telling):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location, Node, walk
 from ...graph.ir.types import BOOL, dtype_name
+from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
 from ...lowering.lower import PASSING
 from ...trace.derived.derivatives import passing_to, replay
@@ -282,15 +283,10 @@ def has_containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return not CONTAINERS.isdisjoint(map(type, (*args, *kwargs.values())))
 
 
-@contextmanager
-def giving(arguments: Arguments, leaves: Sequence[Any]) -> Iterator[None]:
+def giving(arguments: Arguments, leaves: Sequence[Any]) -> AbstractContextManager[Any]:
     """Let an original that runs with these leaves get the caller's own arguments."""
     # It may write into their lists and dicts.
-    reset = GIVEN.set((arguments, leaves))
-    try:
-        yield
-    finally:
-        GIVEN.reset(reset)
+    return set_within(GIVEN, (arguments, leaves))
 
 
 def callers_own(rebuilt: Arguments, leaves: Sequence[Any]) -> Arguments:

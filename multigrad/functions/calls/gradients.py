@@ -28,6 +28,7 @@ from ...graph.passes.facts import shape_fact
 from ...graph.passes.residuals import mark_output
 from ...graph.passes.simplify import substitute, without_stops
 from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import set_within
 from ...graph.support.trees import optree, with_own_classes
 from ...lowering.function_graph import tangent_name
 from ...trace.assertions import ORDERS
@@ -298,11 +299,8 @@ def pull_delivering(
 ) -> tuple[Any, list[Tensor | None]]:
     """Return a pull's gradients, and those that it delivers to variables, None for none."""
     delivery = Delivery(variables, [None] * len(variables), is_added)
-    reset = DELIVERY.set(delivery)
-    try:
+    with set_within(DELIVERY, delivery):
         gradients = pull(*cotangents)
-    finally:
-        DELIVERY.reset(reset)
     return gradients, list(delivery.gradients)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...backend.discovery import backend_of
 from ...graph.ir.types import BOOL, WHOLE, T, dtype_name
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
+from ...graph.support.threads import set_within
 
 Array = Any
 SMALL = 512  # elements of a tensor that is taken in its own size
@@ -102,14 +103,9 @@ def is_float(array: Array) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-@contextmanager
-def calling(x: Any, numbers: Mapping[str, Any]) -> Iterator[None]:
+def calling(x: Any, numbers: Mapping[str, Any]) -> AbstractContextManager[Any]:
     """Set the tensor and the numbers that a rule is being captured for."""
-    token = CALL.set((x, numbers))
-    try:
-        yield
-    finally:
-        CALL.reset(token)
+    return set_within(CALL, (x, numbers))
 
 
 def called_dtype() -> str:

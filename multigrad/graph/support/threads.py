@@ -1,4 +1,5 @@
-"""Short locks that a fork finds free, and work that one of several threads does for all.
+"""Short locks that a fork finds free, work that one of several threads does for all, and context
+variables set within a block.
 
 No lock is held while a user's code runs: it may start threads, fork, or come back here. The first
 thread that asks works and the others wait for the result, but never if that thread may be waiting
@@ -13,9 +14,11 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import _bootstrap
-from typing import Any
+from typing import Any, TypeVar
 
 PATIENCE = 2.0  # seconds; a worker may wait for us in ways not seen here: a join, an import's lock
 IMPORTING = 10.0  # seconds; longer than a framework takes
@@ -25,6 +28,18 @@ THEIRS = frozenset({"ml_dtypes", "numpy", "optree", "scipy"}) | sys.stdlib_modul
 # Tells things of all kinds apart, also from those that are gone; a number is taken without a lock.
 SERIALS = itertools.count(1)
 _MISSING: Any = object()
+Value = TypeVar("Value")
+
+
+@contextmanager
+def set_within(variable: ContextVar[Any], value: Value) -> Iterator[Value]:
+    """Set a context variable within a block; yields the value."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
 
 # --- locks ----------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ a graph: inputs, constants, calls of functions with their own gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from ...ir.graph import Node, Region, make_node
 from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
+from ...support.threads import set_within
 from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
 from ..numerics import RELEASE, Array, as_numpy_dtype
 from ..properties import LINEAR, Degree, is_zero, spread
@@ -86,14 +87,9 @@ class Endless(Exception):
 _most_turns: ContextVar[int | None] = ContextVar("multigrad_most_turns", default=None)
 
 
-@contextmanager
-def turning_at_most(turns: int) -> Iterator[None]:
+def turning_at_most(turns: int) -> AbstractContextManager[int]:
     """Make loops in this context raise `Endless` after so many turns."""
-    token = _most_turns.set(turns)
-    try:
-        yield
-    finally:
-        _most_turns.reset(token)
+    return set_within(_most_turns, turns)
 
 
 def run_while(
