@@ -42,7 +42,7 @@ def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     return stand_ins
 
 
-def creator(name: str, function: Callable[..., Any]) -> TraceBound:
+def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
         return TraceBound(partial(convert, function, CONVERTERS[name], name in CUTTING))
