@@ -23,7 +23,8 @@ from typing import Any
 
 from multigrad.backend.discovery import in_use
 from multigrad.backend.installed import extra_line
-from multigrad.capture.user_code.inspection import dialect_of, mentioned
+from multigrad.capture.user_code.inspection import mentioned
+from multigrad.capture.user_code.libraries import dialect_of
 from multigrad.command.named_objects import find, find_custom_gradients, find_in, import_named
 from multigrad.errors import MultigradError, RuleError
 from multigrad.functions.calls.arguments import read_parameters

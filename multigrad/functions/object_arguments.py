@@ -22,7 +22,8 @@ from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
 from ..capture.copies.capture import run_or_import
 from ..capture.dialect import registered_dialects
-from ..capture.user_code.inspection import plain_function, wrapped_function, written_in
+from ..capture.user_code.inspection import plain_function, wrapped_function
+from ..capture.user_code.libraries import written_in
 from ..capture.user_code.object_state import OWN, Filled, ObjectState, held_by, is_open, read_state
 from ..capture.user_code.signature import called_method, name_of
 from ..errors import FormatError, TraceError

@@ -24,7 +24,7 @@ from ..capture.meanings.places import Extremes
 from ..capture.taken_gradients import passing, prepare
 from ..capture.types.library_types import LibraryTypes
 from ..capture.types.oracle import ModeOf, keeping_modes
-from ..capture.user_code.inspection import written_in
+from ..capture.user_code.libraries import written_in
 from ..capture.values.indexing import Picked
 from ..capture.values.tracer import Attributed, V
 from ..errors import GradientError, MultigradError, TraceError

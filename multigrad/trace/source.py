@@ -21,7 +21,8 @@ from .coercion import NeedsConcrete
 Trace = Any  # of trace.py, which imports this module
 
 # --- whose dtypes operators have ------------------------------------------------------------------
-# The first state of a function is that of `whose_types` in `capture/user_code/inspection.py`.
+# The first state of a function is that of `first_dtype_owner` in
+# `capture/user_code/libraries.py`.
 CODE = "code"  # the library that the code mentions
 TENSORS = "tensors"  # the library of the call's tensors: the code mentions none
 NOBODY = "nobody's"  # no library: the code is written with `xg.xp`

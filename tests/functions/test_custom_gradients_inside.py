@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import multigrad as xg
-from multigrad.capture.user_code.inspection import is_library_file
+from multigrad.capture.user_code.libraries import is_library_file
 
 from ..harness.torch_class import torch_class
 

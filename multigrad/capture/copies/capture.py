@@ -41,15 +41,8 @@ from ..dialect import (
 from ..dialects import numpy as _numpy_dialect
 from ..dialects import xp
 from ..foreign_calls import describe_routes, intercepting, symbols_in
-from ..user_code.inspection import (
-    contents,
-    is_library_file,
-    nested_codes,
-    plain_function,
-    readings_of,
-    tensors_of,
-    whose_types,
-)
+from ..user_code.inspection import contents, nested_codes, plain_function, tensors_of
+from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
 from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
 from ..values.tracer import V
 from .substitute import substitute
@@ -312,7 +305,7 @@ def run_or_import(
     if library:
         require_dialect(library)
     libraries = (library,) if library else readings_of(plain) if plain else ()
-    owner = CODE if library else whose_types(plain, libraries, trace.facts)
+    owner = CODE if library else first_dtype_owner(plain, libraries, trace.facts)
     with trace.reading_as(libraries, owner):
         try:
             return _run_or_import(trace, function, args, kwargs, whole=whole)

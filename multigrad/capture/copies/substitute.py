@@ -25,17 +25,14 @@ from ..symbols import Dispatch, compares_identity, is_dispatching
 from ..user_code.inspection import (
     defaults,
     held_around,
-    home,
-    in_package,
-    is_library_file,
     mentioned,
     method_of,
     nested_codes,
     note_constants,
-    own_root,
     plain_function,
     wrapped_function,
 )
+from ..user_code.libraries import in_package, is_library_file, own_root, package_of
 from .stand_ins import BUILTINS, FunctionStandIn, Log, find_index, refused_builtins, refusing
 
 Maker = Callable[[], Any]  # makes the stand-in for one value
@@ -206,7 +203,7 @@ class _Substitution:
             gradient = self._own_gradient(value)
             if gradient is not None:
                 return partial(partial, call_by_own_gradient, gradient, value)
-            library = home(value)
+            library = package_of(value)
             if library in self.index.libraries:
                 return partial(self._call, library, value, name)
             if isinstance(value, types.MethodType):
@@ -319,7 +316,7 @@ class _Substitution:
         # A function or module that a method mentions may be such a library's.
         return any(
             isinstance(value, types.FunctionType | types.ModuleType)
-            or home(value) in self.index.libraries
+            or package_of(value) in self.index.libraries
             for value in _referred(method)
             if type(value) not in PLAIN
         )

@@ -15,7 +15,7 @@ from ..dialect import Habits, habits_of
 from ..dtypes import in_dtype
 from ..name_tables import Handler, handlers_by_name, handlers_by_signature, ops_by_name
 from ..symbols import SymbolicShape
-from ..user_code.inspection import library_for
+from ..user_code.libraries import library_for
 from . import parts, places
 from .parts import cut
 from .places import Extremes

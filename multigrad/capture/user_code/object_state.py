@@ -24,7 +24,8 @@ from ...graph.support.class_bases import dataclass
 from ...trace.identity import Same, attributes_of, is_plain, value_key
 from ...trace.trace import Trace, Value
 from ..dialect import load_dialects, registered_dialects
-from .inspection import held_around, is_library_file, mentioned, nested_codes
+from .inspection import held_around, mentioned, nested_codes
+from .libraries import is_library_file
 from .snapshot import assign
 
 OWN = __name__.partition(".")[0]

@@ -31,15 +31,8 @@ from ...graph.support.lazy_modules import whole
 from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from ..dialect import registered_dialects
-from .inspection import (
-    contents,
-    defaults,
-    is_library_file,
-    mentioned,
-    method_of,
-    nested_codes,
-    plain_function,
-)
+from .inspection import contents, defaults, mentioned, method_of, nested_codes, plain_function
+from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents

@@ -34,7 +34,7 @@ from ..meanings import arrays, composites, creation, places, reductions
 from ..meanings.places import MISSING
 from ..name_tables import handlers_by_name, handlers_by_signature, ops_by_name
 from ..symbols import SymbolicShape
-from ..user_code.inspection import library_for
+from ..user_code.libraries import library_for
 
 Tensor = Any
 

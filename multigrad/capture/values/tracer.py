@@ -38,7 +38,7 @@ from ..symbols import (
     uses_attribute,
 )
 from ..taken_gradients import carries_gradient
-from ..user_code.inspection import library_for
+from ..user_code.libraries import library_for
 from . import indexing, methods
 from .methods import ABSENT, check_callers, find_method, find_row
 

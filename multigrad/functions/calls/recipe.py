@@ -14,7 +14,8 @@ from typing import Any
 from ...backend.contract import Backend
 from ...capture.copies.capture import find_opaque
 from ...capture.types.oracle import Reach
-from ...capture.user_code.inspection import dialect_of, plain_function
+from ...capture.user_code.inspection import plain_function
+from ...capture.user_code.libraries import dialect_of
 from ...capture.user_code.object_state import OWN
 from ...errors import DisprovedError, TraceError
 from ...graph.ir.graph import Location

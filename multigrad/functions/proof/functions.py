@@ -17,7 +17,8 @@ import numpy as np
 
 from ...backend.contract import Backend
 from ...backend.discovery import backend_of
-from ...capture.user_code.inspection import names_library, plain_function
+from ...capture.user_code.inspection import plain_function
+from ...capture.user_code.libraries import names_library
 from ...graph import ops
 from ...graph.ir.graph import Graph
 from ...graph.ir.types import T

@@ -25,12 +25,8 @@ import numpy as np
 from ...backend.contract import Backend
 from ...backend.discovery import backend_of, in_use, load_backend
 from ...capture.dialect import find_dialect
-from ...capture.user_code.inspection import (
-    dialect_of,
-    is_library_file,
-    nested_codes,
-    plain_function,
-)
+from ...capture.user_code.inspection import nested_codes, plain_function
+from ...capture.user_code.libraries import dialect_of, is_library_file
 from ...capture.user_code.snapshot import functions_of
 from ...graph import ops
 from ...graph.ir.graph import Graph, Location

@@ -37,7 +37,7 @@ from multigrad.capture.dialects import numpy
 from multigrad.capture.foreign_calls import Interception, symbols_in
 from multigrad.capture.meanings import creation
 from multigrad.capture.symbols import SymbolicShape
-from multigrad.capture.user_code.inspection import is_library_file
+from multigrad.capture.user_code.libraries import is_library_file
 from multigrad.graph.ir.types import FLOATS, INT32, WHOLE, T
 from multigrad.graph.support.trees import optree
 from multigrad.trace.trace import Trace, Value, cast, dtype_name

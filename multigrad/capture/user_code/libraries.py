@@ -1,0 +1,284 @@
+"""The library that the user's code is written in, and the files that belong to libraries.
+
+A capture asks `readings_of` before the code runs, `first_dtype_owner` as it begins, and enters
+`written_in` around it. Tests: `tests/capture/user_code/test_dialect_named.py` and
+`tests/backend/test_libraries.py`.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import os
+import re
+import sys
+import types
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from typing import Any
+
+from ...backend.installed import required_by
+from ...errors import RuleValueError
+from ...graph.passes.facts import ON_NUMBERS, ON_TENSORS
+from ...trace.source import CODE, LENT, NOBODY, OPEN, TENSORS, lend
+from ...trace.trace import NeedsConcrete, Trace
+from ..dialect import registered_dialects
+from .inspection import held_around, mentioned, nested_codes, plain_function
+
+OWN = __name__.partition(".")[0]
+DIALECTS = registered_dialects()  # a live view: those registered later, too
+
+
+def own_root(function: Any) -> str:
+    """Return the top-level package of a callable; "" if its calls reach our protocols."""
+    plain = plain_function(function)
+    root = ((plain.__module__ if plain else None) or "").partition(".")[0]
+    dialect = registered_dialects().get(root)
+    return "" if dialect is not None and dialect.calls.protocol else root
+
+
+def package_of(value: Any) -> str:
+    """Return the top-level package that a callable comes from."""
+    name = getattr(value, "__module__", None)
+    return (name if isinstance(name, str) else type(value).__module__).partition(".")[0]
+
+
+def dialect_of(function: types.FunctionType) -> str:
+    """Return the import name of the likeliest array library of a function, or ""."""
+    return next(iter(readings_of(function)), "")
+
+
+def names_library(function: types.FunctionType) -> bool:
+    """Return whether code mentions an array library, and not `xg.xp`, which serves all."""
+    packages = set(_mentioned_packages(function, set()))
+    return bool(packages) and OWN not in packages
+
+
+def readings_of(function: types.FunctionType) -> tuple[str, ...]:
+    """Return the libraries that a function may be written in, the likeliest first.
+
+    The function's own names decide, then its module's imports. NumPy's constants are used in all
+    libraries' code, so NumPy decides only if no framework is mentioned; `xg.xp` decides if it is
+    mentioned without one.
+    """
+    packages = tuple(dict.fromkeys(_mentioned_packages(function, set())))
+    named_frameworks = tuple([each for each in packages if each in DIALECTS and each != "numpy"])
+    # 1. The code names frameworks: it is written in one of them.
+    if named_frameworks:
+        return named_frameworks
+    # 2. It names `xg.xp` and nothing else.
+    if packages == (OWN,):
+        return packages
+    imported = dict.fromkeys(_packages(function.__globals__.values()))
+    imported_frameworks = tuple([each for each in imported if each in DIALECTS and each != "numpy"])
+    # 3. It names NumPy: NumPy's, unless all that it takes from there are constants and its file
+    # imports a framework. The methods that it calls may still be such a framework's.
+    if "numpy" in packages and not (imported_frameworks and _reads_constants_only(function)):
+        return ("numpy", *imported_frameworks)
+    # 4. It names `xg.xp` beside other packages, or beside NumPy's constants.
+    if OWN in packages:
+        return (OWN,)
+    # 5. Its names decide nothing, but its file imports frameworks.
+    if imported_frameworks:
+        return imported_frameworks
+    # 6. It names a package without a dialect.
+    others = tuple(each for each in packages if each not in DIALECTS)
+    if others:
+        return others[:1]
+    # 7. Its file imports NumPy, or no array library at all.
+    return ("numpy",) if "numpy" in imported else ()
+
+
+def first_dtype_owner(
+    function: types.FunctionType | None, readings: tuple[str, ...], facts: Container[str] = ()
+) -> str:
+    """Return whose dtypes the operators of a function have as its capture begins.
+
+    The results are states of `trace/source.py`, which lists the transitions. Code that mentions a
+    framework means its dtypes (CODE), code with `xg.xp` nobody's (NOBODY), and code that mentions
+    no library those of its tensors (TENSORS). NumPy's is undecided (OPEN), unless the facts say how
+    an earlier capture of it ended.
+    """
+    if readings[:1] not in ((), ("numpy",)):
+        return CODE
+    packages = set() if function is None else set(_mentioned_packages(function, set()))
+    if OWN in packages:
+        return NOBODY
+    if "numpy" not in packages:
+        return TENSORS
+    if ON_TENSORS in facts:
+        return CODE
+    return LENT if ON_NUMBERS in facts else OPEN
+
+
+def _reads_constants_only(function: types.FunctionType) -> bool:
+    # Whether all that a function takes from NumPy are numbers and classes: `np.pi`, `np.float32`.
+    # Without it: test_numbers_of_numpys_beside_methods_are_no_decision_for_numpy is refused.
+    taken: list[Any] = [v for _, v in mentioned(function) if not isinstance(v, types.ModuleType)]
+    for code in nested_codes(function.__code__):
+        rows = list(dis.get_instructions(code))
+        for row, following in itertools.pairwise(rows):
+            module = function.__globals__.get(row.argval) if row.opname == "LOAD_GLOBAL" else None
+            if isinstance(module, types.ModuleType) and _packages((module,)) == ["numpy"]:
+                taken.append(getattr(module, str(following.argval), None))
+    return not any(
+        callable(v) and not isinstance(v, type) and _packages((v,)) == ["numpy"] for v in taken
+    )
+
+
+def library_for(trace: Trace, method: str) -> str:
+    """Return the library whose methods a tensor has, for a method that differs between libraries.
+
+    Raises:
+        RuleValueError: the code may be written in several.
+    """
+    libraries = trace.reading.libraries
+    if len(libraries) > 1:
+        where = trace.source.location()
+        names = " and ".join(libraries)
+        raise RuleValueError(
+            f"{trace.kind} {trace.name!r}{f' ({where})' if where else ''} uses .{method}, which "
+            f"differs between the libraries that its file imports ({names}). Say which it means: "
+            f"dialect={libraries[-1 if libraries[0] == 'numpy' else 0]!r}"
+        )
+    return trace.reading.dialect
+
+
+def _mentioned_packages(
+    function: types.FunctionType, seen: set[types.FunctionType]
+) -> Iterator[str]:
+    # Those that a function, its closure and its annotations mention, then those of its helpers.
+    seen.add(function)
+    names = [name for name, _ in mentioned(function)]
+    for note in function.__annotations__.values():
+        names += re.findall(r"\w+", str(note))
+    namespace = function.__globals__
+    values = [namespace[name] for name in names if name in namespace]
+    held = held_around(function)
+    yield from _packages(values)
+    yield from _packages(held)
+    for name in names:  # imported inside the function
+        root = name.partition(".")[0]
+        if root in DIALECTS and root in sys.modules and name not in namespace:
+            yield root
+    is_own = str(function.__module__).partition(".")[0] == OWN
+    for value in (*held, *values):
+        if isinstance(value, types.FunctionType) and value not in seen:
+            if str(value.__module__).partition(".")[0] == OWN:  # a helper of ours serves all
+                yield from (OWN,) if is_own else ()
+            elif not is_library_file(value.__code__.co_filename):
+                yield from _mentioned_packages(value, seen)
+        elif isinstance(value, types.ModuleType) and _owner(value) == "user":
+            yield from _packages(vars(value).values())
+
+
+def _packages(values: Iterable[Any]) -> list[str]:
+    # The packages of modules, and of values imported from a dialect's library.
+    packages = []
+    for value in list(values):
+        is_module = isinstance(value, types.ModuleType)
+        name = value.__name__ if is_module else getattr(value, "__module__", None)
+        root = name.partition(".")[0] if isinstance(name, str) else ""
+        if root in DIALECTS or (is_module and _owner(value) == "library"):
+            packages.append(root)
+    return packages
+
+
+def _owner(module: types.ModuleType) -> str:
+    # "Python" is apart: libraries put functions of theirs there, as torch.distributed does in
+    # `sys`.
+    root = module.__name__.partition(".")[0]
+    if root in sys.stdlib_module_names:
+        return "Python"
+    is_library = root == OWN or is_library_file(getattr(module, "__file__", None))
+    return "library" if is_library else "user"
+
+
+@contextmanager
+def written_in(trace: Trace, libraries: tuple[str, ...]) -> Iterator[None]:
+    """Read the methods that are called in this block as those of a library, or of one of several.
+
+    Captures enter it around the user's code, once `readings_of` or the user has named libraries.
+    """
+    is_latest = libraries == trace.source.latest.libraries
+    owner = trace.source.latest.owner if is_latest else CODE
+    with trace.reading_as(libraries, owner):
+        try:
+            yield
+        except NeedsConcrete:
+            raise
+        except Exception:
+            lend(trace)  # code that leans may succeed when read as the tensors' library's
+            raise
+        finally:
+            if is_latest:
+                trace.source.latest.owner = trace.reading.owner
+
+
+# --- files of libraries, and of the user ----------------------------------------------------------
+# Substitution copies the user's helpers and leaves libraries alone. A library is what an installer
+# put into its folder, or a known array library with its dependencies, wherever they are.
+
+INSTALLED = frozenset(("site-packages", "dist-packages"))  # installers' folders
+STANDARD = os.path.dirname(os.__file__)
+
+
+def is_library_file(file: str | None) -> bool:
+    """Return whether a source file is not the user's."""
+    # The names are part of the cache's key, so that a new dialect makes new entries.
+    return file is None or file.startswith("<") or _is_installed(file, frozenset(DIALECTS))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str, known: frozenset[str]) -> bool:
+    if not INSTALLED.isdisjoint(file.split(os.sep)):
+        return True
+    return file.startswith((f"{STANDARD}{os.sep}", *find_folders(known)))
+
+
+@functools.lru_cache(maxsize=16)
+def find_folders(names: frozenset[str]) -> tuple[str, ...]:
+    """Return the folders of packages and of their dependencies, each ending in a separator."""
+    packages = {*names, *(needed for name in names for needed in _requirements(name))}
+    folders = {folder for name in packages for folder in package_folders(name)}
+    # pip's `--target` folder holds metadata of the packages in it, so all in it is installed.
+    targets = {os.path.dirname(folder) for name in names for folder in package_folders(name)}
+    folders |= {t for t in targets if any(n.endswith(".dist-info") for n in _listed(t))}
+    return tuple(f"{folder}{os.sep}" for folder in sorted(folders))
+
+
+def package_folders(name: str) -> Iterator[str]:
+    """Yield the folders of an imported package."""
+    module = sys.modules.get(name)
+    for path in getattr(module, "__path__", None) or ():
+        yield os.path.abspath(path)
+
+
+def in_package(file: str, name: str) -> bool:
+    """Return whether a source file is part of an imported package."""
+    module_file = getattr(sys.modules.get(name), "__file__", None)
+    return file == module_file or any(
+        file.startswith(f"{f}{os.sep}") for f in package_folders(name)
+    )
+
+
+def _requirements(name: str) -> Iterator[str]:
+    # The import names of a distribution's dependencies, as far as they equal the distributions'
+    # names.
+    try:
+        rows = required_by(name)
+    except metadata.PackageNotFoundError:
+        return
+    for row in rows:
+        match = re.match(r"[\w.-]+", row)
+        if match is not None and "extra ==" not in row:
+            yield match[0].replace("-", "_")
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
