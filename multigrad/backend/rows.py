@@ -18,7 +18,14 @@ Axis = int | tuple[int, ...] | None
 def rows_of(functions: Mapping[str, Any]) -> dict[Op, Row]:
     """Return the functions in a file that are named after their ops: `abs`, or `abs_`."""
     spellings = ((op, name) for op in ops.CALLABLE_OPS for name in (op.name, f"{op.name}_"))
-    return {op: functions[name] for op, name in spellings if name in functions}
+    rows = {op: functions[name] for op, name in spellings if name in functions}
+    file = functions.get("__name__")  # none where these are the locals of a function
+    # What a file imports of ours may have an op's name by chance, as `active_rules.part` has.
+    return {op: row for op, row in rows.items() if file is None or not _is_of_core(row)}
+
+
+def _is_of_core(function: Any) -> bool:
+    return (getattr(function, "__module__", None) or "").startswith("multigrad.")
 
 
 def compositions(
