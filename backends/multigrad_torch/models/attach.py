@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,7 +13,6 @@ from multigrad.errors import RuleTypeError
 from multigrad.models.attribution.composites import Composite
 from multigrad.models.attribution.kinds import has_weight, is_layer_rule
 from multigrad.models.interpose import (
-    MOST_NAMES,
     Attachment,
     Choice,
     HeldFunction,
@@ -30,37 +27,17 @@ from multigrad.models.interpose import (
     refuse_second,
 )
 
-from ..compile.checkpoint_regions import is_second_run
 from .call_rule import (
     CallRule,
     PlainRule,
-    is_compiling,
     rule_of_calls,
     rule_of_operation,
-    stack_length,
 )
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
-from .override import (
-    HARDTANH,
-    OperationMode,
-    check_met,
-    find_inner,
-    find_operation,
-    functions_calling,
-    is_entered,
-    operation_names,
-    stack_at,
-)
-from .swapped_classes import (
-    Acting,
-    Method,
-    acting_on,
-    is_parametrized,
-    original_class,
-    put_on,
-    take_off,
-)
+from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, may_call
+from .override import find_operation, operation_names
+from .swapped_classes import Acting, acting_on, put_on, take_off
 
 Planned = tuple[Acting, nn.Module, str]
 
@@ -128,7 +105,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         # One object per rule: layers that share it also share its classes and compiled code.
         key = rule if isinstance(rule, str) else id(rule)
         if key not in acting:
-            acting[key] = make(rule)
+            acting[key] = acting_for_rule(rule)
         plan.append((acting[key], layer, name))
     return plan
 
@@ -182,13 +159,13 @@ def plan_operations(
         refuse_scripted(layer.names[0], layer.layer)
     rules = {each.operation: rule_of_operation(each.operation, each.rule) for each in operations}
     mode = make_mode(model, layers, rules)
-    within, quiet, root = OperationsActing(mode), QuietActing(mode), RootActing(mode)
+    entry, pause, root = ModeEntry(mode), ModePause(mode), CheckedRoot(mode)
     plan: list[Planned] = []
     for layer in layers:
         if may_call(layer.layer, set(rules)):
-            plan.append((within, layer.layer, layer.names[0]))
+            plan.append((entry, layer.layer, layer.names[0]))
         elif layer.is_leaf:
-            plan.append((quiet, layer.layer, layer.names[0]))
+            plan.append((pause, layer.layer, layer.names[0]))
     # The root last, around everything else: it checks that each rule has acted.
     return [*plan, (root, model, "")]
 
@@ -211,8 +188,8 @@ def plan_composite(
     choices = choose_by_kind(composite, leaves, kind_of)
     merged = merges(choices) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
-    within = OperationsActing(calls)
-    made: dict[Any, OnLayer] = {}
+    entry = ModeEntry(calls)
+    by_rules: dict[Any, OnLayer] = {}
     plan: list[Planned] = []
     rows: list[Row] = []
     for i, each in enumerate(choices):
@@ -220,30 +197,42 @@ def plan_composite(
         # A leaf of no known kind: rules act on the operations that its code calls.
         if each.kind is None and rule is None and not each.is_named:
             if may_call(module, set(calls.rules)):
-                plan.append((within, module, name))
+                plan.append((entry, module, name))
             continue
         refuse_ruled(name, module)
         before = choices[merged[i]].rule if i in merged else None
         key = id(rule), i in merged.values(), id(before)
-        if key not in made:
-            made[key] = make(rule, merges=i in merged.values())
-            if i in merged:
-                made[key] = MergedActing(before, made[key] if rule is not None else None)
-        plan.append((made[key], module, name))
+        if key not in by_rules:
+            by_rules[key] = acting_for(rule, before, i in merged, merges=i in merged.values())
+        plan.append((by_rules[key], module, name))
         if rule is not None or i in merged:
             rows.append(each.row(f"{named(before)} (merged)" if i in merged else ""))
     holders = [layer for layer in layers if not layer.is_leaf]
     plan += [
-        (within, layer.layer, layer.names[0])
+        (entry, layer.layer, layer.names[0])
         for layer in holders
         if may_call(layer.layer, set(calls.rules))
     ]
     if not rows and not holders:
         refuse_empty(composite)
-    return [*plan, (OnModel(calls), model, "")], rows
+    return [*plan, (ModeRoot(calls), model, "")], rows
 
 
-def make(rule: Any, merges: bool = False) -> OnLayer:
+def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> OnLayer:
+    """Return an object that applies a composite's rule to a layer.
+
+    Args:
+        before: the rule of the layer before, into which a batch normalization is merged.
+        is_merged: whether the layer is such a batch normalization.
+        merges: whether such a batch normalization is merged into the layer.
+    """
+    if is_merged:
+        return MergedActing(before, None if rule is None else acting_for_rule(rule, merges))
+    return acting_for_rule(rule, merges)
+
+
+def acting_for_rule(rule: Any, merges: bool = False) -> OnLayer:
+    """Return an object that applies a rule to layers: one of relevance, or any other."""
     if rule is None or is_layer_rule(rule):
         return InsideActing(rule, merges)
     return LayerActing(PlainRule(rule))
@@ -272,164 +261,3 @@ def rules_of_calls(composite: Composite) -> Mapping[str, CallRule]:
         if rule is not None and id(rule) not in made:
             made[id(rule)] = rule_of_calls(rule)
     return {name: made[id(rule)] for name, rule in rules.items() if rule is not None}
-
-
-# --- operations' rules: methods of modules run within the mode that sees the calls ----------------
-pop_mode = torch._C._pop_torch_function_stack
-push_mode = torch._C._push_on_torch_function_stack
-
-
-class ActingByMode(Acting):
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__()
-        self.mode = mode
-
-    def goes_inside(self, other: Acting) -> bool:
-        return isinstance(other, ActingByMode) and other.mode in self.mode.around
-
-
-class OnModel(ActingByMode):
-    """Acts on the root of the model that a mode is for."""
-
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__(mode)
-        mode.roots = self.all_modules
-
-
-class OperationsActing(ActingByMode):
-    def wrap(self, original: type, name: str, method: Method) -> Method:
-        if inspect.isgeneratorfunction(method):
-            return method
-        if name != "forward" and original.__module__.startswith("torch.nn."):
-            return method
-        mode = self.mode
-
-        @functools.wraps(method)
-        def within(*args: Any, **kwargs: Any) -> Any:
-            if is_entered(mode) or (not is_compiling() and is_second_run()):
-                # A region that runs again has entered the mode by itself.
-                return method(*args, **kwargs)
-            inner = find_inner(mode) if stack_length() else None
-            if inner is None:
-                with mode:
-                    return method(*args, **kwargs)
-            with mode, inner:  # the inner model's rules go first
-                return method(*args, **kwargs)
-
-        return within
-
-
-class QuietActing(ActingByMode):
-    """Layers of torch without operations of the mode run without it: a look costs at each call."""
-
-    def around_forward(self, original: type, method: Method) -> Method:
-        mode = self.mode
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            listens = is_compiling() or mode.seen is not None
-            if listens or stack_length() != 1 or stack_at(0) is not mode:
-                return method(*args, **kwargs)
-            # Only the mode is suspended: tensor subclasses still see the calls.
-            pop_mode()
-            try:
-                return method(*args, **kwargs)
-            finally:
-                push_mode(mode)
-
-        return forward
-
-
-class RootActing(OnModel):
-    """Checks after a call of the whole model that each of the mode's rules has acted."""
-
-    def __init__(self, mode: OperationMode) -> None:
-        super().__init__(mode)
-        mode.advise = self.advise
-
-    def advise(self, operation: str) -> str:
-        """Return advice about an operation that the model does not call: which layers that are it
-        have rules of their own.
-        """
-        names = [
-            f"layer {name!r} ({type(module).__name__})"
-            for model in self.all_modules()[:1]
-            for name, module in model.named_modules()
-            if any(isinstance(each, OnLayer) for each in acting_on(module))
-            and may_call(module, {operation})
-        ]
-        more = "" if len(names) <= MOST_NAMES else ", ..."
-        have = "has a rule of its own" if len(names) == 1 else "have rules of their own"
-        layers = f" ({', '.join(names[:MOST_NAMES])}{more} {have})" if names else ""
-        return (
-            f", so its rule acts nowhere{layers}. For a layer of that name, give a predicate: "
-            f"lambda name, layer: name == {operation!r}"
-        )
-
-    def around_forward(self, original: type, method: Method) -> Method:
-        mode = self.mode
-
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
-            if is_inner or mode.seen is None or is_compiling():
-                output = method(*args, **kwargs)
-            else:
-                with mode:
-                    output = method(*args, **kwargs)
-            if not is_inner and (is_compiling() or mode.seen is not None):
-                check_met(mode)
-            return output
-
-        return forward
-
-
-def make_mode(
-    model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
-) -> OperationMode:
-    """Return the mode that applies rules to operations of a model."""
-    mode = OperationMode(rules)
-    parts = {id(layer.layer) for layer in layers}
-    for layer in layers:
-        for other in acting_on(layer.layer):
-            if not isinstance(other, OperationsActing | OnModel):
-                continue
-            names, roots = other.mode.hits.keys() & mode.hits.keys(), other.mode.roots()
-            if not names:
-                continue
-            # The same model is refused; if one contains the other, the inner model's rules win in
-            # it.
-            if any(root is model for root in roots):
-                where = f" in this {original_class(model).__name__}"
-            elif any(id(root) in parts for root in roots):
-                put_around(other.mode, mode)
-                continue
-            elif any(each is model for root in roots for each in root.modules()):
-                put_around(mode, other.mode)
-                continue
-            else:
-                where = (
-                    f" in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
-                )
-            refuse_second(f"operation {min(names)!r}", where=where)
-    return mode
-
-
-def put_around(inner: OperationMode, outer: OperationMode) -> None:
-    """Note that a model lies within another one, as long as the outer one has its rules."""
-    inner.around = (*(each for each in inner.around if each.roots() and each is not outer), outer)
-
-
-def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
-    """Return whether a module's code may call some operations; certain for torch's own layers."""
-    cls = original_class(module)
-    is_own = not cls.__module__.startswith("torch.nn.modules.")
-    if is_own or is_parametrized(type(module)) or "forward" in vars(module):
-        return True
-    within = {each.__name__ for each in functions_calling(operations)}
-    names = {
-        each.strip("_")
-        for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]
-        for method in vars(base).values()
-        if inspect.isfunction(method)
-        for each in method.__code__.co_names
-    }
-    return not names.isdisjoint(operations | within | ({HARDTANH} & names))

@@ -1,0 +1,199 @@
+"""Methods of a model's modules that enter the mode which applies rules to operations.
+
+`attach.py` plans which module gets which of the classes here; the mode itself is in `override.py`.
+Tests: `tests/models/test_attach_operations_torch.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from multigrad.models.interpose import MOST_NAMES, Layer, refuse_second
+
+from ..compile.checkpoint_regions import is_second_run
+from .call_rule import CallRule, is_compiling, stack_length
+from .layer_rule import OnLayer
+from .override import (
+    HARDTANH,
+    OperationMode,
+    check_met,
+    find_inner,
+    functions_calling,
+    is_entered,
+    stack_at,
+)
+from .swapped_classes import Acting, Method, acting_on, is_parametrized, original_class
+
+pop_mode = torch._C._pop_torch_function_stack
+push_mode = torch._C._push_on_torch_function_stack
+
+
+class ActingByMode(Acting):
+    """Wraps methods of modules for the sake of one mode."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__()
+        self.mode = mode
+
+    def goes_inside(self, other: Acting) -> bool:
+        return isinstance(other, ActingByMode) and other.mode in self.mode.around
+
+
+class ModeRoot(ActingByMode):
+    """Acts on the model that a mode is for, so that the mode knows that model and its copies."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__(mode)
+        mode.roots = self.all_modules
+
+
+class ModeEntry(ActingByMode):
+    """Enters the mode around each method of a module, whose code may call the mode's operations."""
+
+    def wrap(self, original: type, name: str, method: Method) -> Method:
+        if inspect.isgeneratorfunction(method):
+            return method
+        if name != "forward" and original.__module__.startswith("torch.nn."):
+            return method
+        mode = self.mode
+
+        @functools.wraps(method)
+        def within(*args: Any, **kwargs: Any) -> Any:
+            if is_entered(mode) or (not is_compiling() and is_second_run()):
+                # A region that runs again has entered the mode by itself.
+                return method(*args, **kwargs)
+            inner = find_inner(mode) if stack_length() else None
+            if inner is None:
+                with mode:
+                    return method(*args, **kwargs)
+            with mode, inner:  # the inner model's rules go first
+                return method(*args, **kwargs)
+
+        return within
+
+
+class ModePause(ActingByMode):
+    """Suspends the mode in a layer of torch that calls none of its operations.
+
+    The mode would look at each of the layer's calls for nothing, and each look costs.
+    """
+
+    def around_forward(self, original: type, method: Method) -> Method:
+        mode = self.mode
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            listens = is_compiling() or mode.seen is not None
+            if listens or stack_length() != 1 or stack_at(0) is not mode:
+                return method(*args, **kwargs)
+            # Only the mode is suspended: tensor subclasses still see the calls.
+            pop_mode()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                push_mode(mode)
+
+        return forward
+
+
+class CheckedRoot(ModeRoot):
+    """Checks after a call of the whole model that each of the mode's rules has acted."""
+
+    def __init__(self, mode: OperationMode) -> None:
+        super().__init__(mode)
+        mode.advise = self.advise
+
+    def advise(self, operation: str) -> str:
+        """Return advice about an operation that the model does not call: which layers that are it
+        have rules of their own.
+        """
+        names = [
+            f"layer {name!r} ({type(module).__name__})"
+            for model in self.all_modules()[:1]
+            for name, module in model.named_modules()
+            if any(isinstance(each, OnLayer) for each in acting_on(module))
+            and may_call(module, {operation})
+        ]
+        more = "" if len(names) <= MOST_NAMES else ", ..."
+        have = "has a rule of its own" if len(names) == 1 else "have rules of their own"
+        layers = f" ({', '.join(names[:MOST_NAMES])}{more} {have})" if names else ""
+        return (
+            f", so its rule acts nowhere{layers}. For a layer of that name, give a predicate: "
+            f"lambda name, layer: name == {operation!r}"
+        )
+
+    def around_forward(self, original: type, method: Method) -> Method:
+        mode = self.mode
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            # Within an outer call of the model, or in a checkpointed region that runs again.
+            is_inner = is_entered(mode) or (not is_compiling() and is_second_run())
+            have_all_acted = mode.seen is None and not is_compiling()
+            if is_inner or have_all_acted:
+                return method(*args, **kwargs)
+            if is_compiling():
+                output = method(*args, **kwargs)
+            else:
+                with mode:  # calls outside the methods of modules are noted, too
+                    output = method(*args, **kwargs)
+            check_met(mode)
+            return output
+
+        return forward
+
+
+def make_mode(
+    model: torch.nn.Module, layers: Sequence[Layer], rules: Mapping[str, CallRule]
+) -> OperationMode:
+    """Return the mode that applies rules to operations of a model."""
+    mode = OperationMode(rules)
+    parts = {id(layer.layer) for layer in layers}
+    for layer in layers:
+        for other in acting_on(layer.layer):
+            if not isinstance(other, ModeEntry | ModeRoot):
+                continue
+            names, roots = other.mode.hits.keys() & mode.hits.keys(), other.mode.roots()
+            if not names:
+                continue
+            # The same model is refused; if one contains the other, the inner model's rules win in
+            # it.
+            if any(root is model for root in roots):
+                where = f" in this {original_class(model).__name__}"
+            elif any(id(root) in parts for root in roots):
+                put_around(other.mode, mode)
+                continue
+            elif any(each is model for root in roots for each in root.modules()):
+                put_around(mode, other.mode)
+                continue
+            else:
+                where = (
+                    f" in layer {layer.names[0] or '(model)'!r}, by another model that shares it"
+                )
+            refuse_second(f"operation {min(names)!r}", where=where)
+    return mode
+
+
+def put_around(inner: OperationMode, outer: OperationMode) -> None:
+    """Note that a model lies within another one, as long as the outer one has its rules."""
+    inner.around = (*(each for each in inner.around if each.roots() and each is not outer), outer)
+
+
+def may_call(module: torch.nn.Module, operations: set[str]) -> bool:
+    """Return whether a module's code may call some operations; certain for torch's own layers."""
+    cls = original_class(module)
+    is_own = not cls.__module__.startswith("torch.nn.modules.")
+    if is_own or is_parametrized(type(module)) or "forward" in vars(module):
+        return True
+    within = {each.__name__ for each in functions_calling(operations)}
+    names = {
+        each.strip("_")
+        for base in cls.__mro__[: cls.__mro__.index(torch.nn.Module)]
+        for method in vars(base).values()
+        if inspect.isfunction(method)
+        for each in method.__code__.co_names
+    }
+    return not names.isdisjoint(operations | within | ({HARDTANH} & names))
