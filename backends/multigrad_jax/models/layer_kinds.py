@@ -33,21 +33,21 @@ ACTIVATIONS = frozenset(name for name in (*dir(jax.nn), "logistic") if kind_of_f
 
 @dataclass(slots=True)
 class Plan:
-    """One layer, by the equation that begins it.
+    """One layer, found by the equation that begins it.
 
     Attributes:
-        kind: as `multigrad.models.attribution.kinds` names it.
-        equation: the one that begins it.
-        at: the position of the data among its operands.
-        steps: the equations on each channel in the layer, with the atoms of their numbers.
-        normalizing: the same for a batch normalization that follows.
-        divisor: that of a pooling.
-        rule: the rule on it; None: it keeps its own gradient.
+        kind: the kind of layer, a key of `multigrad.models.attribution.kinds.KINDS`.
+        equation: the equation that begins it.
+        data_position: the position of the data among the operands of that equation.
+        steps: the later equations of the layer, each with the atom of its number per channel.
+        normalizing: the equations of a batch normalization that follows, each with its atom.
+        divisor: for an average pooling, the number that divides the sum.
+        rule: the rule on the layer; None: it keeps its own gradient.
     """
 
     kind: str
     equation: Any
-    at: int = 0
+    data_position: int = 0
     steps: list[tuple[Any, Any]] = field(default_factory=list)
     normalizing: list[tuple[Any, Any]] = field(default_factory=list)
     divisor: float | None = None
@@ -58,7 +58,7 @@ class Plan:
         """The axis of the channels in a product's result."""
         if self.kind == "convolution":
             return self.equation.params["dimension_numbers"].out_spec[1]
-        return self.equation.outvars[0].aval.ndim - 1 if self.at == 0 else 0
+        return self.equation.outvars[0].aval.ndim - 1 if self.data_position == 0 else 0
 
 
 def flatten(closed: Any) -> Any:
@@ -113,7 +113,7 @@ class Layers:
 
     Attributes:
         plans: by the identity of the equation that begins a layer.
-        taken: the equations within a layer after its first, which pass their data through.
+        inner: the identities of a layer's other equations, which pass their data through.
         data: the variables that depend on the arguments.
     """
 
@@ -138,10 +138,10 @@ class Layers:
             if not isinstance(atom, core.Literal)
         }
         self.makers = {out: each for each in self.equations for out in each.outvars}
-        self.taken: set[int] = set()
+        self.inner: set[int] = set()
         self.plans: dict[int, Plan] = {}
         for equation in self.equations:
-            if id(equation) not in self.taken and self.has_data(equation):
+            if id(equation) not in self.inner and self.has_data(equation):
                 plan = self.plan(equation)
                 if plan is not None:
                     self.plans[id(equation)] = plan
@@ -217,7 +217,7 @@ class Layers:
             plan.steps.append(places.pop(0))
         if any(equation.primitive.name in ("mul", "div") for equation, _ in places):
             plan.normalizing += places
-        self.taken.update(id(equation) for equation, _ in (*plan.steps, *plan.normalizing))
+        self.inner.update(id(equation) for equation, _ in (*plan.steps, *plan.normalizing))
 
     def _is_of_channels(self, equation: Any, variable: Any, axis: int) -> bool:
         if equation.primitive.name not in AFFINE:
@@ -273,7 +273,7 @@ class Layers:
             # a sum is a pooling only if the number of its terms divides it
             if not isinstance(other, core.Literal) or float(other.val) != count:
                 return None
-            self.taken.add(id(following))
+            self.inner.add(id(following))
             kind = "average_pooling" if name == "reduce_window_sum" else "adaptive_average_pooling"
             return Plan(kind, equation, divisor=float(count))
         return None

@@ -1,10 +1,15 @@
-"""Functions of jax computed with the rules of a composite on their layers."""
+"""Functions of jax computed with the rules of a composite on their layers.
+
+`flatten` inlines the calls of a jaxpr, `Layers` (layer_kinds.py) groups its equations into `Plan`s,
+`choose` gives each plan its rule, and `RelevanceRun` evaluates the jaxpr with these rules.
+Tested by tests/models/override/test_override_composites.py.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -100,109 +105,108 @@ class RelevanceRun:
     def run(self, flat: Any, arguments: Sequence[Tensor]) -> list[Tensor]:
         """Return the results, in the jaxpr's order."""
         equations = sorted(self.layers.equations, key=self.layers.has_data)
-        # weights first: a layer reads all of its own at its first equation
+        # weights first: a layer reads all its weights at its first equation
         ordered = flat.jaxpr.replace(eqns=equations)
         return walk(ordered, flat.consts, arguments, self.compute, values=self.values)
 
     def compute(self, equation: Any, operands: list[Tensor]) -> list[Tensor]:
+        """Return the results of an equation; the first one of a layer gives the layer's output."""
         key = id(equation)
         if key in self.layers.plans:
             return [self.layer(self.layers.plans[key], operands)]
-        if key not in self.layers.taken:
+        if key not in self.layers.inner:
             return bind(equation, operands)
         data = zip(operands, equation.invars, strict=True)
         # an equation within a layer, which is already computed: its data passes through
         return [next(x for x, atom in data if self.layers.is_data(atom))]
 
     def layer(self, plan: Plan, operands: list[Tensor]) -> Tensor:
+        """Return a layer's output, with its rule's gradient."""
         rule = plan.rule
         if plan.kind in ("linear", "convolution"):
             return self.product(rule, plan, operands)
         if plan.divisor is not None:
-            return self.pooling(rule, plan, operands)
+            return pooling(rule, plan, operands)
         if rule is None:
             return bind(plan.equation, operands)[0]
         if plan.kind == "addition":
             (out,) = bind(plan.equation, list(map(jax.lax.stop_gradient, operands)))
-            return acting(rule, "addition", {})(*operands, out)
-        x = operands[plan.at]
-        held = [jax.lax.stop_gradient(x) if n == plan.at else y for n, y in enumerate(operands)]
-        (out,) = bind(plan.equation, held)
+            return function_with_rule(rule, "addition", {})(*operands, out)
+        (out,) = bind(plan.equation, without_data_gradient(plan, operands))
         if is_layer_rule(rule):
             raise RuleTypeError(f"rule {rule.name!r} reads weights, which a {plan.kind} has not")
-        return put_plain(rule, plan.kind, x, out)
+        return with_elementwise_rule(rule, plan.kind, operands[plan.data_position], out)
 
     # --- linear layers and convolutions -----------------------------------------------------------
     def product(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
         """Return a product with the steps on its channels, each with its rule."""
-        # a normalization that follows is merged into the weight, as canonizers do
-        merges = self.composite.canonize and bool(plan.normalizing) and rule is not None
-        normalizing: Any = self.composite.rule("batch_normalization")
-        axis = plan.axis
-        given = list(operands)
         if rule is not None:
-            given[plan.at] = jax.lax.stop_gradient(operands[plan.at])
-        (out,) = bind(plan.equation, given)
-        for equation, held in plan.steps:
-            out = self.step(equation, held, out, axis)
-        if rule is not None and not merges:
-            out = self.over_product(rule, plan, operands, out)
-        if not plan.normalizing:
-            return out
-        x = out
-        if normalizing is not None and not merges:
-            out = jax.lax.stop_gradient(out)
-        for equation, held in plan.normalizing:
-            out = self.step(equation, held, out, axis)
-        if merges:
-            return self.over_product(rule, plan, operands, out)
-        return out if normalizing is None else put_plain(normalizing, plan.kind, x, out)
+            held = without_data_gradient(plan, operands)
+            if plan.normalizing and self.composite.canonize:
+                # canonizers merge a normalization that follows into the weight: one layer, one rule
+                steps = (*plan.steps, *plan.normalizing)
+                out = self.with_steps(steps, plan.axis, bind(plan.equation, held)[0])
+                return self.product_with_rule(rule, plan, operands, out)
+            out = self.with_steps(plan.steps, plan.axis, bind(plan.equation, held)[0])
+            out = self.product_with_rule(rule, plan, operands, out)
+        else:
+            out = self.with_steps(plan.steps, plan.axis, bind(plan.equation, operands)[0])
+        normalizing: Any = self.composite.rule("batch_normalization") if plan.normalizing else None
+        if normalizing is None:
+            return self.with_steps(plan.normalizing, plan.axis, out)
+        normalized = self.with_steps(plan.normalizing, plan.axis, jax.lax.stop_gradient(out))
+        return with_elementwise_rule(normalizing, "batch_normalization", out, normalized)
 
-    def step(self, equation: Any, held: Any, out: Tensor, axis: int) -> Tensor:
-        """Apply a per-channel step to an array with channels on another axis."""
-        at, numbers = self.numbers(equation, held)
-        if numbers.ndim:
-            numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
-        apply = OPERATORS[equation.primitive.name]
-        return apply(out, numbers) if at == 0 else apply(numbers, out)
+    def with_steps(self, steps: Sequence[tuple[Any, Any]], axis: int, out: Tensor) -> Tensor:
+        """Apply per-channel steps to an array with its channels on an axis."""
+        for equation, atom in steps:
+            position, numbers = self.numbers(equation, atom)
+            if numbers.ndim:
+                numbers = numbers.reshape([-1 if n == axis else 1 for n in range(out.ndim)])
+            apply = OPERATORS[equation.primitive.name]
+            out = apply(out, numbers) if position == 0 else apply(numbers, out)
+        return out
 
-    def numbers(self, equation: Any, held: Any) -> tuple[int, Tensor]:
-        """Return the position of the data in an equation, and its numbers, per channel or one."""
-        at = next(i for i, atom in enumerate(equation.invars) if self.layers.is_data(atom))
-        numbers = jnp.asarray(self.read(held))
-        return at, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
+    def numbers(self, equation: Any, atom: Any) -> tuple[int, Tensor]:
+        """Return the position of the data in a step, and its numbers: one per channel, or one."""
+        position = next(i for i, each in enumerate(equation.invars) if self.layers.is_data(each))
+        numbers = jnp.asarray(self.read(atom))
+        return position, numbers.reshape(-1) if numbers.size > 1 else numbers.reshape(())
 
-    def over_product(self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor) -> Tensor:
+    def product_with_rule(
+        self, rule: Any, plan: Plan, operands: list[Tensor], out: Tensor
+    ) -> Tensor:
         """Return a layer's output, with the rule's gradient for its input."""
         scale, shift = self.affine(plan)
-        own = convolution if plan.kind == "convolution" else linear
-        x, weight, attributes, outward, inward = own(plan, operands)
-        columns = weight.shape[0] if plan.kind == "convolution" else weight.shape[1]
+        is_convolution = plan.kind == "convolution"
+        as_layer = (convolution if is_convolution else linear)(plan, operands)
+        weight = as_layer.weight
+        channel_count = weight.shape[0] if is_convolution else weight.shape[1]
         if scale is not None:
-            kept = (
-                scale
-                if plan.kind == "linear" or not scale.ndim
-                else scale.reshape(-1, *(1,) * (weight.ndim - 1))
-            )
-            weight = weight * kept
-        bias = None if shift is None else jnp.broadcast_to(shift, (columns,)).astype(weight.dtype)
-        function = acting(rule, plan.kind, attributes)
-        return inward(function(x, weight, bias, outward(out)))
+            if is_convolution and scale.ndim:  # the channels are the first axis of its weight
+                scale = scale.reshape(-1, *(1,) * (weight.ndim - 1))
+            weight = weight * scale
+        bias = None
+        if shift is not None:
+            bias = jnp.broadcast_to(shift, (channel_count,)).astype(weight.dtype)
+        function = function_with_rule(rule, plan.kind, as_layer.attributes)
+        result = function(as_layer.x, weight, bias, as_layer.to_layer_layout(out))
+        return as_layer.to_jax_layout(result)
 
     def affine(self, plan: Plan) -> tuple[Tensor | None, Tensor | None]:
         """Return the factor and the summand of each channel, or None."""
         scale, shift = None, None
         merged = plan.normalizing if self.composite.canonize else []
-        for equation, held in (*plan.steps, *merged):
+        for equation, atom in (*plan.steps, *merged):
             name = equation.primitive.name
-            at, numbers = self.numbers(equation, held)
+            position, numbers = self.numbers(equation, atom)
             if name == "add":
                 shift = numbers if shift is None else shift + numbers
             elif name == "sub":
-                if at == 1:
+                if position == 1:
                     scale = -1.0 if scale is None else -scale
                     shift = None if shift is None else -shift
-                signed = numbers if at == 1 else -numbers
+                signed = numbers if position == 1 else -numbers
                 shift = signed if shift is None else shift + signed
             else:
                 factor = numbers if name == "mul" else 1.0 / numbers
@@ -210,84 +214,123 @@ class RelevanceRun:
                 shift = None if shift is None else shift * factor
         return None if scale is None else jnp.asarray(scale), shift
 
-    def pooling(self, rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
-        (x,) = operands
-        held = x if rule is None else jax.lax.stop_gradient(x)
-        out = bind(plan.equation, [held])[0] / plan.divisor
-        if rule is None:
-            return out
-        params = plan.equation.params
-        if plan.kind == "adaptive_average_pooling":
-            axes = [int(axis) for axis in params["axes"]]
-            others = [axis for axis in range(x.ndim) if axis not in axes]
-            given = x.transpose([*others, *axes])
-            function = acting(rule, plan.kind, {"counts": (1,) * len(axes)})
-            return function(given, out.reshape([*out.shape, *(1,) * len(axes)])).reshape(out.shape)
-        if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params[key]):
-            raise RuleValueError("a dilated pooling has no rule that reads layers")
-        sizes = params["window_dimensions"]
-        axes = [i for i, n in enumerate(sizes) if n != 1 or params["window_strides"][i] != 1]
-        order = [*(i for i in range(x.ndim) if i not in axes), *axes]
-        attributes = {
-            "sizes": tuple(int(sizes[i]) for i in axes),
-            "strides": tuple(int(params["window_strides"][i]) for i in axes),
-            "padding": tuple(tuple(map(int, params["padding"][i])) for i in axes),
-            "counts_padding": True,
-        }
-        moved = out.transpose(order)
-        single = (-1, 1, *(x.shape[i] for i in axes))
-        result = acting(rule, plan.kind, attributes)(
-            x.transpose(order).reshape(single),
-            moved.reshape(-1, 1, *moved.shape[len(order) - len(axes) :]),
-        )
-        return result.reshape(moved.shape).transpose(inverse(order))
+
+def without_data_gradient(plan: Plan, operands: list[Tensor]) -> list[Tensor]:
+    """Return the operands of a layer, its data without a gradient: the rule gives that one."""
+    held = list(operands)
+    held[plan.data_position] = jax.lax.stop_gradient(held[plan.data_position])
+    return held
 
 
-def acting(rule: Any, kind: str, attributes: dict[str, Any]) -> Any:
+def function_with_rule(rule: Any, kind: str, attributes: dict[str, Any]) -> Callable[..., Tensor]:
+    """Return a function of a layer's arrays, its output last, with the rule's gradient."""
     if is_layer_rule(rule):
         function = rule.over(kind, **attributes)
         # a model's weights may be NumPy arrays
-        return lambda *given: function(*(None if t is None else jnp.asarray(t) for t in given))
-    return lambda *given: put_plain(rule, kind, given[0], given[-1])
+        return lambda *arrays: function(*(None if t is None else jnp.asarray(t) for t in arrays))
+    return lambda *arrays: with_elementwise_rule(rule, kind, arrays[0], arrays[-1])
 
 
-def put_plain(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
+def with_elementwise_rule(rule: Any, kind: str, x: Tensor, out: Tensor) -> Tensor:
+    """Return `out`, with the gradient for `x` by a rule that reads no weights."""
     return put_over(over(rule), named(rule), f"a layer of kind {kind!r}", x, out)
+
+
+# --- poolings -------------------------------------------------------------------------------------
+def pooling(rule: Any, plan: Plan, operands: list[Tensor]) -> Tensor:
+    """Return an average pooling: its equation is a sum, which the plan's divisor divides."""
+    if rule is None:
+        return bind(plan.equation, operands)[0] / plan.divisor
+    held = without_data_gradient(plan, operands)
+    out = bind(plan.equation, held)[0] / plan.divisor
+    is_adaptive = plan.kind == "adaptive_average_pooling"
+    with_rule = adaptive_pooling if is_adaptive else window_pooling
+    return with_rule(rule, plan, operands[0], out)
+
+
+def adaptive_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
+    """Return a mean over whole axes, which a rule takes as the last ones."""
+    axes = [int(axis) for axis in plan.equation.params["axes"]]
+    others = [axis for axis in range(x.ndim) if axis not in axes]
+    function = function_with_rule(rule, plan.kind, {"counts": (1,) * len(axes)})
+    pooled = out.reshape([*out.shape, *(1,) * len(axes)])
+    return function(x.transpose([*others, *axes]), pooled).reshape(out.shape)
+
+
+def window_pooling(rule: Any, plan: Plan, x: Tensor, out: Tensor) -> Tensor:
+    """Return a mean over windows, which a rule takes as (examples, one channel, *pooled axes)."""
+    params = plan.equation.params
+    if any(n != 1 for key in ("base_dilation", "window_dilation") for n in params[key]):
+        raise RuleValueError("a dilated pooling has no rule that reads layers")
+    sizes = params["window_dimensions"]
+    axes = [i for i, n in enumerate(sizes) if n != 1 or params["window_strides"][i] != 1]
+    order = [*(i for i in range(x.ndim) if i not in axes), *axes]
+    attributes = {
+        "sizes": tuple(int(sizes[i]) for i in axes),
+        "strides": tuple(int(params["window_strides"][i]) for i in axes),
+        "padding": tuple(tuple(map(int, params["padding"][i])) for i in axes),
+        "counts_padding": True,
+    }
+    pooled = out.transpose(order)
+    result = function_with_rule(rule, plan.kind, attributes)(
+        x.transpose(order).reshape(-1, 1, *(x.shape[i] for i in axes)),
+        pooled.reshape(-1, 1, *(out.shape[i] for i in axes)),
+    )
+    return result.reshape(pooled.shape).transpose(inverse(order))
+
+
+# --- products in the layout of layers -------------------------------------------------------------
+class AsLayer(NamedTuple):
+    """A product as a layer that rules know.
+
+    Attributes:
+        x: the data, as the layer takes it.
+        weight: the weight, as the layer has it.
+        attributes: the layer's settings.
+        to_layer_layout: maps an output of the equation to the layer's layout.
+        to_jax_layout: maps it back.
+    """
+
+    x: Tensor
+    weight: Tensor
+    attributes: dict[str, Any]
+    to_layer_layout: Callable[[Tensor], Tensor]
+    to_jax_layout: Callable[[Tensor], Tensor]
 
 
 def inverse(order: Sequence[int]) -> list[int]:
     return [list(order).index(i) for i in range(len(order))]
 
 
-def linear(plan: Plan, operands: list[Tensor]) -> Any:
-    """Return the data and weight of a product as a linear layer, and maps between layouts."""
+def linear(plan: Plan, operands: list[Tensor]) -> AsLayer:
+    """Return a product as a linear layer: rows of data times a matrix with a column per channel."""
     (contracted, _) = plan.equation.params["dimension_numbers"]
-    x, weight = operands[plan.at], operands[1 - plan.at]
-    of_x, of_weight = list(contracted[plan.at]), list(contracted[1 - plan.at])
-    rest = [i for i in range(x.ndim) if i not in of_x]
-    columns = [i for i in range(weight.ndim) if i not in of_weight]
-    size = math.prod(x.shape[i] for i in of_x)
-    rows = x.transpose([*rest, *of_x]).reshape([*(x.shape[i] for i in rest), size])
-    shape = [weight.shape[i] for i in columns]
-    matrix = weight.transpose([*of_weight, *columns]).reshape(size, -1)
-    count = len(columns)
+    position = plan.data_position
+    x, weight = operands[position], operands[1 - position]
+    summed_of_x, summed_of_weight = list(contracted[position]), list(contracted[1 - position])
+    rest = [i for i in range(x.ndim) if i not in summed_of_x]
+    channel_axes = [i for i in range(weight.ndim) if i not in summed_of_weight]
+    size = math.prod(x.shape[i] for i in summed_of_x)
+    rows = x.transpose([*rest, *summed_of_x]).reshape([*(x.shape[i] for i in rest), size])
+    channel_shape = [weight.shape[i] for i in channel_axes]
+    matrix = weight.transpose([*summed_of_weight, *channel_axes]).reshape(size, -1)
+    # `dot_general` puts the axes of its first operand first: channels, if that is the weight
+    first, last = range(len(channel_axes)), range(-len(channel_axes), 0)
 
-    def outward(out: Tensor) -> Tensor:
-        if plan.at == 1:
-            out = jnp.moveaxis(out, range(count), range(-count, 0)) if count else out
+    def to_layer_layout(out: Tensor) -> Tensor:
+        if position == 1:
+            out = jnp.moveaxis(out, first, last)
         return out.reshape([*rows.shape[:-1], -1])
 
-    def inward(out: Tensor) -> Tensor:
-        out = out.reshape([*rows.shape[:-1], *shape])
-        if plan.at == 1 and count:
-            out = jnp.moveaxis(out, range(-count, 0), range(count))
-        return out
+    def to_jax_layout(out: Tensor) -> Tensor:
+        out = out.reshape([*rows.shape[:-1], *channel_shape])
+        return jnp.moveaxis(out, last, first) if position == 1 else out
 
-    return rows, matrix, {}, outward, inward
+    return AsLayer(rows, matrix, {}, to_layer_layout, to_jax_layout)
 
 
-def convolution(plan: Plan, operands: list[Tensor]) -> Any:
-    """Return the same for a convolution.
+def convolution(plan: Plan, operands: list[Tensor]) -> AsLayer:
+    """Return a convolution as a layer with channels before the axes of its windows.
 
     Raises:
         RuleValueError: no rule reads a convolution of this form.
@@ -298,7 +341,7 @@ def convolution(plan: Plan, operands: list[Tensor]) -> Any:
             "a transposed convolution, or one with groups of examples, has no rule that reads "
             "layers on jax"
         )
-    if plan.at != 0:
+    if plan.data_position != 0:
         raise RuleValueError("a convolution by the data has no rule that reads layers")
     numbers = params["dimension_numbers"]
     attributes = {
@@ -310,11 +353,11 @@ def convolution(plan: Plan, operands: list[Tensor]) -> Any:
     if any(n < 0 for each in attributes["padding"] for n in each):
         raise RuleValueError("a convolution with negative padding has no rule that reads layers")
 
-    def outward(out: Tensor) -> Tensor:
+    def to_layer_layout(out: Tensor) -> Tensor:
         return out.transpose(numbers.out_spec)
 
-    def inward(out: Tensor) -> Tensor:
+    def to_jax_layout(out: Tensor) -> Tensor:
         return out.transpose(inverse(numbers.out_spec))
 
     x, weight = operands[0].transpose(numbers.lhs_spec), operands[1].transpose(numbers.rhs_spec)
-    return x, weight, attributes, outward, inward
+    return AsLayer(x, weight, attributes, to_layer_layout, to_jax_layout)
