@@ -29,7 +29,7 @@ def rows_of(library: str) -> Rows:
     if library == SHARED:
         return shared_rows()
     table = captured.load(library)
-    hidden = {**captured.creators([library]), **table.names.hidden}
+    hidden = {**captured.stand_ins_of([library]), **table.names.hidden}
     for make in table.names.companions.values():
         hidden.update(made(make))
     functions = dict(table.names.aliases)

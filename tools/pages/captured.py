@@ -17,7 +17,7 @@ from typing import Any
 from multigrad.backend.discovery import load_backend
 from multigrad.capture import dtypes
 from multigrad.capture.dialect import Dialect, OwnTrace, find_dialect, load_dialects
-from multigrad.capture.meanings.creation import TraceBound, create, creators
+from multigrad.capture.meanings.creation import TraceBound, create, stand_ins_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.trace.xp import all as xp
@@ -80,7 +80,7 @@ def load(dialect: str) -> Dialect:
 def captured_names(dialect: str) -> list[tuple[list[str], Any]]:
     """Return a library's captured functions: all public names of each, and its handler."""
     table = load(dialect)
-    made = creators([dialect])
+    made = stand_ins_of([dialect])
     rows: Mapping[Any, Any] = {**made, **table.names.hidden, **dict(table.names.aliases)}
     found: dict[int, tuple[list[str], Any]] = {}
     for shown, place in PLACES[dialect].items():

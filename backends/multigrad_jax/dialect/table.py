@@ -251,7 +251,7 @@ def cond(
 def creators() -> dict[Any, Handler]:
     """Return the stand-ins for functions that make arrays without a tensor."""
     stand_ins: dict[Any, Handler] = {
-        getattr(jnp, name): creation.creator(name, at_once(getattr(jnp, name)))
+        getattr(jnp, name): creation.stand_in_for(name, at_once(getattr(jnp, name)))
         for name in ("arange", "array", "asarray", "empty", "full", "ones", "zeros")
     }
     for function in (jnp.linspace, jnp.logspace, jnp.geomspace, jnp.eye, jnp.identity, jnp.tri):

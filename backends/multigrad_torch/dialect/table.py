@@ -207,7 +207,7 @@ ALIASES: dict[Any, Any] = {
     **introspection.ALIASES,
     **gradients.ALIASES,
     **collectives.ALIASES,
-    **creation.creators(("torch",)),
+    **creation.stand_ins_of(("torch",)),
     **TORCH.called(
         {
             creation: "rand: rand_like; randn: randn_like",

@@ -31,7 +31,7 @@ from ...trace.xp import all as xp
 from ..dialect import CHANGES, SWITCHES, Dialect, registered_dialects
 from ..dialects import scipy
 from ..foreign_calls import record_call
-from ..meanings.creation import creators
+from ..meanings.creation import stand_ins_of
 from ..name_tables import named
 from ..symbols import (
     SymbolicDType,
@@ -216,7 +216,7 @@ class Index:
             function: functools.partial(on_symbols, function, symbolic)
             for function, symbolic in MATH.items()
         }
-        rows.update(creators(dialects))
+        rows.update(stand_ins_of(dialects))
         self.companions = companions_of(dialects.values())
         for dialect in dialects.values():
             rows.update(dialect.names.hidden)

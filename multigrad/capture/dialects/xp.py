@@ -85,7 +85,7 @@ def asarray(obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None
     if dtype is None or isinstance(array, int | float):
         return array
     if isinstance(array, np.ndarray):
-        return array.astype(BOOL) if creation.weak(dtype) == BOOL else array
+        return array.astype(BOOL) if creation.dtype_to_create_in(dtype) == BOOL else array
     return xp.cast(array, dtype)
 
 
@@ -98,7 +98,7 @@ def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) 
     """
     if isinstance(shape, SymbolicShape):
         return creation.full(shape.value, fill_value, dtype)
-    return np.full(shape, fill_value, creation.weak(dtype))
+    return np.full(shape, fill_value, creation.dtype_to_create_in(dtype))
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Tensor:

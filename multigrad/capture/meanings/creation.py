@@ -3,13 +3,14 @@
 No symbolic value is among the arguments, so no protocol (`__torch_function__`) sees the call:
 captured code gets stand-ins for the libraries' functions. With any other shape the library's own
 function makes an array, which becomes a constant when it meets a symbolic value.
+Tested by tests/capture/values/test_capture_constants.py and tests/capture/names.
 """
 
 from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,18 +32,89 @@ from .parts import rank
 Tensor = Any
 
 
-def creators(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
+# --- functions that make a tensor like another one ------------------------------------------------
+def dtype_to_create_in(dtype: Any, like: Any = None) -> Any:
+    """Return the dtype to create in: bool, else the input's, as for any constant.
+
+    A library that types exactly gets the dtype that was asked for.
+    """
+    if isinstance(like, Value) and is_exact(like.trace):
+        return dtype
+    return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
+
+
+def ones(like: Tensor, dtype: Any = None) -> Tensor:
+    return xp.ones_like(like, dtype_to_create_in(dtype, like))
+
+
+def zeros(like: Tensor, dtype: Any = None) -> Tensor:
+    return xp.zeros_like(like, dtype_to_create_in(dtype, like))
+
+
+def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
+    return xp.full_like(like, fill_value, dtype_to_create_in(dtype, like))
+
+
+def rand(like: Tensor, dtype: Any = None) -> Tensor:
+    return drawn(xp.rand_like, like, dtype_to_create_in(dtype, like))
+
+
+def randn(like: Tensor, dtype: Any = None) -> Tensor:
+    return drawn(xp.randn_like, like, dtype_to_create_in(dtype, like))
+
+
+def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
+    """Return a draw in a dtype, by default that of `like`."""
+    name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
+    return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
+
+
+def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("arange takes numbers, not a shape")
+
+
+def eye(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("eye takes numbers, not a shape")
+
+
+def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    raise TypeError("linspace takes numbers, not a shape")
+
+
+# --- the stand-ins --------------------------------------------------------------------------------
+# Name: whether the result is a copy, which an update of the original does not reach.
+CONVERTERS = {
+    "array": True,
+    "as_tensor": False,
+    "asanyarray": False,
+    "asarray": False,
+    "tensor": True,
+}
+CUTTING = ("tensor",)  # torch.tensor takes the values alone
+CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
+    function.__name__: function
+    for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
+}
+# In a function these are recorded as nodes even if all lengths are known: its draws must follow the
+# key, and a tensor that code writes symbols into must be a symbol itself.
+RECORDED_WITH_KNOWN_LENGTHS = (full, ones, rand, randn, zeros)
+# What a recorded tensor does not take: it has the device and layout of the input, and
+# `parse_call` reads the shape.
+NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
+
+
+def stand_ins_of(libraries: Iterable[str]) -> dict[Any, Callable[..., Any]]:
     """Return the stand-ins for creation functions of the libraries' top modules."""
     stand_ins: dict[Any, Callable[..., Any]] = {}
     for library in libraries:
         for name in (*CONVERTERS, *CREATORS):
             function = getattr(sys.modules.get(library), name, None)
             if function is not None:
-                stand_ins[function] = creator(name, function)
+                stand_ins[function] = stand_in_for(name, function)
     return stand_ins
 
 
-def creator(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def stand_in_for(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the stand-in for a library's creation function of that name."""
     if name in CONVERTERS:
         return TraceBound(partial(convert, function, CONVERTERS[name], name in CUTTING))
@@ -91,7 +163,8 @@ def convert(
     if any(isinstance(item, Value) and item.node.type.kind == "tensor" for item in items):
         obj = xp.stack(items, 0)
     if not isinstance(obj, Value):
-        if isinstance(dtype, SymbolicDType) and dtype.symbol == T:  # any constant's dtype
+        # in the dtype of the input: a constant takes it without being asked
+        if isinstance(dtype, SymbolicDType) and dtype.symbol == T:
             if trace is not None and is_exact(trace) and is_plain(obj):
                 return in_dtype_of_input(trace, obj)
             return as_buffer(trace, function(obj))
@@ -112,51 +185,98 @@ def create(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Create a tensor of a symbolic shape by `make`, like another tensor; else call the library's
-    `function`.
+    """Create a tensor: recorded by `make`, like another tensor, or by the library's `function`."""
+    call = parse_call(args, kwargs, make)
+    if isinstance(call.shape, SymbolicShape):
+        like = call.shape.value
+        options, is_weak = typed_options(like.trace, function, call)
+        return mark_weak(make(like, *call.args[1:], **options), is_weak)
+    call = replace(call, args=concrete_args(call.args))
+    if trace is not None:
+        # The library's own call needs this too: it notes a dtype's cause, as torch's default dtype.
+        options, is_weak = typed_options(trace, function, call)
+        # A rule needs no such node: `Witness` refuses its draws, and a tensor that it writes into
+        # becomes a symbol in `as_buffer`.
+        if trace.kind != "rule" and make in RECORDED_WITH_KNOWN_LENGTHS:
+            made = create_recorded(make, trace, replace(call, options=options))
+            if made is not None:
+                return mark_weak(made, is_weak)
+    return as_buffer(trace, function(*call.args, **call.kwargs))
+
+
+@dataclass(frozen=True, slots=True)
+class CreationCall:
+    """A call of a creation function.
+
+    Attributes:
+        args: the positional arguments, without a dtype.
+        kwargs: all keyword arguments.
+        shape: the first argument, or the one of that name.
+        fills: the number that `full` takes; else empty.
+        options: the keyword arguments that a recorded tensor takes.
     """
-    place = 2 if make is full else 1
-    if len(args) == place + 1 and is_dtype(args[-1]):  # NumPy's and jax's take it by position
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shape: Any
+    fills: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+def parse_call(
+    args: tuple[Any, ...], kwargs: dict[str, Any], make: Callable[..., Any]
+) -> CreationCall:
+    """Return a call with its parts named; NumPy and jax take the dtype by position too."""
+    dtype_position = 2 if make is full else 1
+    if len(args) == dtype_position + 1 and is_dtype(args[-1]):
         args, kwargs = args[:-1], {**kwargs, "dtype": args[-1]}
     shape = args[0] if args else kwargs.get("size", kwargs.get("shape"))
-    options = {k: v for k, v in kwargs.items() if k not in NOT_TAKEN}
-    fills = args[1:2] if make is full else ()
-    if isinstance(shape, SymbolicShape):
-        if is_exact(shape.value.trace):
-            options["dtype"], is_weak = type_of(shape.value.trace, function, fills, options)
-            return weakly(make(shape.value, *args[1:], **options), is_weak)
-        return make(shape.value, *args[1:], **options)
-    lengths = [tuple(map(length, a)) if isinstance(a, tuple | list) else length(a) for a in args]
-    # Lengths are all known here. In a function, draws must still follow the key, and a tensor
-    # that code writes symbols into must be one itself, so both become nodes of the graph.
-    is_weak = False
-    if trace is not None and is_exact(trace):
-        options["dtype"], is_weak = type_of(trace, function, fills, options)
-    if trace is not None and trace.kind != "rule" and make in STATIC:
-        if kwargs.get("generator") is not None:
-            advice = trace.words.advise("leave it out: draws then follow the key")
-            raise trace.error(f"draws from a generator that no key seeds{advice}")
-        sizes, rest = split_sizes(lengths if args else [shape], make is full)
-        is_filled = make is full and not isinstance((*rest, 0)[0], int)
-        if sizes and (is_filled or not rest) and gives_way(kwargs.get("dtype")):
-            like = trace.value(lift(trace, np.zeros(sizes)))
-            return weakly(make(like, *rest, **options), is_weak)
-    return as_buffer(trace, function(*lengths, **kwargs))
+    options = {name: value for name, value in kwargs.items() if name not in NOT_TAKEN}
+    return CreationCall(args, kwargs, shape, args[1:2] if make is full else (), options)
 
 
-def type_of(
-    trace: Trace, function: Callable[..., Any], fills: tuple[Any, ...], options: Mapping[str, Any]
-) -> tuple[Any, bool]:
-    """Return the dtype of what a library's function creates, and whether it is weak."""
+def create_recorded(make: Callable[..., Any], trace: Trace, call: CreationCall) -> Value | None:
+    """Record a tensor of known lengths; None if the library must make it.
+
+    Raises:
+        TraceError: it is drawn from a generator.
+    """
+    if call.kwargs.get("generator") is not None:
+        advice = trace.words.advise("leave it out: draws then follow the key")
+        raise trace.error(f"draws from a generator that no key seeds{advice}")
+    sizes, rest = split_sizes(list(call.args) or [call.shape], make is full)
+    # an int decides the dtype of `full`, which the library knows
+    is_filled = make is full and bool(rest) and not isinstance(rest[0], int)
+    if not sizes or (rest and not is_filled) or not gives_way(call.kwargs.get("dtype")):
+        return None
+    like = trace.value(lift(trace, np.zeros(sizes)))
+    return make(like, *rest, **call.options)
+
+
+def concrete_args(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments with numbers for symbolic lengths."""
+    return tuple(
+        tuple(map(length, arg)) if isinstance(arg, tuple | list) else length(arg) for arg in args
+    )
+
+
+def typed_options(
+    trace: Trace, function: Callable[..., Any], call: CreationCall
+) -> tuple[dict[str, Any], bool]:
+    """Return the options with the dtype that the library gives, and whether the dtype is weak."""
+    if not is_exact(trace):
+        return call.options, False
     own = getattr(function, "__wrapped__", function)
-    return trace.types.made(own, ((1,), *fills), options) or (options.get("dtype"), False)
+    known = trace.types.made(own, ((1,), *call.fills), call.options)
+    dtype, is_weak = known or (call.options.get("dtype"), False)
+    return {**call.options, "dtype": dtype}, is_weak
 
 
 def is_dtype(value: Any) -> bool:
     return isinstance(value, type | str | np.dtype | SymbolicDType)
 
 
-def weakly(made: Value, is_weak: bool) -> Value:
+def mark_weak(made: Value, is_weak: bool) -> Value:
     """Mark a tensor as weakly typed if `is_weak`: its dtype then gives way to others."""
     if is_weak:
         made.trace.types.weak.add(made.node)
@@ -215,10 +335,6 @@ def length(x: Any) -> Any:
     return operator.index(x) if isinstance(x, Value) and x.node.type.dtype == "int" else x
 
 
-# The device and layout of the rule's input are the only ones.
-NOT_TAKEN = ("device", "layout", "like", "order", "pin_memory", "requires_grad", "shape", "size")
-
-
 def with_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a library's function with the numbers of symbolic scalars, which become facts."""
     numbers = [number(value) for value in args]
@@ -229,68 +345,3 @@ def number(x: Any) -> Any:
     if not isinstance(x, Value) or x.node.type.kind != "scalar":
         return x
     return operator.index(x) if x.node.type.dtype == "int" else float(x)
-
-
-def weak(dtype: Any, like: Any = None) -> Any:
-    """Return the dtype to create in: bool, else the input's, as for any constant.
-
-    A library that types exactly gets the dtype that was asked for.
-    """
-    if isinstance(like, Value) and is_exact(like.trace):
-        return dtype
-    return BOOL if dtype is not None and dtype_name(dtype) == BOOL else None
-
-
-def ones(like: Tensor, dtype: Any = None) -> Tensor:
-    return xp.ones_like(like, weak(dtype, like))
-
-
-def zeros(like: Tensor, dtype: Any = None) -> Tensor:
-    return xp.zeros_like(like, weak(dtype, like))
-
-
-def full(like: Tensor, fill_value: Any, dtype: Any = None) -> Tensor:
-    return xp.full_like(like, fill_value, weak(dtype, like))
-
-
-def rand(like: Tensor, dtype: Any = None) -> Tensor:
-    return drawn(xp.rand_like, like, weak(dtype, like))
-
-
-def randn(like: Tensor, dtype: Any = None) -> Tensor:
-    return drawn(xp.randn_like, like, weak(dtype, like))
-
-
-def drawn(draw: Callable[[Tensor], Tensor], like: Tensor, dtype: Any = None) -> Tensor:
-    """Return a draw in a dtype, by default that of `like`."""
-    name = dtype.symbol if isinstance(dtype, SymbolicDType) else dtype and dtype_name(dtype)
-    return draw(xp.zeros_like(like, dtype) if name and name != own_dtype(like) else like)
-
-
-def arange(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("arange takes numbers, not a shape")
-
-
-def eye(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("eye takes numbers, not a shape")
-
-
-def linspace(like: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    raise TypeError("linspace takes numbers, not a shape")
-
-
-# Name: whether the result is a copy, which an update of the original does not reach.
-CONVERTERS = {
-    "array": True,
-    "as_tensor": False,
-    "asanyarray": False,
-    "asarray": False,
-    "tensor": True,
-}
-CUTTING = ("tensor",)  # torch.tensor takes the values alone
-CREATORS: dict[str, Callable[..., Any]] = {"empty": zeros} | {
-    function.__name__: function
-    for function in (arange, eye, full, linspace, ones, rand, randn, zeros)
-}
-# Recorded as nodes even if all lengths are numbers, because code draws or writes into them.
-STATIC = (full, ones, rand, randn, zeros)

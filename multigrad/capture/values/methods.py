@@ -261,7 +261,7 @@ def is_floating_point(x: Tensor) -> bool:
 def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **ignored: Any) -> Any:
     """Return a tensor of one number on x's device: of a symbolic shape, or a constant."""
     if isinstance(size, SymbolicShape):
-        return xp.full_like(size.value, fill_value, creation.weak(dtype))
+        return xp.full_like(size.value, fill_value, creation.dtype_to_create_in(dtype))
     lengths = [operator.index(n) for n in ([size] if isinstance(size, int | Value) else size)]
     array = np.full(
         lengths, fill_value if isinstance(fill_value, int) else builtins.float(fill_value)
@@ -272,7 +272,7 @@ def new_full(x: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, **igno
 def _like_made(x: Tensor, value: Value, dtype: Any) -> Tensor:
     if is_exact(x.trace):
         return x.trace.types.cast(value, x.node.type.dtype if dtype is None else dtype_name(dtype))
-    return value if creation.weak(dtype) is None else cast(value, "bool")
+    return value if creation.dtype_to_create_in(dtype) is None else cast(value, "bool")
 
 
 def new_zeros(x: Tensor, *size: Any, **options: Any) -> Tensor:

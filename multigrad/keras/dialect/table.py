@@ -202,7 +202,7 @@ OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
 MADE_OF_NUMBERS = tuple(n for n in OF_NUMBERS if hasattr(keras.ops, n))  # geomspace: since 3.14
 HIDDEN: dict[str, Mapping[str, Handler]] = {
     "ops": {
-        **{name: creation.creator(name, at_once(getattr(keras.ops, name))) for name in MADE},
+        **{name: creation.stand_in_for(name, at_once(getattr(keras.ops, name))) for name in MADE},
         **{
             name: functools.partial(creation.with_numbers, at_once(getattr(keras.ops, name)))
             for name in MADE_OF_NUMBERS
