@@ -30,14 +30,8 @@ from multigrad.command.worker import Apart, Lost
 from multigrad.errors import MultigradError
 from multigrad.graph.support.files import write_whole
 
-from .likely_inputs import (
-    ANNOTATIONS,
-    described_inputs,
-    guessed_inputs,
-    places_to_look,
-    read_record,
-    record,
-)
+from .guessed_inputs import ANNOTATIONS, described_inputs, guessed_inputs
+from .recorded_inputs import places_to_look, read_record, record
 from .targets import Targets, find_target, find_targets, holder_of
 
 GUESSED = "guessed"

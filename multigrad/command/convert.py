@@ -6,14 +6,11 @@ known, so that Ctrl-C loses none.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import numpy as np
 
 from multigrad.backend.discovery import backends
 from multigrad.errors import MultigradError
@@ -33,17 +30,12 @@ from multigrad.look.convert import (
 )
 from multigrad.look.subject import arguments_of, find_original
 
-from . import STOPPED
-from .named_objects import SEED, draw, find_custom_gradients, find_in, import_named, read_inputs
-from .options import FAILED as FAILURE
+from . import STOPPED, options
+from .guessed_inputs import SHAPE, guess_inputs
+from .named_objects import find_custom_gradients, find_in, import_named, read_inputs
 from .options import Progress
 from .worker import Apart, Lost
 
-SHAPE = (4, 6)  # of the tensors that are guessed
-NUMBER = 2  # that is guessed: a length, a factor
-# Guesses for arguments that take no tensor: by annotation, else by name.
-NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
-AXES = ("axis", "axes", "dim", "dims")
 SHORT = {EQUAL: SAME}
 NEEDS_INPUT, GIVEN_UP = "needs --input", "given up"
 Print = Callable[[str], None]
@@ -58,7 +50,7 @@ class ConvertRequest:
         names: the backends; all that are installed if empty.
         compiled: those on which it also runs under the framework's compiler.
         copies: whether code that writes into its arguments does so on copies.
-        limit: seconds for each of a package's.
+        limit: seconds for each custom gradient of a package.
         transforms: whether they are also tried under vmap and the compiler of their framework.
     """
 
@@ -87,23 +79,24 @@ def convert_named(what: str, asked: ConvertRequest, *, as_json: bool, echo: Prin
     if report.problem:
         raise MultigradError(str(report))
     echo(to_json(what, report) if as_json else str(report))
-    return 0 if report.ok else FAILURE
+    return 0 if report.ok else options.FAILED
 
 
 def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo: Print) -> int:
     kinds: Counter[str] = Counter()
     tried: dict[str, Counter[str]] = {VMAP: Counter(), COMPILE: Counter()}
-    found = Importable()
+    gradients = PackageGradients()
     with Progress(echo) as progress, Apart(asked.limit) as process:
         progress.begin(f"importing {module}")
-        # `first` runs again in each new process, and has a limit of its own.
-        process.first = (find_all, module, asked)  # to import it takes none of a limit
-        found = process.call(*process.first)
-        if found.named and not as_json:
-            progress.echo(found.heading())
-        for name in progress.each(found.named):
+        # Runs first in every new process; the import does not count against the limit of a
+        # conversion.
+        process.first = (find_all, module, asked)
+        gradients = process.call(*process.first)
+        if gradients.names and not as_json:
+            progress.echo(gradients.heading())
+        for name in progress.each(gradients.names):
             try:
-                report = process.call(convert_one, name, asked, found.backends)
+                report = process.call(convert_one, name, asked, gradients.backends)
                 kind, cause = summarize(report)
             except MultigradError as error:
                 report = Conversion(name, "", (), problem=str(error))
@@ -114,25 +107,27 @@ def _convert_package(module: str, asked: ConvertRequest, *, as_json: bool, echo:
             kinds[kind] += 1
             for verdict in report.transforms:
                 tried[verdict.backend][verdict.state] += 1
-            progress.echo(to_json(name, report) if as_json else found.row(name, report, cause))
-    if not as_json and not found.named and not progress.stopped:
-        echo(f"{module} defines no custom gradients{_say_unimported(found.unimported)}")
+            progress.echo(to_json(name, report) if as_json else gradients.row(name, report, cause))
+    if not as_json and not gradients.names and not progress.stopped:
+        echo(f"{module} defines no custom gradients{_say_unimported(gradients.unimported)}")
     elif not as_json:
-        echo(f"{kinds.total()} of {len(found.named)} custom gradients: {_say_counts(kinds)}")
+        echo(f"{kinds.total()} of {len(gradients.names)} custom gradients: {_say_counts(kinds)}")
         for name, states in tried.items():
             if states:
                 echo(f"under {name}: {_say_counts(states)}")
-        if found.unimported:
-            echo(_say_unimported(found.unimported).removeprefix("; "))
+        if gradients.unimported:
+            echo(_say_unimported(gradients.unimported).removeprefix("; "))
+    if progress.stopped:
+        return STOPPED
     # A refusal is no failure of the command; errors, other numbers and lost calls are.
-    return STOPPED if progress.stopped else int(any(kind in kinds for kind in (*BAD, GIVEN_UP)))
+    return options.FAILED if any(kind in kinds for kind in (*BAD, GIVEN_UP)) else 0
 
 
 @dataclass(frozen=True, slots=True)
-class Importable:
+class PackageGradients:
     """The custom gradients of a package, the backends and transforms to try, and failed imports."""
 
-    named: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     backends: tuple[str, ...] = ()
     unimported: Mapping[str, str] = field(default_factory=dict)
     transforms: tuple[str, ...] = ()
@@ -149,7 +144,7 @@ class Importable:
         return self._line(name, states, cause)
 
     def _line(self, name: str, cells: Mapping[str, str], cause: str) -> str:
-        wide = max(map(len, self.named))
+        wide = max(map(len, self.names))
         columns = [
             f"{cells.get(each, '-'):{max(len(each), len(AS_IT_IS))}}" for each in self.columns
         ]
@@ -157,11 +152,11 @@ class Importable:
 
 
 # --- in another process, if they are a package's ------------------------------------------------
-def find_all(module: str, asked: ConvertRequest) -> Importable:
+def find_all(module: str, asked: ConvertRequest) -> PackageGradients:
     """Return the custom gradients that a module or a package defines."""
     gradients, unimported = find_custom_gradients(import_named(module))
     transforms = (VMAP, COMPILE) if asked.transforms else ()
-    return Importable(tuple(gradients), installed(asked.names), unimported, transforms)
+    return PackageGradients(tuple(gradients), installed(asked.names), unimported, transforms)
 
 
 def installed(names: Sequence[str]) -> tuple[str, ...]:
@@ -186,25 +181,6 @@ def convert_one(what: str, asked: ConvertRequest, names: Sequence[str]) -> Conve
         return report
     line = line_to_type("convert", what, obj)
     return replace(report, problem=f"{report.problem.rstrip('.')}; {line}")
-
-
-def guess_inputs(obj: Any) -> list[Any]:
-    """Return inputs by the signature: a float32 tensor for each argument without a default, or a
-    number if it takes no tensor.
-    """
-    original = find_original(obj)
-    fixed = original.function.recipe.fixed_names
-    generator = np.random.default_rng(SEED)
-    return [
-        guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)
-        for parameter in arguments_of(original) or ()
-    ] or [draw(SHAPE, "float32", generator)]
-
-
-def guess_number(parameter: inspect.Parameter) -> Any:
-    """Return a value that may fit an argument that takes no tensor."""
-    annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
-    return NUMBERS.get(str(annotation), -1 if parameter.name in AXES else NUMBER)
 
 
 def line_to_type(command: str, what: str, obj: Any) -> str:

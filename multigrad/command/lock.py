@@ -31,7 +31,7 @@ from multigrad.audit.lock.verify import (
 )
 from multigrad.command import STOPPED
 from multigrad.command.audit import INPUTS_IN_CODE
-from multigrad.command.convert import guess_inputs
+from multigrad.command.guessed_inputs import guess_inputs
 from multigrad.command.named_objects import find, import_named
 from multigrad.command.options import FAILED, Progress, place_of_part
 from multigrad.errors import MultigradError, suggest

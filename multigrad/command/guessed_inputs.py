@@ -1,0 +1,251 @@
+"""Inputs for targets that come without any, guessed from their code.
+
+From annotations and docstrings that state shapes, from weights' shapes, and from the names of
+arguments. `multigrad audit` tries many, the likeliest first, and `convert` those of the signature.
+Tested by tests/audit/test_audit_command.py and test_targets.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from multigrad.capture.user_code.object_state import held_by, read_state
+from multigrad.command.named_objects import SEED, draw, make_default_inputs
+from multigrad.errors import MultigradError
+from multigrad.functions.object_arguments import owner_of_method
+from multigrad.look.subject import arguments_of, find_original
+from multigrad.rules.activation import Activation
+from multigrad.rules.model.rule import Rule
+
+SHAPE = (4, 6)  # of guessed tensors
+NUMBER = 2  # a guessed length or factor
+# Guesses for arguments that take no tensor: by annotation, else by name.
+NUMBERS: Mapping[str, Any] = {"bool": True, "int": NUMBER, "float": 0.5, "str": "mean"}
+AXES = ("axis", "axes", "dim", "dims")
+INTEGERS = ("target", "targets", "label", "labels", "index", "indices", "ids", "idx")
+PER_CHANNEL = ("bias", "gamma", "beta", "running_mean", "running_var")
+CHANNELS = SHAPE[-1]
+SHAPES = (SHAPE, (CHANNELS, CHANNELS), (CHANNELS,), (2, 4, CHANNELS), (2, 3, 4, CHANNELS))
+# Other values for an argument, tried one argument at a time.
+ALTERNATIVE_VALUES = (None, 2, True, "uniform", "line", "indices")
+LENGTHS = (4, 6, 3, 5, 2)  # of axes that have names
+MOST_GUESSES, MOST_LENGTHS = 90, 3
+AXES_IN_TEXT = r"\((?P<axes>(?:[A-Z]\w*|\d+)(?:, ?(?:[A-Z]\w*|\d+))*,?)\)"  # (N, C)
+ANNOTATIONS, DOCSTRING = "its annotations", "its docstring"
+Inputs = list[Any]
+
+
+def described_inputs(fn: Any) -> Iterator[tuple[str, Inputs]]:
+    """Yield where shapes are stated, annotations or docstring, and inputs of these shapes."""
+    parameters = _parameters_of(fn)
+    hints = _hints_of(fn)
+    annotated = [_axes_annotated(hints.get(p.name, p.annotation)) for p in parameters]
+    text = "\n".join(filter(None, (inspect.getdoc(each) for each in (fn, _code_of(fn)))))
+    written = [_axes_in_docstring(p.name, text) for p in parameters]
+    for source, found in ((ANNOTATIONS, annotated), (DOCSTRING, written)):
+        if any(isinstance(each, tuple) for each in found):
+            # Shared by all arguments: axes of one name have one length.
+            sizes = dict[str, int]()
+            generator = np.random.default_rng(SEED)
+            shapes = [None if each is None else _lengths_of(each[0], sizes) for each in found]
+            yield (
+                source,
+                [
+                    _likely(p, SHAPE, generator)
+                    if each is None or shape is None
+                    else draw(shape, each[1], generator)
+                    for p, each, shape in zip(parameters, found, shapes, strict=True)
+                ],
+            )
+
+
+def guessed_inputs(fn: Any) -> Iterable[Inputs]:
+    """Return inputs that may fit a target, the likeliest first."""
+    return itertools.islice(_guesses(fn), MOST_GUESSES)
+
+
+def _guesses(fn: Any) -> Iterator[Inputs]:
+    if isinstance(fn, Activation | Rule) or getattr(fn, "examples", None) is not None:
+        with contextlib.suppress(MultigradError):
+            yield make_default_inputs(fn, "float32")
+    parameters = _parameters_of(fn) or [None]
+    flags = _flags_of(_code_of(fn))
+    for shape in (*_shapes_by_weights(fn), *SHAPES):
+        generator = np.random.default_rng(SEED)
+        likely = _likely_inputs(parameters, flags, shape, generator)
+        yield likely
+        # Some code requires that its defaults are passed.
+        if shape == SHAPE:
+            yield [*likely, *_defaults_of(fn)]
+        if shape == SHAPE and not isinstance(fn, tuple | Rule):
+            yield guess_inputs(fn)
+        yield [draw(shape, "float32", generator) for _ in parameters]
+        for number in (2, 0.5, None):  # what follows the first is often no tensor
+            yield [likely[0], *(number for _ in likely[1:])]
+    for shape in (SHAPE, SHAPES[-1]):
+        yield from _varied(parameters, flags, shape)
+
+
+def _shapes_by_weights(fn: Any) -> Iterator[tuple[int, ...]]:
+    if isinstance(fn, type):
+        original = find_original(fn)
+        fn = None if original.is_custom else original.call
+    has_no_weights = fn is None or owner_of_method(fn) is not fn or inspect.isfunction(fn)
+    if has_no_weights:
+        return
+    # The lengths of an object's weights hint at its inputs' shapes; the last axes come first.
+    shapes = (held_by(each).shape for each in read_state(fn).tensors.values())
+    lengths = dict.fromkeys(int(n) for shape in shapes for n in reversed(shape))
+    for n in itertools.islice(lengths, MOST_LENGTHS):
+        yield from ((4, n), (2, n, 8, 8), (2, 4, n), (n,))
+
+
+def _varied(parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...]) -> Iterator[Inputs]:
+    generator = np.random.default_rng(SEED)
+    likely = _likely_inputs(parameters, flags, shape, generator)
+    tensors = {
+        "uniform": draw(shape, "uniform", generator),
+        "line": draw(shape[-1:], "float32", generator),
+        "indices": draw(shape, "int64", generator),
+    }
+    for other in ALTERNATIVE_VALUES:
+        # The last arguments first: they are the likeliest not to be tensors.
+        for place in reversed(range(len(likely))):
+            yield [*likely[:place], tensors.get(str(other), other), *likely[place + 1 :]]
+
+
+def _likely_inputs(
+    parameters: Sequence[Any], flags: set[str], shape: tuple[int, ...], generator: Any
+) -> Inputs:
+    return [
+        False if getattr(p, "name", "") in flags else _likely(p, shape, generator)
+        for p in parameters
+    ]
+
+
+def _flags_of(function: Any) -> set[str]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return set()
+    # An argument that is used as a condition is a flag: tensors have no truth value.
+    tests: list[ast.expr] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            tests.append(node.test)
+        elif isinstance(node, ast.BoolOp):
+            tests += node.values
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            tests.append(node.operand)
+    return {test.id for test in tests if isinstance(test, ast.Name)}
+
+
+def _parameters_of(fn: Any) -> Sequence[Any]:
+    fn = fn[0] if isinstance(fn, tuple) else fn
+    return [] if isinstance(fn, Rule) else arguments_of(find_original(fn)) or []
+
+
+def _defaults_of(fn: Any) -> Inputs:
+    fn = fn[0] if isinstance(fn, tuple) else fn
+    signature = None if isinstance(fn, Rule) else find_original(fn).function.parameters
+    given = signature.parameters.values() if signature is not None else ()
+    return [p.default for p in given if p.default is not p.empty and p.kind is not p.KEYWORD_ONLY]
+
+
+def _code_of(fn: Any) -> Any:
+    fn = fn[0] if isinstance(fn, tuple) else fn
+    return getattr(fn, "forward", None) or getattr(fn, "call", None) or fn
+
+
+def _hints_of(fn: Any) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(_code_of(fn))
+    except Exception:  # a name that only a type checker knows
+        return {}
+
+
+def _axes_annotated(annotation: Any) -> tuple[list[str], str] | None:
+    # jaxtyping keeps the axes of `Float[Tensor, "n 3"]` in `dim_str`.
+    axes = getattr(annotation, "dim_str", None)
+    if not isinstance(axes, str):
+        return None
+    names = " ".join(map(str, getattr(annotation, "dtypes", ()) or ("float32",)))
+    kind = next((each for each in ("float32", "bool", "int64") if each in names), "float32")
+    return axes.split(), kind
+
+
+def _axes_in_docstring(name: str, text: str) -> tuple[list[str], str] | None:
+    # Matches a docstring's line of an argument, such as `x: of shape (N, C)`.
+    match = re.search(
+        rf"(?m)^\s*(?:- )?[`*]*{re.escape(name)}\b[^\n(]*(?:\([^)\n]*\))??[^\n(]*{AXES_IN_TEXT}",
+        text,
+    )
+    if match is None:
+        return None
+    kind = "int64" if name in INTEGERS else "float32"
+    return re.split(r", ?", match["axes"].rstrip(", ")), kind
+
+
+def _lengths_of(axes: Sequence[str], sizes: dict[str, int]) -> tuple[int, ...]:
+    # Axes of one name have one length.
+    return tuple(
+        int(axis)
+        if axis.isdigit()
+        else sizes.setdefault(
+            axis.lstrip("*#?").lower() or "...", LENGTHS[len(sizes) % len(LENGTHS)]
+        )
+        for axis in axes
+    )
+
+
+def _likely(parameter: Any, shape: tuple[int, ...], generator: np.random.Generator) -> Any:
+    annotation = str(getattr(parameter, "annotation", ""))
+    if annotation.endswith("?"):  # of a schema
+        return None
+    for word, number in NUMBERS.items():
+        if f"'{word}'" in annotation or annotation == word:
+            return number
+    name = str(getattr(parameter, "name", ""))
+    if name in INTEGERS:
+        return draw(shape[:1], "int64", generator)
+    if name == "mask" or name.endswith("_mask"):
+        return draw(shape, "bool", generator)
+    if name in ("dim", "axis"):
+        return -1
+    if name == "eps" or name.startswith("epsilon"):
+        return 1e-5
+    if name in PER_CHANNEL:
+        return draw(shape[-1:], "float32", generator)
+    if name == "weight" and len(shape) > 1:
+        return draw((CHANNELS, CHANNELS), "float32", generator)
+    return draw(shape, "float32", generator)
+
+
+# --- for a conversion: by the signature alone --------------------------------------------------
+def guess_inputs(obj: Any) -> list[Any]:
+    """Return inputs by the signature: a float32 tensor for each argument without a default, or a
+    number if it takes no tensor.
+    """
+    original = find_original(obj)
+    fixed = original.function.recipe.fixed_names
+    generator = np.random.default_rng(SEED)
+    return [
+        guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)
+        for parameter in arguments_of(original) or ()
+    ] or [draw(SHAPE, "float32", generator)]
+
+
+def guess_number(parameter: inspect.Parameter) -> Any:
+    """Return a value that may fit an argument that takes no tensor."""
+    annotation = getattr(parameter.annotation, "__name__", parameter.annotation)
+    return NUMBERS.get(str(annotation), -1 if parameter.name in AXES else NUMBER)
