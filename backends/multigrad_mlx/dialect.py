@@ -113,15 +113,15 @@ def generators() -> tuple[random.GlobalGenerator]:
     return (random.GENERATOR,)
 
 
-def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
     return mx.full(shape, number, dtype=getattr(mx, "bool_" if dtype == "bool" else dtype))
 
 
 def run(calls: Sequence[dialects.StandInCall], mode: Any) -> list[Any]:
-    return dialects.run_each(calls, tiny)
+    return dialects.run_each(calls, stand_in_tensor)
 
 
-def read(x: Any) -> tuple[str, bool] | None:
+def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     if not isinstance(x, mx.array):
         return None
     return str(x.dtype).removeprefix("mlx.core.").rstrip("_"), False
@@ -133,7 +133,7 @@ def nothing() -> None:
 
 # The dtype of a call's result is that of the array it returns. MLX is lazy: no numbers are
 # computed.
-TYPES = dialects.TypeOracle(tiny, run, read, nothing)
+TYPES = dialects.TypeOracle(stand_in_tensor, run, dtype_of_leaf, nothing)
 
 dialects.register_dialect(
     "mlx",

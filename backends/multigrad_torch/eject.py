@@ -1,9 +1,10 @@
 """Torch code in a file without multigrad: one class, which works under torch.func too, and a
 function.
 
-There is no second class for eager calls and no prepared number. Fast code is used only where a call
-that runs by it here would be rounded differently by plain ops. Draws are plain ops around one
-operator, which the compiler must not look into (see `random.py`).
+The functions below are copied, with what they use, into ejected files: they stand for the backend's
+functions that import multigrad (`forms`). An ejected file has one class for eager and transformed
+calls. A fast kernel is kept only where plain ops would round differently. Draws are plain ops
+around one operator, which the compiler must not look into (see `kernels/random.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from multigrad.backend import Ejection, Made
-from multigrad.graph import random as core
+from multigrad.graph.random import PARITY, ROTATIONS, UNIFORM_FIELDS, WORD_MASK, normal_from_uniform
 
 from . import export
 from .attach import attach, render
@@ -44,8 +45,8 @@ def draw_key() -> Tensor:
 def read_key(key: Any) -> Tensor:
     """Return the two words of a key: those of `jax.random.key(n)` for an int n."""
     if isinstance(key, int):
-        key = (0, key & core.WORD_MASK)
-    words = torch.as_tensor(key, dtype=torch.int64) & core.WORD_MASK
+        key = (0, key & WORD_MASK)
+    words = torch.as_tensor(key, dtype=torch.int64) & WORD_MASK
     if words.shape != (2,):
         raise ValueError(f"a key is an int, or two words of 32 bits, not {key!r}")
     return words
@@ -54,14 +55,14 @@ def read_key(key: Any) -> Tensor:
 def threefry(key: Tensor, counter: Tensor) -> Tensor:
     """Return two words of 32 bits for each counter: Threefry-2x32 (Salmon et al., 2011)."""
     first, second = key.to(counter.device).unbind(-1)
-    schedule = (first, second, first ^ second ^ core.PARITY)
-    x, y = ((counter >> 32) + first) & core.WORD_MASK, (counter + second) & core.WORD_MASK
-    for group, rotations in enumerate(core.ROTATIONS):
+    schedule = (first, second, first ^ second ^ PARITY)
+    x, y = ((counter >> 32) + first) & WORD_MASK, (counter + second) & WORD_MASK
+    for group, rotations in enumerate(ROTATIONS):
         for bits in rotations:
-            x = (x + y) & core.WORD_MASK
-            y = (((y << bits) | (y >> (32 - bits))) & core.WORD_MASK) ^ x
-        x = (x + schedule[(group + 1) % 3]) & core.WORD_MASK
-        y = (y + schedule[(group + 2) % 3] + (group + 1)) & core.WORD_MASK
+            x = (x + y) & WORD_MASK
+            y = (((y << bits) | (y >> (32 - bits))) & WORD_MASK) ^ x
+        x = (x + schedule[(group + 1) % 3]) & WORD_MASK
+        y = (y + schedule[(group + 2) % 3] + (group + 1)) & WORD_MASK
     return torch.stack((x, y))
 
 
@@ -75,7 +76,10 @@ def map_words(info: Any, in_dims: Any, key: Tensor, counter: Tensor) -> tuple[Te
     return torch.stack([*map(random_words, keys, counters)]), 0
 
 
-# One opaque operator: torch 2.13's compiler does not finish on the unrolled rounds.
+# One opaque operator: torch 2.13's compiler does not finish on the unrolled rounds. A copy of
+# `random_words` takes along the module's statements that call methods of it, here the two
+# registrations (`attached` in multigrad/functions/eject/sources.py): see
+# tests/functions/documents/test_eject.py.
 random_words = torch.library.custom_op(
     "ejected::threefry",
     threefry,
@@ -96,7 +100,7 @@ def uniform(key: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     first, second = random_words(key, torch.arange(x.numel(), device=x.device)).reshape(2, *x.shape)
     if dtype == torch.float64:
         return ((first << 20) | (second >> 12)).to(dtype) * 2.0**-52
-    dropped, kept = core.UNIFORM_FIELDS[str(dtype).removeprefix("torch.")]
+    dropped, kept = UNIFORM_FIELDS[str(dtype).removeprefix("torch.")]
     field = ((first ^ second) >> dropped) & ((1 << kept) - 1)
     return (field.to(torch.float32) * 2.0**-kept).to(dtype)
 
@@ -109,7 +113,7 @@ def normal_like(key: Tensor, x: Tensor) -> Tensor:
     """Return standard normals of x's shape and dtype; 16-bit ones are computed in float32."""
     double = x.dtype == torch.float64
     drawn = uniform(key, x, x.dtype if double else torch.float32)
-    return core.normal_from_uniform(drawn, torch, double).to(x.dtype)
+    return normal_from_uniform(drawn, torch, double).to(x.dtype)
 
 
 EJECTION = Ejection(
@@ -131,9 +135,11 @@ EJECTION = Ejection(
         "register_operator": export.register_operator,
         "read_key": read_key,
     },
+    # The backend's function: its copy without multigrad.
     forms={
         elementwise.heaviside: heaviside,
         arrays.array: array,
+        # A dispatch key cannot be written out, so the file parses its name again.
         attach.BATCHED: Made(torch._C._parse_dispatch_key, ("VmapMode",)),
         random.draw_key: draw_key,
         random.fold_in: fold_in,

@@ -366,7 +366,7 @@ def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
     structs: list[Any] = []
 
     def note(*of: Any) -> None:
-        structs.append(tiny(*of))
+        structs.append(stand_in_tensor(*of))
 
     def call_all(*tensors: Any) -> list[Any]:
         rest = iter(tensors)
@@ -379,11 +379,13 @@ def _trace_in(calls: Sequence[StandInCall], is_wide: bool) -> list[Any]:
         return list(jax.eval_shape(call_all, *structs))
 
 
-def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> jax.ShapeDtypeStruct:
+def stand_in_tensor(
+    dtype: str, shape: tuple[int, ...], number: int, is_weak: bool
+) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype, weak_type=is_weak)
 
 
-def read(x: Any) -> tuple[str, bool] | None:
+def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     return (np.dtype(x.dtype).name, bool(x.weak_type)) if hasattr(x, "weak_type") else None
 
 
@@ -410,9 +412,9 @@ AT_ONCE = frozenset({jax.nn.softmax, special.softmax, jnp.where})
 
 
 TYPES = TypeOracle(
-    tiny,
+    stand_in_tensor,
     run,
-    read,
+    dtype_of_leaf,
     mode,
     canonical=canonical,
     is_wide=WIDE.__contains__,

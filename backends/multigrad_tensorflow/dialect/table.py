@@ -288,11 +288,11 @@ SINGLE_INSIDE = (
 )  # fmt: skip
 
 
-def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
     return tf.cast(tf.fill(shape, number), dtype)
 
 
-def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+def run_untraced(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls now, outside graphs and tapes."""
     names = [getattr(call.function, "__name__", "") for call in calls]
     others = [call for call in calls if call.function not in ALIASES and find_traced(call.function)]
@@ -300,17 +300,17 @@ def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     # ranks or lengths do not fit (2.21), and a function without a handler may have an effect.
     if others or any("conv" in name or "fft" in name for name in names):
         with tf.Graph().as_default():
-            return run_each(calls, tiny)
+            return run_each(calls, stand_in_tensor)
     with tf.init_scope():
-        return run_each(calls, tiny)
+        return run_each(calls, stand_in_tensor)
 
 
-def read(x: Any) -> tuple[str, bool] | None:
+def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     return (x.dtype.name, False) if isinstance(x, tf.Tensor | tf.Variable) else None
 
 
 # The dtype of a call is found by the call itself, on tensors of one element.
-TYPES = TypeOracle(tiny, run, read, lambda: None, promotes=False)
+TYPES = TypeOracle(stand_in_tensor, run_untraced, dtype_of_leaf, lambda: None, promotes=False)
 
 
 def find_operation(kind: str) -> Handler | None:

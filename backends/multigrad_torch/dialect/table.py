@@ -57,7 +57,8 @@ from . import (
     layers,
     traced,
 )
-from .types import TENSOR, TORCH, TYPES
+from .signatures import TENSOR, TORCH
+from .types import TYPES
 
 Tensor = Any
 Handler = Callable[..., Any]

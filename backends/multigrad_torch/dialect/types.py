@@ -1,18 +1,19 @@
-"""What torch tells about its functions: their signatures, and the dtypes of their results."""
+"""torch's `TypeOracle`: the dtypes of results, found by running calls on tensors of one element.
+
+Some dtypes depend on more than the operands': on whether a function is one kernel, which rounds
+once, on autocast, and on the default dtype. The functions below `dtype_of_leaf` tell which.
+"""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 
-from multigrad.capture.name_tables import NOT_GIVEN, Library
 from multigrad.capture.types.oracle import (
     Answer,
     Mark,
@@ -28,77 +29,13 @@ from multigrad.graph.ir.types import FLOATS, T
 from ..kernels.ops import OPS
 from ..state import without_autocast, without_dispatch_modes
 
-# --- signatures; of functions written in C, from the schemas of their overloads -------------------
-Parameter = inspect.Parameter
 
-
-def signature_of(function: Any) -> inspect.Signature:
-    """Return a function's signature, merged from its overloads: that of the one with the most
-    positional parameters, with those of the others as keywords. Parameters that an overload lacks
-    are optional.
-
-    Raises:
-        ValueError: torch knows no signature.
-    """
-    try:
-        return inspect.signature(function)
-    except ValueError:
-        overloads = find_overloads(function.__name__)
-        if not overloads:
-            raise
-    overloads.sort(key=lambda rows: sum(not each.kwarg_only for each in rows), reverse=True)
-    params: dict[str, Parameter] = {}
-    for rows in overloads:
-        for each in rows:
-            is_keyword = each.kwarg_only or rows is not overloads[0]
-            name = "input" if each.name == "self" else each.name
-            if name not in params:
-                kind = Parameter.KEYWORD_ONLY if is_keyword else Parameter.POSITIONAL_OR_KEYWORD
-                params[name] = Parameter(name, kind)
-            if each.has_default_value():
-                params[name] = params[name].replace(default=each.default_value)
-    for name, each in params.items():
-        is_needed = all(
-            name in (row.name.replace("self", "input") for row in rows) for rows in overloads
-        )
-        if each.default is Parameter.empty and not is_needed:
-            params[name] = each.replace(default=NOT_GIVEN)
-    if "pin_memory" in params:  # a function that makes a tensor
-        params["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
-    return inspect.Signature(sorted(params.values(), key=lambda each: each.kind))
-
-
-def find_overloads(name: str) -> list[Any]:
-    """Return the parameters of an operator's overloads that take tensors and return a new one."""
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
-    return [
-        rows
-        for rows in (schema.arguments for schema in schemas)
-        if any(str(each.type) in ("Tensor", "List[Tensor]") for each in rows)
-        and not any(each.is_out or "Dimname" in str(each.type) for each in rows)
-        and not any(each.alias_info and each.alias_info.is_write for each in rows)
-    ]
-
-
-# NumPy's names of parameters, which torch accepts in all its functions that are written in C.
-NUMPYS = {
-    "axis": "dim",
-    "keepdims": "keepdim",
-    "x": "input",
-    "a": "input",
-    "x1": "input",
-    "x2": "other",
-}
-TORCH = Library(torch, {"F": F}, signature_of, also=NUMPYS)
-TENSOR = Library(torch.Tensor, signature_of=signature_of, also=NUMPYS)
-
-
-# --- dtypes of results, found by running a call on tensors of one element -------------------------
-def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
+# --- running a call on stand-ins ------------------------------------------------------------------
+def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> torch.Tensor:
     return torch.full(shape, number, dtype=getattr(torch, dtype))
 
 
-def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
+def run_untraced(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     """Run calls outside every mode, transform, recording and autocast."""
     with (
         without_dispatch_modes(),
@@ -106,37 +43,91 @@ def run(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
         torch.no_grad(),
         without_autocast(),
     ):
-        return run_each(calls, tiny)
+        return run_each(calls, stand_in_tensor)
 
 
-def read(x: Any) -> tuple[str, bool] | None:
+def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     return (str(x.dtype).removeprefix("torch."), False) if isinstance(x, torch.Tensor) else None
 
 
-def casts_first(function: Any) -> bool:
-    """Return whether a function is one kernel that reads no integer exponents."""
-    return is_wide(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
+# --- kernels, which round once, and functions made of others --------------------------------------
+def dispatched_overloads(name: str) -> list[Any]:
+    """Return an operator's dispatched overloads; a few are TorchScript's only (`element_size`)."""
+    packet = getattr(torch.ops.aten, name, None)
+    every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
+    return [form for form in every if torch._C._dispatch_has_kernel(form.name())]
+
+
+def is_made_of_others(form: Any) -> bool:
+    """Return whether an operator calls other ones, each of which rounds."""
+    return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+# Functions that only call one kernel: of another name (`truediv`: div), or by another overload.
+CALLS_ONE_KERNEL = frozenset(
+    """
+    batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
+    std truediv var
+    """.split()  # noqa: SIM905
+)
+# Kernels that compare and choose. In float32 the threshold would not be rounded, but the kernel
+# rounds it to 16 bits before it compares (2.13).
+ROUNDS_NOTHING = frozenset({"hardshrink"})
+
+
+def casts_operands_first(function: Any) -> bool:
+    """Return whether a function casts all operands to the result's dtype before it computes: one
+    kernel does, but `ldexp`, which reads integer exponents.
+    """
+    return rounds_once(function) and getattr(function, "__name__", "") not in ("ldexp", "ldexp_")
 
 
 @functools.cache
-def is_wide(function: Any) -> bool:
-    """Return whether a function is one torch kernel: such kernels round once."""
+def rounds_once(function: Any) -> bool:
+    """Return whether torch computes it in one kernel, in float32 for 16-bit tensors, and rounds
+    once.
+    """
     name = str(getattr(function, "__name__", "")).rstrip("_")
-    if name in KERNELS or name in COMPARES:
-        return name in KERNELS
+    if name in CALLS_ONE_KERNEL or name in ROUNDS_NOTHING:
+        return name in CALLS_ONE_KERNEL
     if isinstance(function, FunctionType) and function.__module__.startswith("torch."):
         return False  # written in Python, of other functions
-    of_tensors = [x for x in forms(name) if str(x._schema.arguments[0].type) == "Tensor"]
+    of_tensors = [
+        form
+        for form in dispatched_overloads(name)
+        if str(form._schema.arguments[0].type) == "Tensor"
+    ]
     return bool(of_tensors) and not any(map(is_made_of_others, of_tensors))
+
+
+# --- autocast -------------------------------------------------------------------------------------
+# Python's operators, and the names of those that autocast casts.
+OPERATORS = frozenset(filter(callable, vars(operator).values()))
+CAST_OPERATORS = frozenset({"matmul", "pow", "rmatmul", "rpow"})
+# Functions made of others, none of which autocast knows.
+COMPOSITES_WITHOUT_AUTOCAST = frozenset(
+    """
+    absolute adjoint asarray atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_tensors
+    broadcast_to byte char chunk clip contiguous diag dim divide double dropout empty expand_as
+    flatten flip fliplr flipud float greater greater_equal half int is_floating_point isfinite item
+    less less_equal long max min moveaxis movedim multiply narrow negative new_tensor not_equal
+    numel one_hot pad positive ravel relu6 reshape reshape_as selu short split square subtract
+    swapaxes swapdims tensor_split tile to tolist true_divide type type_as view_as where
+    """.split()  # noqa: SIM905
+)
+# Ops that keep their operand's dtype under autocast, whatever computes them.
+UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD}
 
 
 @functools.cache
 def is_cast(function: Any) -> bool:
     """Return whether autocast may change the dtype of a function's result."""
     name = str(getattr(function, "__name__", ""))
-    if name in UNCAST or (name.startswith("__") and name.strip("_") not in CAST_OPERATORS):
+    if name in COMPOSITES_WITHOUT_AUTOCAST or (
+        name.startswith("__") and name.strip("_") not in CAST_OPERATORS
+    ):
         return False
-    overloads = forms(name.strip("_"))
+    overloads = dispatched_overloads(name.strip("_"))
     if function in OPERATORS or (overloads and not any(map(is_made_of_others, overloads))):
         return name in CAST_OPERATORS or any(
             torch._C._dispatch_has_kernel_for_dispatch_key(form.name(), f"Autocast{device}")
@@ -154,63 +145,29 @@ def casts_op(op: Op) -> bool:
     return op in (ops.MATMUL, ops.POW) if kernel is None else is_cast(kernel)
 
 
-OPERATORS = frozenset(filter(callable, vars(operator).values()))
-CAST_OPERATORS = frozenset({"matmul", "pow", "rmatmul", "rpow"})
-UNCAST_OPS = {ops.ARRAY, ops.CAST, ops.HOLD, ops.SIZE, ops.STOP_GRADIENT, ops.SUM_TO, ops.UNHOLD}
-# Functions made of others, none of which autocast knows.
-UNCAST = frozenset(
-    """
-    absolute adjoint asarray atleast_1d atleast_2d atleast_3d bfloat16 bool broadcast_tensors
-    broadcast_to byte char chunk clip contiguous diag dim divide double dropout empty expand_as
-    flatten flip fliplr flipud float greater greater_equal half int is_floating_point isfinite item
-    less less_equal long max min moveaxis movedim multiply narrow negative new_tensor not_equal
-    numel one_hot pad positive ravel relu6 reshape reshape_as selu short split square subtract
-    swapaxes swapdims tensor_split tile to tolist true_divide type type_as view_as where
-    """.split()  # noqa: SIM905
-)
-
-
-def forms(name: str) -> list[Any]:
-    """Return an operator's dispatched overloads; a few are TorchScript's only (`element_size`)."""
-    packet = getattr(torch.ops.aten, name, None)
-    every = [] if packet is None else [getattr(packet, each) for each in packet.overloads()]
-    return [form for form in every if torch._C._dispatch_has_kernel(form.name())]
-
-
-def is_made_of_others(form: Any) -> bool:
-    """Return whether an operator calls other ones, each of which rounds."""
-    return form.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-
-
-def states_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
-    """Return whether a call determines its result's dtype, which is else the default dtype."""
-    floats = (T, *FLOATS)
-    says = any(mark.is_tensor and mark.dtype in floats for mark in marks)
-    says = says or name in CASTS or any(map(names_dtype, marks))
-    return says or not any(dtype in floats for dtype, _ in answer)
-
-
+# --- the default dtype ----------------------------------------------------------------------------
+# Calls whose name tells the dtype of their result, or whose argument does.
 CASTS = frozenset({"bfloat16", "double", "float", "half", "to", "type", "type_as"})
 
-# Functions that only call a kernel of another name.
-KERNELS = frozenset(
-    """
-    batch_norm floordiv group_norm instance_norm layer_norm prelu rms_norm
-    std truediv var
-    """.split()  # noqa: SIM905
-)
 
-# Functions that round nothing: their threshold is rounded as the kernel rounds it.
-COMPARES = frozenset({"hardshrink"})
+def fixes_dtype(name: str, marks: Sequence[Mark], answer: Answer) -> bool:
+    """Return whether a call determines its result's dtype, which is else the default dtype."""
+    floats = (T, *FLOATS)
+    if any(mark.is_tensor and mark.dtype in floats for mark in marks):
+        return True
+    if name in CASTS or any(map(names_dtype, marks)):
+        return True
+    return not any(dtype in floats for dtype, _ in answer)
+
 
 TYPES = TypeOracle(
-    tiny,
-    run,
-    read,
-    torch.get_default_dtype,
+    tiny=stand_in_tensor,
+    run=run_untraced,
+    read=dtype_of_leaf,
+    mode=torch.get_default_dtype,
     ranks_count=True,
-    is_wide=is_wide,
-    casts_first=casts_first,
+    is_wide=rounds_once,
+    casts_first=casts_operands_first,
     casts=is_cast,
-    states=states_dtype,
+    states=fixes_dtype,
 )

@@ -229,16 +229,16 @@ def view(x: Tensor, dtype: Any = None) -> Tensor:
 
 
 # --- types ----------------------------------------------------------------------------------------
-def tiny(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
+def stand_in_tensor(dtype: str, shape: tuple[int, ...], number: int, is_weak: bool) -> Any:
     return np.full(shape, number, as_numpy_dtype(dtype))
 
 
 def run_quietly(calls: Sequence[StandInCall], mode: Any) -> list[Any]:
     with np.errstate(all="ignore"):
-        return run_each(calls, tiny)
+        return run_each(calls, stand_in_tensor)
 
 
-def read(x: Any) -> tuple[str, bool] | None:
+def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     return (x.dtype.name, False) if isinstance(x, np.ndarray | np.generic) else None
 
 
@@ -251,7 +251,9 @@ def is_ufunc(function: Any) -> bool:
 
 
 # A bfloat16 array times a Python number is float32.
-TYPES = TypeOracle(tiny, run_quietly, read, nothing, apart=("bfloat16",), casts_first=is_ufunc)
+TYPES = TypeOracle(
+    stand_in_tensor, run_quietly, dtype_of_leaf, nothing, apart=("bfloat16",), casts_first=is_ufunc
+)
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;

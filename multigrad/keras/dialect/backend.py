@@ -64,11 +64,11 @@ WIDE = frozenset(
 AT_ONCE = frozenset({"floor_divide", "where"})
 
 
-def casts_first(function: Any) -> bool:
+def casts_operands_first(function: Any) -> bool:
     return getattr(function, "__name__", "") not in AT_ONCE
 
 
-def is_wide(function: Any) -> bool:
+def rounds_once(function: Any) -> bool:
     return getattr(function, "__name__", "") in WIDE
 
 
@@ -80,8 +80,8 @@ TYPES = TypeOracle(
     floats,
     ranks_count=OWN.ranks_count,
     canonical=canonical,
-    is_wide=is_wide,
-    casts_first=casts_first,
+    is_wide=rounds_once,
+    casts_first=casts_operands_first,
 )
 
 
