@@ -390,6 +390,10 @@ class CannotFuseError(Exception):
     """The reason why there is no kernel, in a few words."""
 
 
+class NothingToFuseError(CannotFuseError):
+    """Plain code is one kernel, or computes one element: no reason to warn of."""
+
+
 def read_fused(fused: Any) -> Fused:
     """Return an option `fused` as it was given, or raise RuleTypeError."""
     if fused == "auto" or isinstance(fused, bool):

@@ -1,4 +1,10 @@
-"""The decision whether a Function's parts run as fused kernels; loads `fused.py` when they do."""
+"""The decision whether a Function's parts run as fused kernels; loads `fused.py` when they do.
+
+Tensors are of a kind (`Kind`), which is in one of these states: unseen; counted, while its first
+large calls run unfused; compiling, in another thread; unproven, until kernels are compared with
+plain code; proven; or without kernels, for good. With fused=True the first call compiles. See
+tests/lowering/fused/test_fused_situations.py.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +26,7 @@ from multigrad.graph.support.params import (
     WHOLE,
     CannotFuseError,
     KernelLayout,
+    NothingToFuseError,
     in_process,
 )
 from multigrad.graph.support.threads import make_lock
@@ -49,9 +56,9 @@ class Fusing:
     Attributes:
         least: the number of elements from which a call considers kernels.
         waits: whether the first call waits for the compiler, and warns if there is no kernel.
-        kernels: by dtype, kind of device and layouts; None while they are compiled, or if there
-            are none.
+        kernels: by kind of tensors; None while they are compiled, or if there are none.
         calls: how many calls of a kind have run unfused, before a compiler starts.
+        known: the previous call.
     """
 
     __slots__ = ("calls", "is_warned", "kernels", "known", "least", "native", "waits")
@@ -67,9 +74,9 @@ class Fusing:
         self.kernels: dict[Kind, CompiledKernels | None] = {}
         self.calls: dict[Kind, int] = {}
         self.is_warned = False
-        # The previous call: its tensors' dtypes, devices and shapes; its values; their text, which
-        # distinguishes -0.0 from 0.0; the kind of device; and the kernels found. One tuple, so that
-        # threads never see half of it.
+        # The tensors' dtypes, devices and shapes; the values; their text, which distinguishes -0.0
+        # from 0.0; the type of device; and what `fit` returned. One tuple, so that threads never
+        # see half of it; plain, as a named one takes longer to unpack.
         self.known: tuple[Any, ...] = (None, None, None, None, None)
 
     def apply(self, tensors: tuple[Tensor, ...], values: tuple[Any, ...]) -> Any:
@@ -96,11 +103,13 @@ class Fusing:
         for each in tensors:
             key += each.dtype, each.device, each.shape
             is_plain = is_plain and is_memory(each) and each.is_contiguous()
-        last_key, last, text, kind, pair = self.known
-        is_same = values is last or (FLOATS.issuperset(map(type, values)) and repr(values) == text)
+        last_key, last_values, last_text, device_type, pair = self.known
+        is_same = values is last_values or (
+            FLOATS.issuperset(map(type, values)) and repr(values) == last_text
+        )
         if not (is_plain and is_same and key == last_key):
-            pair = self.prepare(tensors, values, key)
-        elif torch.is_autocast_enabled(kind):
+            pair = self.fit_anew(tensors, values, key)
+        elif torch.is_autocast_enabled(device_type):
             return None
         # Kernels for rows of a new length would be compiled, which breaks a CUDA graph in
         # recording.
@@ -108,7 +117,7 @@ class Fusing:
             return None
         return pair
 
-    def prepare(
+    def fit_anew(
         self, tensors: tuple[Tensor, ...], values: tuple[Any, ...], key: Any
     ) -> tuple[CompiledKernels, KernelCall] | None:
         """Return the result of `fit` if tensors or values differ from the previous call's."""
@@ -140,19 +149,19 @@ class Fusing:
         if reason:
             self.warn(reason)
             return None
-        pair, kernels = None, self.find(x, values, layouts)
+        pair, kernels = None, self.kernels_for(x, values, layouts)
         if kernels is not None:
             try:
-                pair = kernels, kernels.prepare(values, whole, device)
+                pair = kernels, kernels.prepare_call(values, whole, device)
+            except NothingToFuseError:
+                pass
             except CannotFuseError as error:  # for these values
-                # Without a message there is one element, of which nothing is reduced.
-                if str(error):
-                    self.warn(str(error))
+                self.warn(str(error))
         if pair is not None or (self.waits and not is_recorded(x)):
             self.known = key, values, repr(values), device.type, pair
         return pair
 
-    def find(
+    def kernels_for(
         self, x: Tensor, values: tuple[Any, ...], layouts: tuple[KernelLayout, ...]
     ) -> CompiledKernels | None:
         """Return the kernels for such tensors and layouts if they are compiled and proven."""
@@ -163,7 +172,7 @@ class Fusing:
         # Compiling and comparing would break a CUDA graph that is being recorded.
         if is_recorded(x):
             return None
-        # Looked up again under the lock, as another thread may have settled it meanwhile.
+        # Looked up again under the lock, as another thread may have settled the kind meanwhile.
         with _lock:
             kernels = self.kernels.get(kind)
             if kernels is not None and not kernels.is_proven:
@@ -171,18 +180,18 @@ class Fusing:
             if kind in self.kernels:
                 return kernels
             if self.waits:
-                return self.settle(kind, partial(self.make, x, values, layouts))
+                return self.settle(kind, partial(self.compile_kernels, x, values, layouts))
             calls = self.calls[kind] = self.calls.get(kind, 0) + 1
             if calls >= FIRST:
                 self.kernels[kind] = None
                 # An empty tensor, or the thread would keep the caller's memory alive.
-                make = partial(self.make, x.new_empty(0), values, layouts)
-                thread = threading.Thread(None, self.settle, THREAD, (kind, make))
+                build = partial(self.compile_kernels, x.new_empty(0), values, layouts)
+                thread = threading.Thread(None, self.settle, THREAD, (kind, build))
                 thread.daemon = True
                 thread.start()
             return None
 
-    def make(
+    def compile_kernels(
         self, like: Tensor, values: tuple[Any, ...], layouts: tuple[KernelLayout, ...]
     ) -> CompiledKernels:
         """Return new kernels for tensors like this one, proven unless a later call has to do it."""
@@ -191,18 +200,20 @@ class Fusing:
         kernels = fused.CompiledKernels(self.native, like, self.waits, layouts)
         if not self.waits and not kernels.pays:
             raise fused.CannotFuseError("plain code is faster")
-        done = kernels.is_proven or not kernels.compares_beside
-        return kernels if done else kernels.prove(values)
+        # CUDA kernels are compared by a later call, in its own thread: see COMPARES_BESIDE.
+        if kernels.compares_beside and not kernels.is_proven:
+            kernels.prove(values)
+        return kernels
 
-    def settle(self, kind: Kind, make: Callable[[], CompiledKernels]) -> CompiledKernels | None:
-        """Keep the kernels that `make` returns, or None if it fails, and report the reason."""
+    def settle(self, kind: Kind, build: Callable[[], CompiledKernels]) -> CompiledKernels | None:
+        """Keep the kernels that `build` returns, or None if it fails, and report the reason."""
+        kernels = None
         try:
-            kernels = make()
+            kernels = build()
+        except NothingToFuseError:
+            pass
         except Exception as error:  # noqa: BLE001 - whatever a kernel lacks, plain code is there
-            # Without a message there is one operation, which is a kernel of torch already.
-            if str(error):
-                self.warn(str(error))
-            kernels = None
+            self.warn(str(error) or type(error).__name__)
         self.kernels[kind] = kernels
         return kernels
 

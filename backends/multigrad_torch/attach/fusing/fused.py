@@ -21,7 +21,7 @@ from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node
 from multigrad.graph.ir.types import BOOL, T
 from multigrad.graph.passes.simplify import substitute
-from multigrad.graph.support.params import CannotFuseError
+from multigrad.graph.support.params import CannotFuseError, NothingToFuseError
 from multigrad.lowering.function_graph import PACK, without_packing
 from multigrad.lowering.kernel_code.kernels import Kernel, write_kernel
 from multigrad.lowering.kernel_code.passes import WHOLE, KernelLayout
@@ -49,7 +49,7 @@ class CompiledKernels:
     tensors.
 
     Attributes:
-        apply: `apply(*tensors, call)`; `prepare` returns the call.
+        apply: `apply(*tensors, call)`; `prepare_call` returns the call.
         is_proven: whether they agree with eager code, or need not: see `proof.py`.
         compares_beside: whether another thread may find that out.
         names: what the kernels of forward write, then what they keep.
@@ -80,7 +80,7 @@ class CompiledKernels:
         self.dtype, self.device = like.dtype, like.device
         self.emitted: Emitted = native.emitted
         check(self.emitted)
-        # `find` makes kernels only for devices in LARGE, which are those of LANGUAGES.
+        # `Fusing` makes kernels only for devices in LARGE, which are those of LANGUAGES.
         language = LANGUAGES[like.device.type]
         self.compares_beside = language.COMPARES_BESIDE
         inputs = self.emitted.names.inputs
@@ -117,14 +117,14 @@ class CompiledKernels:
         base: Any = super(Function, as_function(native, self))
         self.apply = base.apply
 
-    def prepare(self, values: Any, shape: torch.Size, device: torch.device) -> KernelCall:
+    def prepare_call(self, values: Any, shape: torch.Size, device: torch.device) -> KernelCall:
         """Prepare calls for given values of the params and a given shape of the elements."""
         if self.rank not in (None, len(shape)):
             raise CannotFuseError(f"{len(shape)} axes, where it reduces {self.rank}")
         n, columns = shape.numel(), shape[-self.row_axes :].numel()
         # For a single element torch's norm does not overflow.
         if self.reduces and (n < 2 or (self.is_by_rows and columns < 2)):
-            raise CannotFuseError
+            raise NothingToFuseError("one element, of which nothing is reduced")
         emitted, slots = self.emitted, self.slots
         read = [*self.saved, *emitted.names.cotangents]
         carries = [*[True for _ in self.saved], *emitted.carries]
@@ -329,7 +329,7 @@ def write(
     ):
         raise CannotFuseError("a gradient of another shape")
     if all(count_kernels(graph) < 2 for graph in (both, backward)):
-        raise CannotFuseError  # without a message: each part is a kernel of torch already
+        raise NothingToFuseError("each part is a kernel of torch already")
     return kernels[0], kernels[1], kernels[2]
 
 

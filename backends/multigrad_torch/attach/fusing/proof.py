@@ -83,7 +83,7 @@ def run(
 
 
 def apply_new(kernels: Any, values: Any, *tensors: Tensor) -> Any:
-    call = kernels.prepare(values, tensors[kernels.first].shape, kernels.device)
+    call = kernels.prepare_call(values, tensors[kernels.first].shape, kernels.device)
     return kernels.apply(*tensors, call)
 
 
