@@ -45,6 +45,7 @@ from ..trace.python_protocols import Pair
 from ..trace.source import lend
 from ..trace.trace import NeedsConcrete, Trace, Value, constant
 from ..trace.xp import all as xp
+from .branch_paths import BranchPath, record_paths
 from .calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from .calls.binding import is_told
 from .calls.effects import (
@@ -63,12 +64,10 @@ from .calls.gradients import check_gradient, match_gradients, modes_of, tangent_
 from .calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
 from .proof.compare import ProofSubject, leave_open
 from .recapture import (
-    Way,
     check_draws,
     check_memory,
     check_tensors,
     compare_missing,
-    record_ways,
     refusing_read,
 )
 
@@ -106,7 +105,7 @@ def capture_function(
             reading() as reads,
             refusing_read(recipe.name, watched),
         ):
-            variant = record_ways(partial(_capture, recipe, layout, facts, leaves))
+            variant = record_paths(partial(_capture, recipe, layout, facts, leaves))
     finally:
         _in_progress.reset(reset)
     # What the code read besides its arguments must be among the facts.
@@ -122,9 +121,13 @@ def capture_function(
 
 
 def _capture(
-    recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any], way: Way
+    recipe: Recipe,
+    layout: Layout,
+    facts: Mapping[str, Any],
+    leaves: Sequence[Any],
+    path: BranchPath,
 ) -> tuple[Trace, Variant]:
-    recording = _Recording(recipe, layout, facts, way)
+    recording = _Recording(recipe, layout, facts, path)
     if leaves and not any(isinstance(leaf, Value) for leaf in leaves):
 
         def find(needed: Sequence[str]) -> dict[str, Any]:
@@ -136,12 +139,12 @@ def _capture(
     trace = recording.trace
     # Code that looks at memory is recorded for tensors that are not contiguous, too.
     if trace.memory.is_asked:
-        check_memory(variant, _Recording(recipe, layout, trace.facts, Way(way.taken)))
+        check_memory(variant, _Recording(recipe, layout, trace.facts, BranchPath(path.decisions)))
     statics = {leaf.name: leaf.value for leaf in layout.leaves if leaf.kind == "static"}
     is_suspect = has_number_from_elsewhere(recording.graphs, trace, statics)
     # Something may have come from outside the arguments: a second recording must be the same.
     if trace.source.witness.is_suspect or trace.memory.lifted or is_suspect:
-        again = _Recording(recipe, layout, trace.facts, Way(way.taken), recording)
+        again = _Recording(recipe, layout, trace.facts, BranchPath(path.decisions), recording)
         with trace.source.witness.outside.dropping_added():
             other = again.run_asking()
         check_tensors(trace, again.trace)
@@ -197,7 +200,7 @@ class _Recording:
         recipe: Recipe,
         layout: Layout,
         facts: Mapping[str, Any],
-        way: Way,
+        path: BranchPath,
         first: _Recording | None = None,
     ) -> None:
         self.recipe = recipe
@@ -209,7 +212,7 @@ class _Recording:
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
         self.trace.types = LibraryTypes(self.trace)
-        self.trace.limits.way = way
+        self.trace.limits.branch_path = path
         self.inputs: dict[str, Node] = {}
         self.graphs: tuple[Graph, ...] = ()
         self.facts = dict(facts)
@@ -488,7 +491,7 @@ class _Recording:
         gradients = pull(given)
         if recorded.missing is not None and len(heads) > 1:
             compare_missing(
-                self.trace, pull, (recorded.missing, given), gradients=gradients, drawn=drawn
+                self.trace, pull, recorded.missing, given, gradients=gradients, drawn=drawn
             )
         return tuple(gradients.values()), tuple(gradients)
 

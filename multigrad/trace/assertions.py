@@ -93,7 +93,7 @@ class Limits:
 
     assumed: list[Assumption] = field(default_factory=list)
     omissions: dict[str, str] = field(default_factory=dict)  # what is left out: a kind, its words
-    way: Any = None  # which branches by values it takes, of all that are recorded
+    branch_path: Any = None  # a `BranchPath`, if branches on values are recorded once per path
 
 
 # The code in which captures begin: frames outside it are not searched for handlers.

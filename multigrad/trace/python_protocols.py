@@ -163,10 +163,11 @@ class Answers:
             if found is not None:
                 note_assertion(self, *found)
                 return found[0]
-            if self.trace.limits.way is not None and self.node.op is not ops.CONST:
-                taken = self.trace.limits.way.take(self, partial(self._refusal, *BRANCHES))
-                if taken is not None:
-                    return taken
+            path = self.trace.limits.branch_path
+            if path is not None and self.node.op is not ops.CONST:
+                decision = path.decide(self, partial(self._refusal, *BRANCHES))
+                if decision is not None:
+                    return decision
         return bool(self._concrete(*BRANCHES))
 
     def __float__(self) -> float:

@@ -1,10 +1,14 @@
-"""Gradients that captured code takes itself, and its replica context of `tf.distribute`."""
+"""Gradients that captured code takes itself, and its replica context of `tf.distribute`.
+
+`tf.GradientTape` and `tf.gradients` become derivatives of the graph that is being captured. The
+text of a TypeError follows a colon: "function 'f' raised TypeError while captured: it takes ...".
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
@@ -33,45 +37,56 @@ def watching() -> Iterator[Callable[[], str]]:
         )
 
 
+class Watched(NamedTuple):
+    """A value that a tape watches.
+
+    While the tape records, the value carries a renamed copy of its node. So a value computed from
+    it meanwhile, which depends on the copy, can be told from one computed before.
+    """
+
+    value: Value
+    original: Node
+    taped: Node
+
+
 class Tape:
     """A stand-in for `tf.GradientTape`."""
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        # while it records, all that is computed from a watched symbol depends on another node
-        # With its node before and while recording.
-        self._watched: list[tuple[Value, Node, Node]] = []
+        self._watched: list[Watched] = []
         self._records = False
 
     def __enter__(self) -> Self:
-        self._go_on()
+        self._resume()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._pause()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         self._records = True
-        for value, _, meanwhile in self._watched:
-            value.node, value.trace.backward.is_taped = meanwhile, True
+        for value, _, taped in self._watched:
+            value.node, value.trace.backward.is_taped = taped, True
 
     def _pause(self) -> None:
         self._records = False
-        for value, before, _ in reversed(self._watched):
-            value.node, value.trace.backward.is_taped = before, False
+        for value, original, _ in reversed(self._watched):
+            value.node, value.trace.backward.is_taped = original, False
 
     def watch(self, tensor: Any) -> None:
         for value in optree.tree_leaves(tensor):
             if not isinstance(value, Value):
                 raise TypeError(f"it watches a tensor that is no value of a graph{ELSEWHERE}")
-            elif all(value is not known for known, _, _ in self._watched):
+            elif all(value is not each.value for each in self._watched):
                 if value.trace.kind == "rule":
                     raise value.trace.error(
                         "uses tf.GradientTape, but a rule is the backward pass"
                         f"{value.trace.words.advise('write the derivative out')}"
                     )
-                self._watched.append((value, value.node, rename(value.node)))
+                taped = rename(value.node)
+                self._watched.append(Watched(value, value.node, taped))
                 if self._records:
-                    value.node, value.trace.backward.is_taped = self._watched[-1][2], True
+                    value.node, value.trace.backward.is_taped = taped, True
 
     def gradient(
         self,
@@ -82,38 +97,43 @@ class Tape:
     ) -> Any:
         outputs = [leaf for leaf in optree.tree_leaves(target) if isinstance(leaf, Value)]
         leaves, structure = optree.tree_flatten(sources)
-        results = self._found(outputs, leaves, heads_of(outputs, output_gradients))
+        cotangents = cotangents_of(outputs, output_gradients)
+        results = self._gradients_of(outputs, leaves, cotangents)
         return optree.tree_unflatten(structure, connected(leaves, results, unconnected_gradients))
 
-    def _found(
-        self, outputs: list[Value], sources: list[Any], heads: list[Any]
+    def _gradients_of(
+        self, outputs: list[Value], sources: list[Any], cotangents: list[Any]
     ) -> list[Value | None]:
-        # only watched values, and those computed from them, have gradients; others get None
-        nodes = {id(value): meanwhile for value, _, meanwhile in self._watched}
-        meanwhile = set(nodes.values())
-        targets: list[Any] = []
+        """Return the gradients of outputs with respect to each source.
+
+        None for a source that is neither watched nor computed from a watched value meanwhile.
+        """
+        taped_nodes = {id(value): taped for value, _, taped in self._watched}
+        taped = set(taped_nodes.values())
+        targets: list[Value | None] = []
         for source in sources:
             if not isinstance(source, Value):
                 raise TypeError(f"it takes a gradient of a {type(source).__name__}{ELSEWHERE}")
-            if id(source) not in nodes:
+            if id(source) not in taped_nodes:
                 tell_apart(source.trace)
-            node = nodes.get(id(source), source.node)
-            is_recorded = not meanwhile.isdisjoint(walk((node,)))
+            node = taped_nodes.get(id(source), source.node)
+            is_recorded = not taped.isdisjoint(walk((node,)))
             targets.append(source.trace.value(node) if is_recorded else None)
         recorded = [target for target in targets if target is not None]
         if not outputs or not recorded:
             return [None] * len(targets)
         trace = recorded[0].trace
-        outputs = [trace.value(nodes[id(y)]) if id(y) in nodes else y for y in outputs]
-        with setting(trace, types=None):  # derivatives are taken of our ops
-            gradients = iter(take_gradients(outputs, heads, recorded))
+        # After recording, a watched output carries its original node again, which is no source's.
+        outputs = [trace.value(taped_nodes[id(y)]) if id(y) in taped_nodes else y for y in outputs]
+        with setting(trace, types=None):  # the derivatives consist of our ops, not TensorFlow's
+            gradients = iter(take_gradients(outputs, cotangents, recorded))
         return [None if target is None else next(gradients) for target in targets]
 
     @contextmanager
     def stop_recording(self) -> Iterator[None]:
         self._pause()
         yield
-        self._go_on()
+        self._resume()
 
     def reset(self) -> None:
         self._pause()
@@ -124,20 +144,20 @@ class Tape:
         return ()
 
     def jacobian(self, *args: Any, **options: Any) -> Any:
-        raise TypeError("it takes a Jacobian of a gradients. Take the gradient of each output")
+        raise TypeError("it takes a Jacobian. Take the gradient of each output")
 
     batch_jacobian = jacobian
 
 
-def heads_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
-    """Return the cotangents of some outputs; None counts as ones."""
+def cotangents_of(outputs: Sequence[Value], cotangents: Any) -> list[Any]:
+    """Return a list of the cotangents of outputs; None for one that is ones."""
     if cotangents is None:
         return [None] * len(outputs)
     return optree.tree_leaves(cotangents, none_is_leaf=True)
 
 
 def connected(sources: list[Any], results: list[Value | None], unconnected: Any) -> list[Any]:
-    """Return gradients, with zeros for unconnected sources if the caller asks for them."""
+    """Return gradients; None becomes zeros if `unconnected` asks for zeros."""
     if tf.UnconnectedGradients(unconnected) is NONE:
         return list(results)
     return [
@@ -155,19 +175,20 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: Any = NONE,
 ) -> Any:
+    """A stand-in for `tf.gradients`."""
     outputs, sources = optree.tree_leaves(ys), optree.tree_leaves(xs)
-    symbols = all(isinstance(each, Value) for each in (*sources, *outputs))
-    if stop_gradients is not None or not symbols:
-        raise TypeError("with stop_gradients, or of a tensor that it got from elsewhere")
+    are_symbols = all(isinstance(each, Value) for each in (*sources, *outputs))
+    if stop_gradients is not None or not are_symbols:
+        raise TypeError("it has stop_gradients, or takes a gradient of a tensor from elsewhere")
     trace = sources[0].trace
     if trace.kind == "rule":
-        raise TypeError("but a rule is the backward pass")
+        raise TypeError("a rule is the backward pass, and takes no gradients")
     tell_apart(trace)
-    results = take_gradients(outputs, heads_of(outputs, grad_ys), sources)
+    results = take_gradients(outputs, cotangents_of(outputs, grad_ys), sources)
     return connected(sources, results, unconnected_gradients)
 
 
-# --- exchange between replicas --------------------------------------------------------------------
+# --- the replica context of `tf.distribute` -------------------------------------------------------
 SUM = tf.distribute.ReduceOp.SUM
 ADVICE = (
     "Replicas tell each other all_reduce('SUM', x), all_reduce('MEAN', x), all_gather(x, axis), "
@@ -185,12 +206,12 @@ class ReplicaContext:
         """Return the sums or the means over all replicas, in the structure of `value`."""
         self._refuse_options("all_reduce", options)
         kind = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op.value
-        takes_sum = tf.distribute.ReduceOp(kind) is SUM
+        is_sum = tf.distribute.ReduceOp(kind) is SUM
 
         def reduced(x: Tensor) -> Tensor:
             self._refuse_constant("all_reduce", x)
             total = xp.all_sum(x)
-            return total if takes_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
+            return total if is_sum else total / xp.all_sum(xp.ones_like(xp.sum(x)), of=x)
 
         return optree.tree_map(reduced, value)  # pyright: ignore[reportArgumentType]
 
@@ -218,6 +239,7 @@ class ReplicaContext:
         raise self._trace.error(f"asks the replica context for {name}, which has no op. {ADVICE}")
 
 
+# Functions without tensor arguments, for which the table takes these while code is captured.
 HIDDEN = {tf.distribute.get_replica_context: TraceBound(ReplicaContext)}
 STRATEGIES = (
     tf.distribute.get_strategy,
