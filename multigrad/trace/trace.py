@@ -2,18 +2,19 @@
 
 Every coercion (a bool that becomes a float, a Python number that becomes a weak scalar) happens in
 `apply` and nowhere else. The functions of the dialect `xg.xp` (`xp/all.py`) and the framework
-dialects all end here.
+dialects all end here. Tests of coercion: `tests/graph/test_small_dtypes.py` and, where a library
+decides on dtypes, `tests/capture/types`.
 """
 
 from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..backend.discovery import backend_of
 from ..backend.values import compute
@@ -426,25 +427,9 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
             return changed
     nodes = [o.node if isinstance(o, Value) else lift(trace, o) for o in operands]
     try:
-        if trace.types is None:
-            floats = T if are_floats(nodes) else None
-        else:
-            floats = trace.types.floats_of(operands)
-        if floats and op.coerce == "float":  # as most are, and plain numbers
-            nodes, small, is_bool = in_dtype(nodes, floats), None, False
-        elif op.coerce == "where" and (
-            chosen := trace.types and chosen_floats(trace, nodes, operands)
-        ):
-            nodes, small, is_bool = chosen, None, False
-        else:
-            op, is_bool = on_bools(op, nodes)
-            is_told = trace.types is not None and floats is not None
-            library = Promotion(trace.types, operands, floats or "") if is_told else None
-            if library is not None and op in ON_INTEGERS and library.is_whole():
-                return ON_INTEGERS[op](apply, *(in_integers(trace, library, n) for n in nodes))
-            told = library is not None and library.target(op)
-            small = library.small(op, nodes) if library and told else small_dtype(op, nodes)
-            nodes = coerce(op, nodes, trace.facts, library)
+        op, nodes, narrow_dtype, is_bool, integers = _coerce_operands(trace, op, nodes, operands)
+        if integers:
+            return ON_INTEGERS[op](apply, *integers)
         type_ = op.result(*[node.type for node in nodes], **attrs)
     except TypeError as error:
         raise trace.error(f"uses {op.name} wrongly: {error}") from error
@@ -457,11 +442,56 @@ def apply(op: Op, *operands: Any, **attrs: Any) -> Any:
     value = trace.value(node)
     if is_bool:
         return apply(ops.NE, value, 0)
-    if small and type_.dtype == INT32:
-        return apply(ops.CAST, value, dtype=small)
+    if narrow_dtype and type_.dtype == INT32:
+        return apply(ops.CAST, value, dtype=narrow_dtype)
     if op.view and isinstance(operands[0], Value):
         mark_view(value, operands[0], op.view == "always")
     return trace.named(value) if trace.backward.is_paused or trace.backward.rename else value
+
+
+class Coerced(NamedTuple):
+    """What `apply` records for operands.
+
+    Attributes:
+        op: the op; on bools perhaps another than was asked for.
+        nodes: the operands as the op takes them.
+        narrow_dtype: the dtype of the result of small integers, which are computed in int32.
+        is_bool: whether the result, of numbers 0 and 1, becomes bools.
+        integers: the operands in a library's integers, if the entry of ON_INTEGERS replaces the op.
+    """
+
+    op: Op
+    nodes: list[Node]
+    narrow_dtype: str | None = None
+    is_bool: bool = False
+    integers: Sequence[Any] = ()
+
+
+def _coerce_operands(trace: Trace, op: Op, nodes: list[Node], operands: tuple[Any, ...]) -> Coerced:
+    if trace.types is None:
+        float_dtype = T if are_floats(nodes) else None
+    else:
+        float_dtype = trace.types.floats_of(operands)
+    # All tensors are floats of one dtype, as most are: `x * 2.5`, where the number stays weak.
+    if float_dtype and op.coerce == "float":
+        return Coerced(op, in_dtype(nodes, float_dtype))
+    # A mask chooses among such floats: `where(x > 0, x, 0.0)`.
+    if op.coerce == "where" and trace.types is not None:
+        chosen = chosen_floats(trace, nodes, operands)
+        if chosen:
+            return Coerced(op, chosen)
+    # Bools, integers and several dtypes: `mask * x`, `a_uint8 + b_uint8`, `x_float16 + y_float32`.
+    op, is_bool = on_bools(op, nodes)
+    library_known = trace.types is not None and float_dtype is not None
+    library = Promotion(trace.types, operands, float_dtype or "") if library_known else None
+    if library is not None and op in ON_INTEGERS and library.is_whole():  # floor(an integer)
+        return Coerced(op, nodes, integers=[in_integers(trace, library, each) for each in nodes])
+    library_decides = library is not None and library.target(op)
+    if library is not None and library_decides:
+        narrow_dtype = library.small(op, nodes)
+    else:
+        narrow_dtype = small_dtype(op, nodes)
+    return Coerced(op, coerce(op, nodes, trace.facts, library), narrow_dtype, is_bool)
 
 
 def mark_view(value: Value, base: Value, is_certain: bool) -> None:
