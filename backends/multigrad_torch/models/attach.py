@@ -34,7 +34,13 @@ from .call_rule import (
     rule_of_operation,
 )
 from .layer_kinds import OPERATIONS, kind_of
-from .layer_rule import FunctionActing, InsideActing, LayerActing, MergedActing, OnLayer
+from .layer_rule import (
+    LayerInterceptor,
+    PlainRuleOnLayer,
+    RuleOnCallsInside,
+    RuleOnHeldFunction,
+    RuleOnMergedNorm,
+)
 from .mode_entry import CheckedRoot, ModeEntry, ModePause, ModeRoot, make_mode, may_call
 from .override import find_operation, operation_names
 from .swapped_classes import Acting, acting_on, put_on, take_off
@@ -92,7 +98,7 @@ def plan_layers(choices: list[Choice]) -> list[Planned]:
         RuleValueError: one of them has a rule already.
         RuleTypeError: one has code that is not Python.
     """
-    acting: dict[Any, OnLayer] = {}
+    acting: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
     for choice in choices:
         layer, rule = choice.layer.layer, choice.rule
@@ -123,7 +129,7 @@ def functions_of(layers: list[Layer]) -> list[Layer]:
     ]
 
 
-def over_function(name: str, function: HeldFunction, rule: Any) -> FunctionActing:
+def over_function(name: str, function: HeldFunction, rule: Any) -> RuleOnHeldFunction:
     """Return an object that applies a rule to a function held by a module.
 
     Raises:
@@ -132,15 +138,15 @@ def over_function(name: str, function: HeldFunction, rule: Any) -> FunctionActin
     """
     refuse_scripted(name, function.layer)
     for other in acting_on(function.layer):
-        if isinstance(other, FunctionActing) and other.attribute == function.attribute:
+        if isinstance(other, RuleOnHeldFunction) and other.attribute == function.attribute:
             refuse_second(f"function {name!r}", other.rule.name)
-    return FunctionActing(PlainRule(rule), function.attribute)
+    return RuleOnHeldFunction(PlainRule(rule), function.attribute)
 
 
 def refuse_ruled(name: str, layer: nn.Module) -> None:
     """Raise for a layer that has a rule already."""
     for other in acting_on(layer):
-        if isinstance(other, OnLayer):
+        if isinstance(other, LayerInterceptor):
             refuse_second(f"layer {name!r}", other.rule_name)
 
 
@@ -189,7 +195,7 @@ def plan_composite(
     merged = merges(choices) if composite.canonize else {}
     calls = make_mode(model, layers, rules_of_calls(composite))
     entry = ModeEntry(calls)
-    by_rules: dict[Any, OnLayer] = {}
+    by_rules: dict[Any, LayerInterceptor] = {}
     plan: list[Planned] = []
     rows: list[Row] = []
     for i, each in enumerate(choices):
@@ -218,7 +224,7 @@ def plan_composite(
     return [*plan, (ModeRoot(calls), model, "")], rows
 
 
-def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> OnLayer:
+def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> LayerInterceptor:
     """Return an object that applies a composite's rule to a layer.
 
     Args:
@@ -227,15 +233,15 @@ def acting_for(rule: Any, before: Any, is_merged: bool, merges: bool) -> OnLayer
         merges: whether such a batch normalization is merged into the layer.
     """
     if is_merged:
-        return MergedActing(before, None if rule is None else acting_for_rule(rule, merges))
+        return RuleOnMergedNorm(before, None if rule is None else acting_for_rule(rule, merges))
     return acting_for_rule(rule, merges)
 
 
-def acting_for_rule(rule: Any, merges: bool = False) -> OnLayer:
+def acting_for_rule(rule: Any, merges: bool = False) -> LayerInterceptor:
     """Return an object that applies a rule to layers: one of relevance, or any other."""
     if rule is None or is_layer_rule(rule):
-        return InsideActing(rule, merges)
-    return LayerActing(PlainRule(rule))
+        return RuleOnCallsInside(rule, merges)
+    return PlainRuleOnLayer(PlainRule(rule))
 
 
 def merges(choices: Sequence[Choice]) -> dict[int, int]:

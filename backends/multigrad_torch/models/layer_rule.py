@@ -1,4 +1,9 @@
-"""Rules on layers, which wrap a layer's forward, whatever it computes."""
+"""Rules on layers, which wrap a layer's forward, whatever it computes.
+
+An `Acting` (`swapped_classes.py`) wraps the forward of a module's class. A region is a block under
+`torch.utils.checkpoint`, whose forward runs again in backward. Tests:
+`tests/models/test_attach_torch.py`, `test_attach_regions_torch.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import functools
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -36,7 +41,7 @@ from .swapped_classes import Acting, Method, acting_on, put_on, take_off
 Tensor: TypeAlias = torch.Tensor
 
 
-class InRegions(Acting):
+class CheckpointAware(Acting):
     """Acts on modules in the second run of a checkpointed region as in the first."""
 
     def acts_in_regions(self, module: nn.Module) -> bool:
@@ -48,7 +53,7 @@ class InRegions(Acting):
         return True
 
 
-class OnLayer(InRegions):
+class LayerInterceptor(CheckpointAware):
     """A rule on layers, of which each layer has one at most.
 
     Attributes:
@@ -71,11 +76,12 @@ class OnLayer(InRegions):
         raise NotImplementedError
 
 
-class ActingHere(Acting):
+class OnThisThread(Acting):
+    """Applies an `Acting` that was taken off, for the thread that runs a region again."""
+
     def __init__(self, acting: Acting) -> None:
         super().__init__()
         self.acting = acting
-        # Taken off for all, it acts again for the thread whose region runs again.
         self.thread = threading.get_ident()
 
     def wrap(self, original: type, name: str, method: Method) -> Method:
@@ -84,11 +90,11 @@ class ActingHere(Acting):
             return method
 
         @functools.wraps(method)
-        def here(*args: Any, **kwargs: Any) -> Any:
-            is_here = threading.get_ident() == self.thread
-            return (ruled if is_here else method)(*args, **kwargs)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            is_region = threading.get_ident() == self.thread
+            return (ruled if is_region else method)(*args, **kwargs)
 
-        return here
+        return forward
 
 
 @contextmanager
@@ -97,24 +103,24 @@ def acting_again(acting: Acting, module: nn.Module) -> Iterator[None]:
     if acting in acting_on(module):
         yield
         return
-    here = ActingHere(acting)
+    on_this_thread = OnThisThread(acting)
     try:
-        put_on(module, here, "")
+        put_on(module, on_this_thread, "")
         yield
     finally:
-        take_off(here)
+        take_off(on_this_thread)
 
 
-class LayerActing(OnLayer):
+class PlainRuleOnLayer(LayerInterceptor):
     """A rule that reads no weights acts on the gradient of a layer's input."""
 
     def __init__(self, rule: PlainRule) -> None:
         super().__init__()
         self.rule = rule
         self.rule_name = rule.name
-        self.has_acted = False  # or a warning has said that it does not
-        # Layers that were called once without a gradient for the rule: the second time it warns.
-        self.idle: set[int] = set()
+        self.needs_no_warning = False  # it has acted, or a warning has said that it does not
+        # Layers, by id, whose first call had no gradient for the rule: the second call warns.
+        self.seen_without_gradient: set[int] = set()
 
     def wrap_forward(self, original: type, method: Method) -> Method:
         forward = self._wrap_any(method)
@@ -131,7 +137,7 @@ class LayerActing(OnLayer):
                 args = (kwargs.pop(first),)
             given: tuple[Any, ...] = args or (None,)
             x, *rest = given
-            self.check(module, x, (rest, kwargs))
+            self.check(module, x, rest, kwargs)
 
             def call(given: Tensor) -> Any:
                 return method(module, given, *rest, **kwargs)
@@ -143,7 +149,7 @@ class LayerActing(OnLayer):
                 # The rule must see x as it was before the layer wrote into it.
                 return x.copy_(self.rule.apply(x.clone(), lambda given: call(given.clone()), where))
             out = self.rule.apply(x, call, where)
-            if not self.has_acted and not is_compiling():
+            if not self.needs_no_warning and not is_compiling():
                 self.note_gradient(module, x, out)
             return out
 
@@ -156,6 +162,7 @@ class LayerActing(OnLayer):
             if not isinstance(input, torch.Tensor) or not input.is_floating_point():
                 return general(module, input)
             if not may_have_gradient(input):
+                # The first run of a reentrant region has no gradients; it draws as the second does.
                 rule.draw_along(input)
                 return method(module, input)
             act = rule.activation(operation, (input,), {n: getattr(module, n) for n in numbers})
@@ -174,10 +181,10 @@ class LayerActing(OnLayer):
     def note_gradient(self, module: nn.Module, x: Tensor, out: Any) -> None:
         """Warn when a layer is trained a second time and the rule never gets a gradient."""
         if may_have_gradient(x):
-            self.has_acted = True
+            self.needs_no_warning = True
         elif out.requires_grad:  # only its weights get gradients
-            if id(module) in self.idle:
-                self.has_acted = True  # warn once
+            if id(module) in self.seen_without_gradient:
+                self.needs_no_warning = True  # warn once
                 warnings.warn(
                     f"rule {self.rule.name!r} acts nowhere: the input of {self.name_of(module)} "
                     "needs no gradient, and a rule on a layer is for that of its input. Select a "
@@ -185,16 +192,16 @@ class LayerActing(OnLayer):
                     ActsNowhereWarning,
                     stacklevel=4,
                 )
-            self.idle.add(id(module))
+            self.seen_without_gradient.add(id(module))
 
-    def check(self, module: nn.Module, x: Any, others: Any) -> None:
+    def check(self, module: nn.Module, x: Any, rest: Sequence[Any], kwargs: Any) -> None:
         """Raise an error unless a layer is called with one tensor that a gradient passes."""
         if isinstance(x, torch.Tensor) and x.is_floating_point():
-            if others in (([], {}), ()):
+            if not (rest or kwargs):
                 return
             active = [
                 each
-                for each in pytree.tree_leaves(others)
+                for each in pytree.tree_leaves((rest, kwargs))
                 if isinstance(each, torch.Tensor) and may_have_gradient(each)
             ]
             if not active:
@@ -213,7 +220,7 @@ class LayerActing(OnLayer):
         )
 
 
-class FunctionActing(InRegions):
+class RuleOnHeldFunction(CheckpointAware):
     """A rule acts on a function that a module holds as an attribute, whenever it is called there.
 
     A property of the class takes precedence over the module's own dict, which stays unchanged.
@@ -269,7 +276,7 @@ class FunctionActing(InRegions):
         return call
 
 
-class InsideActing(OnLayer):
+class RuleOnCallsInside(LayerInterceptor):
     """A rule acts on the calls within layers; None keeps the gradients of them all."""
 
     def __init__(self, rule: Any, merges: bool = False) -> None:
@@ -295,10 +302,10 @@ class InsideActing(OnLayer):
         return forward
 
 
-class MergedActing(OnLayer):
+class RuleOnMergedNorm(LayerInterceptor):
     """A batch normalization forms one layer with the layer before it, under that layer's rule."""
 
-    def __init__(self, rule: Any, own: OnLayer | None) -> None:
+    def __init__(self, rule: Any, own: LayerInterceptor | None) -> None:
         super().__init__()
         self.rule = WeightRule(rule)
         self.rule_name = self.rule.name

@@ -17,7 +17,7 @@ from multigrad.models.interpose import MOST_NAMES, Layer, refuse_second
 
 from ..compile.checkpoint_regions import is_second_run
 from .call_rule import CallRule, is_compiling, stack_length
-from .layer_rule import OnLayer
+from .layer_rule import LayerInterceptor
 from .override import (
     HARDTANH,
     OperationMode,
@@ -115,7 +115,7 @@ class CheckedRoot(ModeRoot):
             f"layer {name!r} ({type(module).__name__})"
             for model in self.all_modules()[:1]
             for name, module in model.named_modules()
-            if any(isinstance(each, OnLayer) for each in acting_on(module))
+            if any(isinstance(each, LayerInterceptor) for each in acting_on(module))
             and may_call(module, {operation})
         ]
         more = "" if len(names) <= MOST_NAMES else ", ..."
