@@ -481,9 +481,9 @@ def test_auto_uses_kernels_for_large_tensors_after_some_calls(
 
     monkeypatch.setitem(dispatch.LARGE, Place.device.type, 1000)
     kernels = []
-    find = dispatch.Fusing.find
+    find = dispatch.Fusing.kernels_for
     monkeypatch.setattr(
-        dispatch.Fusing, "find", lambda *args: kernels.append(find(*args)) or kernels[-1]
+        dispatch.Fusing, "kernels_for", lambda *args: kernels.append(find(*args)) or kernels[-1]
     )
 
     def steps(x: Tensor, step: Tensor) -> Tensor:
