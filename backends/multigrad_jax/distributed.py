@@ -1,21 +1,19 @@
-"""The shards of JAX: the manual axes of `shard_map`, and the ops that exchange over mapped axes.
+"""The ops over shards of JAX, the place of a key's draws, and the processes of `jax.distributed`.
 
-jax's own ops let an argument that all shards share vary where another one varies; the transpose of
-that sums its gradient over the shards. `custom_vjp` and loops (jax 0.10) do not, and `custom_vjp`
-takes no gradient that varies less than its input. This module does both. Under automatic sharding
-an array is whole, so that no axis is mapped and each exchange is the identity.
+An exchange goes over mapped axes: those of `shard_map`, `pmap` and `vmap`; `axes_of` says which.
+Under automatic sharding an array is whole, so that no axis is mapped and each exchange is the
+identity. `place_key` moves a key to the shard's first element of the whole array, a count of 64
+bits. Protected by `tests/distributed/test_devices_jax.py`, which runs `tests/ranks/jax_shards.py`,
+and `test_agreement_jax.py`.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import threading
-import types
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,131 +25,19 @@ from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
 
 from . import versions
-
-if TYPE_CHECKING:
-    from multigrad.backend import Emitted
+from .manual_axes import is_manual, is_tracked, mapped_axes, own_result, varying
 
 Tensor: TypeAlias = Any
-Axes: TypeAlias = frozenset[str]
+# The axes that a rule names; None: all mapped axes over which the array in question varies.
 Names: TypeAlias = tuple[str, ...] | None
 # A uint32 pair (high, low): jax has integers of 64 bits only if the user switches them on.
 Wide: TypeAlias = tuple[Tensor, Tensor]
 FEW_BITS = (jnp.float16, jnp.bfloat16)
-_in_forward: ContextVar[bool] = ContextVar("in_forward", default=False)
-
-
-def is_manual() -> bool:
-    """Return whether code is in a `shard_map`, or a `pmap`."""
-    return bool(jax.sharding.get_abstract_mesh().manual_axes)
-
-
-def mapped_axes() -> tuple[str, ...]:
-    """Return the mesh axes over which the code that runs now is mapped."""
-    return tuple(jax.sharding.get_abstract_mesh().manual_axes)
-
-
-def with_axes(run: Callable[[], Any], names: tuple[str, ...], size: int = 1) -> Any:
-    """Run a function under mapped axes of these names; none of its values are mapped."""
-    results: list[Any] = []
-
-    def call(_: int) -> int:
-        results[:] = [run()]
-        return 0
-
-    for name in names:
-        call = jax.vmap(call, in_axes=None, out_axes=None, axis_name=name, axis_size=size)
-    call(0)
-    return results[0]
-
-
-def is_tracked() -> bool:
-    """Return whether types say over which axes a value varies (`check_vma`)."""
-    # with check_vma=False even an axis index does not vary, by its type
-    return any(varying(jax.lax.axis_index(name)) for name in mapped_axes())
-
-
-def varying(x: Any) -> Axes:
-    """Return the axes over which a value varies, as far as jax tracks it (`check_vma`)."""
-    return jax.typeof(x).manual_axis_type.varying
-
-
-def vary(x: Tensor, axes: Axes) -> Tensor:
-    """Return the same numbers with a type that varies over these axes too."""
-    more = tuple(sorted(axes - varying(x)))
-    return jax.lax.pcast(x, more, to="varying") if more else x
-
-
-def vary_alike(tensors: Sequence[Tensor], others: Sequence[Any] = ()) -> tuple[Tensor, ...]:
-    """Let tensors vary over every axis over which one of them, or of the others, varies."""
-    if not is_manual():
-        return tuple(tensors)
-    leaves = [x for x in jax.tree.leaves((tensors, others)) if not isinstance(x, str | bytes)]
-    axes: Axes = frozenset().union(*map(varying, leaves))
-    return tuple(vary(x, axes) for x in tensors)
-
-
-@jax.tree_util.register_static
-class Varying(tuple[Axes, ...]):
-    """The axes over which each input varies, among the residuals."""
-
-
-def vary_as(gradients: tuple[Any, ...], inputs: Varying) -> tuple[Any, ...]:
-    """Let the gradients of the inputs, which come first, vary as the inputs do."""
-    first, rest = gradients[: len(inputs)], gradients[len(inputs) :]
-    pairs = zip(first, inputs, strict=True)
-    return (*(None if g is None else vary(g, axes) for g, axes in pairs), *rest)
-
-
-def in_shards(native: Any, emitted: Emitted) -> Callable[..., Any]:
-    """Return a custom function for shards: its inputs vary alike, and its gradients as they do."""
-    if isinstance(native, jax.custom_jvp):
-        return _alike(native, len(emitted.names.inputs))
-    written = [inspect.unwrap(f) for f in (versions.primal_of(native), native.fwd, native.bwd)]
-    # the emitted code calls the function by name, so it is run again in a namespace that holds this
-    # one
-    namespace, count = dict(written[0].__globals__), len(emitted.names.inputs)
-    plain, forward, backward = (within(namespace, f) for f in written)
-
-    def run(*arguments: Any) -> Any:
-        reset = _in_forward.set(True)
-        try:
-            return plain(*arguments)
-        finally:
-            _in_forward.reset(reset)
-
-    run.__name__ = native.__name__
-    function = jax.custom_vjp(run)
-    namespace[emitted.names.identifier] = function
-
-    def keep(*arguments: Tensor) -> Any:
-        outputs, residuals = forward(*arguments)
-        return outputs, (residuals, Varying(map(varying, arguments[:count])))
-
-    def pull_back(residuals: Any, cotangents: Any) -> Any:
-        return vary_as(backward(residuals[0], cotangents), residuals[1])
-
-    function.defvjp(keep, pull_back)
-    return _alike(function, count)
-
-
-def _alike(function: Callable[..., Any], count: int) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        return function(*vary_alike(arguments[:count], arguments[count:]), *arguments[count:])
-
-    return call
-
-
-def within(namespace: dict[str, Any], function: Any) -> Any:
-    """Return an emitted function with another namespace for its globals."""
-    copy = types.FunctionType(
-        function.__code__, namespace, function.__name__, function.__defaults__
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
 
 
 # --- counters of elements -------------------------------------------------------------------------
 def wide(number: int) -> Wide:
+    """Return an integer modulo 2**64."""
     return np.uint32(number >> 32 & core.WORD_MASK), np.uint32(number & core.WORD_MASK)
 
 
@@ -177,8 +63,8 @@ def multiply_wide(x: Tensor, number: int, bound: int) -> Wide:
 
 
 # --- the ops over shards: the mapped axes of `shard_map`, `pmap` and `vmap` -----------------------
-def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
-    """Return the mapped axes to exchange over: those named, or those over which `of` varies.
+def axes_of(like: Tensor, names: Names) -> tuple[str, ...]:
+    """Return the mapped axes to exchange over: those named, or those over which `like` varies.
 
     A mesh axis over which nothing is mapped is left out: an array is whole along it.
 
@@ -188,10 +74,10 @@ def axes_of(of: Tensor, names: Names) -> tuple[str, ...]:
     if names is None:
         mapped = mapped_axes()
         if not mapped:
-            refuse_own_process(of)
-        axes = varying(of)
+            refuse_own_process(like)
+        axes = varying(like)
         return tuple(n for n in mapped if n in axes) if is_tracked() else mapped
-    return tuple(name for name in names if is_mapped(name, of))
+    return tuple(name for name in names if is_mapped(name, like))
 
 
 def refuse_own_process(x: Tensor) -> None:
@@ -207,12 +93,12 @@ def refuse_own_process(x: Tensor) -> None:
         )
 
 
-def is_mapped(name: str, of: Tensor) -> bool:
+def is_mapped(name: str, like: Tensor) -> bool:
     """Return whether code is mapped over an axis; False for an automatic axis of a mesh."""
     mapped = mapped_axes()
     if name in mapped:
         return True
-    meshes = (jax.sharding.get_abstract_mesh(), jax.typeof(of).sharding.mesh)
+    meshes = (jax.sharding.get_abstract_mesh(), jax.typeof(like).sharding.mesh)
     mesh_axes = dict.fromkeys(each for mesh in meshes for each in mesh.axis_names)
     if name in mesh_axes:
         return False
@@ -224,7 +110,7 @@ def is_mapped(name: str, of: Tensor) -> bool:
         return True
     there = f"there are {list(mesh_axes)}" if mesh_axes else "there is none here"
     raise RuleValueError(
-        f"no axis {name!r} is mapped over where a {jax.typeof(of).str_short()} is met; {there}. "
+        f"no axis {name!r} is mapped over where a {jax.typeof(like).str_short()} is met; {there}. "
         f"Use the rule inside jax.shard_map over a mesh with an axis {name!r}, or leave the "
         "axis away: under automatic sharding an array is whole"
     )
@@ -250,7 +136,7 @@ def all_sum(x: Tensor, axes: tuple[str, ...]) -> Tensor:
 @exchange
 def all_max(x: Tensor, axes: tuple[str, ...]) -> Tensor:
     shared = shared_over(x, axes)
-    # the maximum of equal values is the value itself
+    # The maximum of equal values is the value itself.
     axes = tuple(name for name in axes if name not in shared)
     return own_result(largest(x, axes), axes) if axes else x
 
@@ -263,7 +149,7 @@ def all_gather(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
 @exchange
 def reduce_scatter(x: Tensor, axes: tuple[str, ...], *, axis: int) -> Tensor:
     refuse_shared("a sum is taken over", x, axes)
-    # a sum of many shards in 16 bits would round at each step
+    # A sum of many shards in 16 bits would round at each step.
     whole = x.astype(jnp.float32) if x.dtype in FEW_BITS else x
     part = jax.lax.psum_scatter(whole, axes, scatter_dimension=axis % x.ndim, tiled=True)
     return part.astype(x.dtype)
@@ -302,7 +188,7 @@ def largest(x: Tensor, axes: tuple[str, ...]) -> Tensor:
 def largest_jvp(axes: tuple[str, ...], primals: Any, tangents: Any) -> tuple[Tensor, Tensor]:
     (x,), (tangent,) = primals, tangents
     y = largest(x, axes)
-    # ties share the cotangent equally
+    # Ties share the cotangent equally.
     chosen = (x == y).astype(x.dtype)
     return y, jax.lax.psum(chosen * tangent, axes) / jax.lax.psum(chosen, axes)
 
@@ -327,28 +213,26 @@ def refuse_shared(what: str, x: Tensor, axes: tuple[str, ...]) -> None:
         )
 
 
-def own_result(x: Tensor, axes: tuple[str, ...]) -> Tensor:
-    """Let a result vary over the axes again, so that each shard has a cotangent of its own.
-
-    To jax the result of an exchange is one value, whose cotangent is the sum over all shards. In
-    the forward of a custom function it stays so.
-    """
-    if _in_forward.get() or not is_tracked():
-        return x
-    return vary(x, frozenset(axes).intersection(mapped_axes()))
-
-
 def all_dim(x: Tensor, *, axis: int, names: Names) -> int:
     return x.shape[axis] * math.prod(jax.lax.axis_size(name) for name in axes_of(x, names))
 
 
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    """Return a key with this device's position along the mapped axes, if there are any."""
+    """Return a key that draws this shard's part of the whole array's draws.
+
+    Args:
+        key: of the whole array; returned as it is if no axis of `like` is split.
+        like: this shard's part.
+        split: for each of its leading axes: None, it is whole; names of mesh axes, it is split over
+            them; (), it is split over all mapped axes.
+    """
+    # `axes_of` takes None for all mapped axes.
     axes = [() if names is None else axes_of(like, names or None) for names in split]
     if not any(axes):
         return key
     shape, start = like.shape, wide(0)
     numbers = [jax.lax.axis_size(names) for names in axes] + [1] * (len(shape) - len(axes))
+    # The shape of the whole array; `start` becomes the place of this part's first element in it.
     whole = tuple(length * number for length, number in zip(shape, numbers, strict=True))
     strides = core.strides(whole)
     for axis, names in enumerate(axes):
@@ -375,6 +259,7 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
     return x
 
 
+# A function named as an op is that op's kernel.
 OPS = rows_of(globals())
 
 
@@ -389,7 +274,7 @@ def group() -> Group | None:
     state = versions.distributed.global_state
     if state.client is None or (state.num_processes or 1) < 2:
         return None
-    # only the main thread's calls have an order that all processes share
+    # Only the main thread's calls have an order that all processes share.
     if threading.current_thread() is not threading.main_thread():
         return None
     return make_group(state.client, state.process_id, state.num_processes)
@@ -397,6 +282,8 @@ def group() -> Group | None:
 
 @functools.lru_cache(1)
 def make_group(client: Any, rank: int, size: int) -> Group:
+    """Return the processes of a coordination service, which meet in its store of texts by key."""
+
     def put(key: str, text: str) -> None:
         client.key_value_set(KEYS + key, text)
 

@@ -32,8 +32,9 @@ from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
 from .calls.arguments import Completion, Layout, Leaf, flatten, unwrap
+from .calls.as_written import warn_disproved
 from .calls.binding import assemble
-from .calls.decision import SHOWN, Door, decide, warn_disproved
+from .calls.decision import SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
 from .calls.gradients import modes_of

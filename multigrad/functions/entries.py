@@ -37,6 +37,14 @@ from .calls.arguments import (
     owner_of,
     unwrap,
 )
+from .calls.as_written import (
+    explain_fallback,
+    is_imported,
+    is_original_on,
+    no_original,
+    refuse_elsewhere,
+    run_as_it_is,
+)
 from .calls.binding import Entry, bind_leaves, check_assumptions
 from .calls.decision import (
     EAGER,
@@ -46,12 +54,6 @@ from .calls.decision import (
     Decision,
     Door,
     decide,
-    explain_fallback,
-    is_imported,
-    is_original_on,
-    no_original,
-    refuse_elsewhere,
-    run_as_it_is,
     way_while_cast,
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out

@@ -26,7 +26,7 @@ from ..lowering.function_graph import read_way
 from ..trace.active_rules import FREE, Counter, keyed
 from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
-from .calls.decision import is_imported
+from .calls.as_written import is_imported
 from .calls.effects import giving, has_containers
 from .calls.recipe import CodeRecipe, Recipe, Variant
 from .captures import Captures, inline

@@ -23,8 +23,9 @@ from ..backend.guest import Guest, Kind, Pull, Shape, SharedBuffer, make_zeros
 from ..backend.values import borrow, lend, read_key
 from ..errors import GradientError, MultigradError, UnsupportedOp
 from ..functions.calls.arguments import Layout, flatten, one_backend, owner_of, replace_at, unwrap
+from ..functions.calls.as_written import tensors_among
 from ..functions.calls.binding import assemble
-from ..functions.calls.decision import ELSEWHERE, tensors_among
+from ..functions.calls.decision import ELSEWHERE
 from ..functions.calls.recipe import Variant
 from ..functions.function import Function
 from ..functions.record import NotCaptured

@@ -19,7 +19,7 @@ from ..backend.guest import Kind, kind_of
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at, signature_of
-from ..functions.calls.decision import tensors_among
+from ..functions.calls.as_written import tensors_among
 from ..functions.calls.gradients import match_gradients
 from ..functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant
 from ..functions.custom_gradient import refuse_class, refuse_rule

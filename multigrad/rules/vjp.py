@@ -21,8 +21,9 @@ from ..functions.calls.arguments import (
     replace_at,
     unwrap,
 )
+from ..functions.calls.as_written import check_native, run_recipe
 from ..functions.calls.binding import Entry, assemble, check_assumptions, explain_places
-from ..functions.calls.decision import PULLED, PUSHED, check_native, run_recipe
+from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
 from ..functions.calls.gradients import match_gradients
 from ..functions.calls.recipe import Variant

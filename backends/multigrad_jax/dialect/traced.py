@@ -33,10 +33,10 @@ from multigrad.trace.lookups import note
 from multigrad.trace.trace import NeedsConcrete, Trace, Value
 from multigrad.trace.xp import all as xp
 
-from ..distributed import mapped_axes, with_axes
 from ..importers.custom_functions import is_recorded
 from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, opened, walk
+from ..manual_axes import mapped_axes, with_axes
 from ..versions import traced_of
 from .arrays import ARRAYS, ONLY_OWN, OWN
 from .control import CONTROL

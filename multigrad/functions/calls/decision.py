@@ -6,27 +6,13 @@ may leave out for it, and asks `decide`. So all of them decide alike.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ...backend.contract import Backend
-from ...backend.values import within_call
-from ...capture.foreign_calls import intercepting
 from ...errors import (
-    DisprovedError,
-    GradientError,
-    MultigradError,
-    NativeRuleWarning,
-    TraceError,
     UnsupportedOp,
 )
-from ...graph import ops
-from ...graph.ir.types import FLOATS, dtype_name
-from ...graph.support.trees import optree
-from ...lowering.input_checks import shapes_agree
 from ...trace.assertions import (
     ASSERTIONS,
     AUTOCAST,
@@ -39,10 +25,8 @@ from ...trace.assertions import (
     UNDIFFERENTIATED,
     UPDATES,
 )
-from .arguments import Layout, owner_of, replace_at
-from .effects import COPIES, copied_all, describe
-from .gradients import lost_variables, match_gradients
-from .recipe import Recipe, Recorded, Variant, defined_at
+from .effects import COPIES, describe
+from .recipe import Recipe, Variant
 
 Tensor = Any
 OWN = __name__.partition(".")[0]
@@ -70,6 +54,7 @@ class Door(NamedTuple):
     refuses: frozenset[str] = frozenset()
 
     def showing(self, kinds: frozenset[str]) -> Door:
+        """Return this door where omissions of these kinds would show, so that it takes none."""
         return self._replace(takes=self.takes - kinds)
 
 
@@ -113,10 +98,14 @@ def decide(
 ) -> Decision:
     """Decide how a call runs at a door.
 
+    In this order: the graph where it leaves nothing out that counts at this door, or on another
+    framework, which has nothing but the graph; an error for what the door refuses; the graph where
+    the author chose; or as written, with the first omission as the reason.
+
     Args:
         variant: what the call was captured to.
         backend: the framework of the call; None: that of the code.
-        native: whether the Function runs as written, if its author says so.
+        native: the author's choice, `xg.function(native=...)`; None: there is none.
 
     Raises:
         UnsupportedOp: this door refuses what the code does besides returning.
@@ -134,6 +123,8 @@ def decide(
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
         raise UnsupportedOp(f"{recipe.subject}: {refused[0]}, which {door.name} does not")
+    # The author has chosen. False: the graph, whatever it lacks. True: `Entries` runs such code as
+    # written and does not ask here, so that whoever asks has use for a graph alone.
     if native is not None:
         return Decision(variant)
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
@@ -164,209 +155,3 @@ def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
         names = ", ".join(sorted({note.name for note in variant.notes}))
         omissions[NOTES] = f"it sets attributes of tensors ({names}; return them as results)"
     return omissions
-
-
-# --- as written, with the framework's own custom gradient around it ------------------------------
-
-
-def run_as_it_is(
-    recipe: Recipe,
-    layout: Layout,
-    backend: Backend,
-    leaves: Sequence[Any],
-    error: TraceError | None,
-) -> Any:
-    """Call the user's function on tensors; the backend attaches its gradient.
-
-    `error` says why it was not captured; None: nobody asked. It is raised again where the code is
-    written for another framework; GradientError says that gradients do not fit the arguments.
-    """
-    refuse_elsewhere(error, backend)
-    if recipe.is_derived:  # the framework's own derivative
-        outputs = run_recipe(recipe, backend, *layout.rebuild(leaves), error).outputs
-        owners = map(owner_of, optree.tree_leaves(outputs, none_is_leaf=True))
-        if error is not None and any(owner not in (None, backend) for owner in owners):
-            raise error
-        return outputs
-    indices = tensors_among(layout, leaves)
-    foreign = error is not None and recipe.dialect() not in ("", backend.name)
-    # Written by `run`, read by `pull`, which may run later.
-    seen: dict[str, Any] = {}
-
-    def run(*tensors: Tensor) -> tuple[tuple[Tensor, ...], Any, tuple[int, ...]]:
-        filled = replace_at(leaves, indices, tensors)
-        recorded = run_recipe(recipe, backend, *layout.rebuild(filled), error)
-        flat, seen["tree"] = optree.tree_flatten(recorded.outputs, none_is_leaf=True)
-        seen["flat"] = flat
-        positions = [i for i, each in enumerate(flat) if owner_of(each) is not None]
-        seen["positions"] = positions
-        # The code fell back to its own framework's tensors.
-        if foreign and any(owner_of(flat[i]) is not backend for i in positions):
-            raise error.to_keep()  # type: ignore[union-attr]
-        marked = tuple(
-            n
-            for n, i in enumerate(positions)
-            if any(flat[i] is each for each in recorded.undifferentiable)
-        )
-
-        def pull(*cotangents: Tensor, ctx: Any = None) -> tuple[Tensor | None, ...]:
-            upstream: list[Any] = [None] * len(flat)
-            for i, cotangent in zip(positions, cotangents, strict=True):
-                upstream[i] = cotangent
-            assert recorded.pull is not None
-            context = {"ctx": ctx} if recorded.takes_ctx else {}
-            returned = recorded.pull(optree.tree_unflatten(seen["tree"], upstream), **context)
-            if lost := lost_variables():
-                warn_lost(recipe, lost, backend)
-            gradients = match_gradients(recipe.name, returned, layout)
-            return tuple(
-                check_native(recipe.name, layout.leaves[i].path, tensor, gradients[i], backend)
-                for i, tensor in zip(indices, tensors, strict=True)
-            )
-
-        return tuple(flat[i] for i in positions), pull, marked
-
-    outputs = backend.autodiff.attach(run, tuple(leaves[i] for i in indices), recipe.name)
-    flat = list(seen["flat"])
-    for i, output in zip(seen["positions"], outputs, strict=True):
-        flat[i] = output
-    return optree.tree_unflatten(seen["tree"], flat)
-
-
-def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
-    """Return the positions of the leaves that are tensors, numbers given as tensors among them."""
-    numbers = (i for i in layout.indices("number") if not isinstance(leaves[i], int | float))
-    return (*layout.indices("tensor"), *numbers)
-
-
-def is_imported(recipe: Recipe) -> bool:
-    """Return whether a recipe is a framework's own custom gradient, run by its original."""
-    return recipe.apply is not None
-
-
-def is_original_on(recipe: Recipe, backend: Backend) -> bool:
-    return is_imported(recipe) and backend.name == recipe.dialect()
-
-
-def no_original(error: TraceError, recipe: Recipe) -> TraceError:
-    """Return why an imported function does not run on another framework than its own."""
-    return TraceError(f"{error}; it runs as written on {recipe.dialect()} alone", error.place)
-
-
-def run_recipe(
-    recipe: Recipe,
-    backend: Backend,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    error: TraceError | None,
-) -> Recorded:
-    """Run a function as written.
-
-    Raises:
-        TraceError: it was not captured (`error`), is written for another framework, and fails here.
-    """
-    refuse_elsewhere(error, backend)
-    home = recipe.dialect()
-    is_home, is_foreign = home == backend.name, error is not None and home not in ("", backend.name)
-    if recipe.copies:
-        args, kwargs = copied_all((args, kwargs))
-    elif is_home:
-        return recipe.run(args, kwargs)
-    leaves = optree.tree_leaves((args, kwargs), none_is_leaf=True)
-
-    def attempt(run: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        try:
-            with intercepting():  # custom gradients inside, which are another framework's
-                return within_call(run, leaves)(*given, **named)
-        except MultigradError:
-            raise
-        except Exception as failure:
-            if not is_foreign or error is None:
-                raise
-            raise no_original(error, recipe) from failure
-
-    def pull_copied(upstream: Any, **own: Any) -> Any:
-        # Backward may write into what it gets, as forward may.
-        assert pull is not None
-        return pull(copied_all(upstream), **own)
-
-    if is_foreign and is_imported(recipe) and error is not None:
-        raise no_original(error, recipe) from error.__cause__
-    recorded = recipe.run(args, kwargs) if is_home else attempt(recipe.run, args, kwargs)
-    pull = recorded.pull
-    if pull is not None and not is_home:
-        pull = partial(attempt, pull)
-    return replace(recorded, pull=pull_copied if recipe.copies and pull is not None else pull)
-
-
-def explain_fallback(
-    recipe: Recipe, reason: str | TraceError, error: Exception, backend: Backend | None
-) -> None:
-    """Raise why an original runs as written if a transform of its framework refuses it."""
-    explain = None if backend is None else backend.autodiff.explain_refusal
-    refusal = "" if explain is None or isinstance(error, MultigradError) else explain(error)
-    if refusal:
-        defined = defined_at(recipe.functions)
-        place = getattr(reason, "place", None) or (defined and (defined.file, defined.line))
-        told = f"{recipe.subject}: {reason}" if isinstance(reason, str) else str(reason)
-        message = f"{told}. So it runs as written, which {refusal}"
-        raise TraceError(message, place) from error
-
-
-def refuse_elsewhere(error: TraceError | None, backend: Backend) -> None:
-    """Raise if a disproved graph would run on another framework than the code's own."""
-    if isinstance(error, DisprovedError) and error.home not in ("", backend.name):
-        raise error.to_keep()
-
-
-def warn_lost(recipe: Recipe, lost: Sequence[Any], backend: Backend) -> None:
-    """Warn that tensors which a function reads besides its arguments get no gradient."""
-    place = defined_at(recipe.functions)
-    file, line = ("<unknown>", 1) if place is None else (place.file, place.line)
-    shown = ", ".join(f"{dtype_name(each.dtype)}{list(each.shape)}" for each in lost[:3])
-    message = (
-        f"function {recipe.name!r} reads besides its arguments what asks for a gradient ({shown}"
-        f"{', ...' if len(lost) > 3 else ''}), and its own gradient has none for it: it gets none. "
-        "Make it an argument (of a module or a layer: apply, parameters = xg.convert(module, "
-        f"to={backend.name!r})), or stop its gradient"
-    )
-    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=OWN)
-
-
-def warn_disproved(error: DisprovedError, module: str) -> None:
-    """Warn that a function runs as written because its graph computes something else."""
-    file, line = error.place or ("<unknown>", 1)
-    where = f"on {error.home} only" if error.home else "everywhere"
-    message = f"{error}. It runs as written, {where}"
-    warnings.warn_explicit(message, NativeRuleWarning, file, line, module=module)
-
-
-def check_native(
-    function: str, path: str, tensor: Tensor, gradient: Tensor | None, backend: Backend
-) -> Tensor | None:
-    """Return a gradient that fits its argument.
-
-    Raises:
-        GradientError: it is no tensor, or has another shape or dtype.
-    """
-    if gradient is None or dtype_name(tensor.dtype) not in FLOATS:
-        return None
-    if owner_of(gradient) is None:
-        raise GradientError(
-            f"function {function!r} returned a {type(gradient).__name__} as the gradient of "
-            f"argument {path!r}; expected a tensor of its shape, or None"
-        )
-    if not shapes_agree(gradient.shape, tensor.shape):
-        raise GradientError(
-            f"function {function!r} returned a gradient of shape {tuple(gradient.shape)} for "
-            f"argument {path!r} of shape {tuple(tensor.shape)}; expected the same shape"
-        )
-    actual, expected = dtype_name(gradient.dtype), dtype_name(tensor.dtype)
-    if actual != expected and actual in FLOATS:  # as the frameworks' engines do
-        return backend.kernels.rows[ops.CAST](gradient, dtype=tensor.dtype)
-    if actual != expected:
-        raise GradientError(
-            f"function {function!r} returned a {actual} gradient for argument {path!r} of "
-            f"{expected}; cast it back"
-        )
-    return gradient
