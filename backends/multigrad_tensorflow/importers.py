@@ -18,7 +18,7 @@ import optree
 import tensorflow as tf
 from tensorflow.python.eager.record import VariableWatcher
 
-from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError

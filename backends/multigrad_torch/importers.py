@@ -18,7 +18,7 @@ from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.utils import fill_defaults
 from torch.autograd.function import once_differentiable
 
-from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.meanings.places import Extremes
 from multigrad.capture.user_code.inspection import contents, mentioned, nested_codes
 from multigrad.errors import GradientError

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, overload
 
-from ..capture.copies.capture import run_written_in
+from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.object_state import OWN
 from ..capture.user_code.options import Capture, settled
 from ..capture.user_code.signature import name_of

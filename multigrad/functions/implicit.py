@@ -11,7 +11,7 @@ import numpy as np
 
 from ..backend.contract import Backend, never
 from ..backend.discovery import backend_among
-from ..capture.copies.capture import run_written_in
+from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.options import settled
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleValueError, suggest

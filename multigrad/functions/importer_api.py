@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..capture.copies.capture import run_written_in
+from ..capture.copies.run_or_import import run_written_in
 from ..capture.foreign_calls import Interception, comes_to_us
 from ..trace.trace import Trace, Value
 from .calls.arguments import owner_of, signature_of

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backend.contract import Backend
 from ..backend.discovery import FUNCTION_READERS
-from ..capture.copies.capture import run_or_import
+from ..capture.copies.run_or_import import run_or_import
 from ..capture.dialect import registered_dialects
 from ..capture.user_code.inspection import plain_function, wrapped_function
 from ..capture.user_code.libraries import written_in

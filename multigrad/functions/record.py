@@ -16,7 +16,8 @@ from typing import Any
 
 from ..backend.discovery import in_use
 from ..capture.control.rolled import roll
-from ..capture.copies.capture import Witness, has_number_from_elsewhere
+from ..capture.copies.capture import has_number_from_elsewhere
+from ..capture.copies.witness import Witness
 from ..capture.dialect import find_dialect, load_dialects
 from ..capture.dialects import xp as xp_dialect
 from ..capture.foreign_calls import describe_routes, intercepting
@@ -224,7 +225,7 @@ class _Recording:
         try:
             with witness, questions.asking():
                 variant = self.run()
-            witness.check_left()
+            witness.refuse_escaped_symbols()
         except TraceError as error:
             raise NotCaptured(error, self.trace.limits.omissions) from error.__cause__
         return variant

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
-from multigrad.capture.copies.capture import run_written_in
+from multigrad.capture.copies.run_or_import import run_written_in
 from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of

@@ -1,22 +1,15 @@
-"""The capture of a rule's Python function as a graph, the checks of its result, and of the state
-that a capture must leave unchanged (generators, the user's objects)."""
+"""The capture of a rule's Python function as a graph, and the checks of its result.
+
+`run_or_import` calls the function, and a `Witness` looks for effects that the graph would not have.
+"""
 
 from __future__ import annotations
 
-import collections
-import dis
-import gc
-import itertools
 import math
-import time
 import traceback
-import types
-import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from ...backend.discovery import in_use
 from ...errors import GradientError, MultigradError, TraceError
@@ -25,33 +18,13 @@ from ...graph.ir import questions
 from ...graph.ir.graph import Graph, Location, every_node
 from ...graph.ir.types import BOOL, FLOAT_SCALAR, INPUT, INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, T
 from ...graph.passes.simplify import simplify
-from ...trace.assertions import HAS_TABLE, MATCHES
 from ...trace.derived.derivatives import drop_calls
-from ...trace.identity import attributes_of
-from ...trace.source import CODE, lend
-from ...trace.trace import NeedsConcrete, Trace, Value, constant, setting
-from ..dialect import (
-    OwnTrace,
-    find_dialect,
-    load_dialects,
-    register_dialect,
-    registered_dialects,
-    require_dialect,
-)
-from ..dialects import numpy as _numpy_dialect
+from ...trace.trace import NeedsConcrete, Trace, Value, constant
+from ..dialect import load_dialects
 from ..dialects import xp
-from ..foreign_calls import describe_routes, intercepting, symbols_in
-from ..user_code.inspection import contents, nested_codes, plain_function, tensors_of
-from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
-from ..user_code.snapshot import FIXED, Snapshot, has_state, is_state, referred, shown
+from ..foreign_calls import describe_routes, intercepting
 from ..values.tracer import V
-from .substitute import substitute
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-
-_DIALECTS = _numpy_dialect  # imported to register its table
+from .witness import Witness
 
 Run = Callable[[Trace, Value, Value | None, Mapping[str, Any]], Any]
 # Symbols that an error of a library may name: it needs the real thing, so the capture is repeated
@@ -92,24 +65,12 @@ def capture(
         with intercepting():
             trace.source.witness = Witness(trace)
             graph = _run(trace, run, has_tin, runtime, static)
-            trace.source.witness.check_left()
+            trace.source.witness.refuse_escaped_symbols()
         return trace, graph
 
     try:
         trace, graph = record(facts)
-        # A number that the source does not contain may be a draw: a second run must give the same
-        # graph.
-        if trace.source.witness.is_suspect or has_number_from_elsewhere((graph,), trace, static):
-            with trace.source.witness.outside.dropping_added():
-                again, other = record(trace.facts)
-            # Another thread may have drawn meanwhile, once; both runs drawing is no coincidence.
-            differs = drop_calls(other).outputs != drop_calls(graph).outputs
-            drew = [each.source.witness.outside.moved for each in (trace, again)]
-            if differs or all(drew):
-                raise TraceError(
-                    f"rule {name!r} gives another graph each time: it draws a number, or reads one "
-                    "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
-                )
+        _refuse_if_not_repeatable(trace, graph, record, static)
     except NeedsConcrete as need:
         if need.facts != ("device",):
             raise
@@ -117,6 +78,29 @@ def capture(
         known = {**facts, "device": True}
         return capture(name, run, has_tin=has_tin, runtime=runtime, static=static, facts=known)
     return replace(simplify(graph), origin=describe_routes(trace))
+
+
+def _refuse_if_not_repeatable(
+    trace: Trace,
+    graph: Graph,
+    record: Callable[[Mapping[str, Any]], tuple[Trace, Graph]],
+    static: Mapping[str, Any],
+) -> None:
+    # A number that the source does not contain may be a draw: a second run must give the same
+    # graph.
+    first = trace.source.witness
+    if not first.is_suspect and not has_number_from_elsewhere((graph,), trace, static):
+        return
+    with first.outside.dropping_added():
+        again, other = record(trace.facts)
+    differs = drop_calls(other).outputs != drop_calls(graph).outputs
+    # Another thread may have drawn meanwhile, once; both runs drawing is no coincidence.
+    both_drew = first.outside.moved and again.source.witness.outside.moved
+    if differs or both_drew:
+        raise TraceError(
+            f"rule {trace.name!r} gives another graph each time: it draws a number, or reads one "
+            "that changes. Draw with xp.rand_like(grad_out), or make the number a param"
+        )
 
 
 def _run(
@@ -242,335 +226,3 @@ def _describe(shape: Any) -> str:
     _, axis, keepdims = shape
     kept = "with 1 for" if keepdims else "without"
     return f"tin's shape {kept} {'all axes' if axis is None else f'axis {axis}'}"
-
-
-def catches_errors(code: CodeType) -> bool:
-    """Return whether a function catches errors that are raised in it."""
-    # Without it: test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user is "a fault of ours".
-    if "suppress" in code.co_names:
-        return True
-    names = [instruction.opname for instruction in dis.get_instructions(code)]
-    # A bare `except:` drops the exception without a comparison.
-    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
-    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
-        rows = zip(["", *names], names, names[1:], names[2:], strict=False)
-        is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
-    return is_bare or not {*MATCHES}.isdisjoint(names)
-
-
-def library_of_failure(error: BaseException, known: str) -> str:
-    """Return the library in which code failed, if it has an importer of its own; else `known`.
-
-    The code may have met a symbol there by way of other libraries.
-    """
-    library = known
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        dialect = find_dialect(root)
-        library = (
-            root if dialect is not None and dialect.calls.import_function is not None else library
-        )
-    return library
-
-
-def run_written_in(
-    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
-) -> Any:
-    """Call a function in a trace, replacing what Python hides from symbolic values.
-
-    If substitution cannot see through the function, its dialect may import it in another way.
-
-    Args:
-        library: the library that the function is written in; "": the code tells.
-    """
-    return run_or_import(library, function, trace, args, kwargs)
-
-
-def run_or_import(
-    library: str,
-    function: Callable[..., Any],
-    trace: Trace,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
-) -> Any:
-    """Do the same for arguments in a tuple and a mapping.
-
-    Args:
-        whole: what to import if substitution fails, with its arguments: also those that the
-            function reads from around it.
-    """
-    plain = plain_function(function)
-    if library:
-        require_dialect(library)
-    libraries = (library,) if library else readings_of(plain) if plain else ()
-    owner = CODE if library else first_dtype_owner(plain, libraries, trace.facts)
-    with trace.reading_as(libraries, owner):
-        try:
-            return _run_or_import(trace, function, args, kwargs, whole=whole)
-        finally:
-            trace.source.note_read(trace.reading)
-
-
-def _run_or_import(
-    trace: Trace,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None,
-) -> Any:
-    reading = trace.reading
-    if reading.dialect:
-        trace.source.routes.setdefault(reading.dialect, "")
-    draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
-    dialect = find_dialect(reading.dialect)
-    # Constants meet through operators too, while a compiler may be tracing the same code.
-    compute = (
-        dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
-    )
-    try:
-        with compute():
-            return substitute(function, trace)(*args, **kwargs)
-    except NeedsConcrete:
-        raise
-    except Exception as error:
-        lend(trace)  # code that leans may succeed when read as the tensors' library's
-        is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
-        if dialect is None or dialect.calls.import_function is None:
-            reading.dialect = library_of_failure(error, reading.dialect)
-            dialect = find_dialect(reading.dialect)
-        if (
-            is_meant
-            or dialect is None
-            or dialect.calls.import_function is None
-            or trace.draws != draws
-        ):
-            raise
-        # User code that catches errors may have hidden some, so an import would see other code
-        # paths; a library's code was made to be traced.
-        users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
-        if any(map(catches_errors, users)):
-            raise
-        # The failed attempt's questions and routes do not count for the import.
-        questions.forget(asked)
-        try:
-            imported, arguments = whole or (function, args)
-            result = dialect.calls.import_function(imported, trace, arguments, kwargs)
-        except TraceError as other:
-            questions.forget(asked)
-            if isinstance(error, TraceError):
-                lacks = getattr(other.__cause__, "lacks", "")
-                if lacks and " calls " in str(error):
-                    error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
-                questions.note(error)
-            raise error from None  # of the two errors, the one that names the user's line
-        trace.source.routes = {**routes, reading.dialect: dialect.calls.import_route}
-        return result
-
-
-# --- functions of NumPy without a row -------------------------------------------------------------
-def find_numpys_code(function: Any) -> Callable[..., Any] | None:
-    """Return a recorder of a NumPy function by its own code; None: it is not written in Python."""
-    code = getattr(function, "_implementation", None)
-    return OwnTrace(run_numpys_code, code) if isinstance(code, FunctionType) else None
-
-
-def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
-    """Record a call by running a copy of a NumPy function's own code with stand-ins.
-
-    Raises:
-        TypeError: something that it calls is not captured.
-    """
-    trace = next(symbols_in((args, kwargs))).trace
-    with setting(trace.source, codes=set(trace.source.codes), witness=None):
-        copy = substitute(code, trace, "numpy")
-    asked = questions.count()
-    try:
-        result = copy(*args, **kwargs)
-    except TraceError as error:
-        questions.forget(asked)
-        raise TypeError("nor is NumPy's own code of it") from error
-    trace.source.routes["numpy"] = "protocol and by NumPy's own code"
-    return result
-
-
-_numpy = registered_dialects()["numpy"]
-register_dialect("numpy", replace(_numpy, calls=replace(_numpy.calls, finds=find_numpys_code)))
-
-
-# --- what a capture must leave unchanged ----------------------------------------------------------
-# A rule is captured once and its graph runs ever after: a draw would be frozen, and an effect would
-# happen once, on a symbol. The graph shows neither, so both are looked for around the capture, in
-# the objects that the rule's functions refer to; no symbol may stay outside the graph either.
-OWN = __name__.partition(".")[0]
-# The classes in which a torch module holds its tensors: ordered before torch 2.5.
-DICTS = (dict, collections.OrderedDict)
-
-
-class Witness:
-    """The state before a capture, and how to restore it."""
-
-    def __init__(
-        self, trace: Trace, functions: Iterable[Any] = (), values: Iterable[Any] = ()
-    ) -> None:
-        self.trace = trace
-        self.outside = Snapshot()
-        self.may_keep = False  # the functions may store a value in an object that outlives them
-        self.made: list[weakref.ref[Value]] = []  # all symbols
-        self._variable = ""
-        self._cells: dict[int, tuple[types.CellType, Any]] = {}
-        self._namespaces: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.outside.see_all(functions, values)
-        self._first = len(self.outside.owners)
-
-    def __enter__(self) -> Self:
-        if self.outside.used_up:
-            self.outside.restore()
-            self._refuse_used_up()
-        return self
-
-    @property
-    def is_suspect(self) -> bool:
-        """Whether it drew a number or set a new attribute, so that another run may differ."""
-        return self.outside.moved or bool(self.outside.added)
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        # The user's own error ends the call, and its effects remain, as without a capture. A class
-        # runs once more unconverted, so its effects are undone.
-        is_call = kind is not None and kind.__module__.partition(".")[0] != OWN
-        is_call = is_call and self.trace.kind != "imported function"
-        change, read = ("", "") if is_call else (self.changed(), self._state())
-        self._namespaces.clear()  # they refer to copies of functions, which may refer to symbols
-        self._cells.clear()
-        self.outside.clear()
-        if kind is not None:
-            self.outside.drop_added()
-            return
-        if change:
-            self.outside.drop_added()
-            advice = self.trace.words.advise("return what is to be kept")
-            raise self.trace.error(f"{change}, which a graph does not do{advice}")
-        if read:
-            raise self.trace.error(
-                f"reads {read}, which may change between calls. Make it {self.trace.words.param}, "
-                "or a NumPy array, whose values are taken once"
-            )
-
-    # --- before -----------------------------------------------------------------------------------
-    def see(self, function: types.FunctionType, names: Iterable[str]) -> None:
-        """Remember the state that a function of the user's refers to."""
-        self.trace.memory.outside.update((id(value), fact) for value, fact in tensors_of(function))
-        self.may_keep |= any(map(may_keep, nested_codes(function.__code__)))
-        for cell in function.__closure__ or ():
-            self._cells.setdefault(id(cell), (cell, contents(cell)))
-        for value in referred(function, names) if self.trace.kind == "rule" else ():
-            if hasattr(type(value), "assign") and is_state(value):
-                self._variable = "a variable from outside"
-        self.outside.see_function(function, names)
-        if self.outside.used_up:
-            self._refuse_used_up()
-
-    def see_value(self, value: Any) -> None:
-        """Remember a value that can change."""
-        self.outside.see(value)
-        if self.outside.used_up:
-            self._refuse_used_up()
-
-    def see_namespace(self, namespace: dict[str, Any]) -> None:
-        """Remember the globals of a copied function, which are a copy as well."""
-        self._namespaces.append((namespace, dict(namespace)))
-
-    def _refuse_used_up(self) -> NoReturn:
-        # An iterator that a run has advanced cannot be put back.
-        problem = f"refers to {self.outside.used_up}, and a graph would not"
-        raise self.trace.error(f"{problem}{self.trace.words.advise('give it what comes')}")
-
-    def _state(self) -> str:
-        # The tensor of an object that the rule's functions mention, in words; "" for none.
-        # Tensors that are among the arguments are in copies, which are seen later.
-        first = 0 if self.trace.source.looks_into else self._first
-        for owner, _ in self.outside.owners[first:]:
-            if isinstance(owner, FIXED) or not has_state(owner):
-                continue
-            attributes = dict(attributes_of(owner))
-            held = [attributes, *(each for each in attributes.values() if type(each) in DICTS)]
-            for name in sorted(self.outside.names):
-                if any(is_state(each.get(name)) for each in held):
-                    return f"{name!r} of {shown(owner)}, a tensor"
-        return self._variable
-
-    # --- after ------------------------------------------------------------------------------------
-    def changed(self) -> str:
-        """Return in words what has changed outside the graph, "" for nothing; restore it."""
-        changes = [self._restore_names(), self._restore_cells()]
-        self.outside.restore()
-        return next((each for each in (*changes, self.outside.change) if each), "")
-
-    def _restore_names(self) -> str:
-        for now, before in self._namespaces:
-            for name, value in now.items():
-                if name == "__warningregistry__":  # Python notes there which warnings it has shown
-                    continue
-                if name not in before or before[name] is not value:
-                    return f"assigns to the global {name!r}"
-        return ""
-
-    def _restore_cells(self) -> str:
-        change = ""
-        for cell, before in self._cells.values():
-            now = contents(cell)
-            if before is not None and now is not before:
-                cell.cell_contents = before
-                change = "assigns to a name of the function around it (nonlocal)"
-        return change
-
-    def check_left(self) -> None:
-        """Look for symbols that are kept outside the graph, when the capture itself holds none.
-
-        Raises:
-            TraceError: there is one.
-        """
-        # Cheap collections first; the pauses are for a collector at work in another thread.
-        for generation, seconds in ((1, 0.0), (2, 0.0), (2, 0.02), (2, 0.1)):
-            if not self._is_left():
-                return
-            time.sleep(seconds)  # a collection at work in another thread makes ours find nothing
-            gc.collect(generation)  # a symbol in a reference cycle
-        if self._is_left():
-            raise self.trace.error(
-                "keeps a symbolic tensor outside it, where the real one is expected"
-                f"{self.trace.words.advise('return what is to be kept')}"
-            )
-
-    def _is_left(self) -> bool:
-        return self.may_keep and any(ref() is not None for ref in self.made)
-
-
-# Methods by which an object stores a value.
-KEEPING = {
-    "add",
-    "append",
-    "appendleft",
-    "extend",
-    "insert",
-    "put",
-    "put_nowait",
-    "send",
-    "set",
-    "setattr",
-    "setdefault",
-    "update",
-}
-STORING = frozenset(
-    dis.opmap[name] for name in ("STORE_ATTR", "STORE_DEREF", "STORE_GLOBAL", "STORE_SUBSCR")
-)
-
-
-def may_keep(code: types.CodeType) -> bool:
-    """Return whether code may hand a value to an object; most rules do not, and to look is slow."""
-    # Without it no proof finds test_what_keeps_a_tensor_out_of_sight_keeps_the_real_one.
-    if KEEPING.intersection(code.co_names):
-        return True
-    return not STORING.isdisjoint(code.co_code[::2])  # decoding the instructions is slow

@@ -11,7 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from ...capture.copies import capture as capturing
+from ...capture.copies.run_or_import import run_written_in
 from ...capture.user_code.signature import (
     Signature,
     check_value,
@@ -402,7 +402,7 @@ class Rule(InNotebooks):
             selected = self.signature_of_function.select(values)
             if isinstance(self.function, SavedRule):  # no source to prepare
                 return self.function.record(trace, grad_out, tin, selected)
-            return capturing.run_written_in(
+            return run_written_in(
                 self.library, self.function, trace, None, grad_out, tin, **selected
             )
         for part in self._resolved_parts():

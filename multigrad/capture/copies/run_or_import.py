@@ -1,0 +1,194 @@
+"""A call of a user's or a library's function within a capture.
+
+A copy of the function runs with substitutes for what Python hides from symbolic values. Where that
+fails, the library's own tracing may import the function. NumPy's functions that have no row run by
+their own code in the same way.
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import Any
+
+from ...errors import MultigradError, TraceError
+from ...graph.ir import questions
+from ...trace.assertions import HAS_TABLE, MATCHES
+from ...trace.source import CODE, lend
+from ...trace.trace import NeedsConcrete, Trace, setting
+from ..dialect import (
+    OwnTrace,
+    find_dialect,
+    register_dialect,
+    registered_dialects,
+    require_dialect,
+)
+from ..dialects import numpy as _numpy_dialect
+from ..foreign_calls import symbols_in
+from ..user_code.inspection import plain_function
+from ..user_code.libraries import first_dtype_owner, is_library_file, readings_of
+from .substitute import substitute
+
+_DIALECTS = _numpy_dialect  # imported to register its table
+
+
+def catches_errors(code: CodeType) -> bool:
+    """Return whether a function catches errors that are raised in it."""
+    # Guarded by test_what_jax_s_own_tracing_raises_is_not_caught_by_the_user in
+    # tests/capture/user_code/test_capture_caught.py.
+    if "suppress" in code.co_names:
+        return True
+    names = [instruction.opname for instruction in dis.get_instructions(code)]
+    # A bare `except:` drops the exception without a comparison.
+    is_bare = ("PUSH_EXC_INFO", "POP_TOP") in itertools.pairwise(names)
+    if not HAS_TABLE:  # before Python 3.11 three values are dropped; after `with` it raises again
+        rows = zip(["", *names], names, names[1:], names[2:], strict=False)
+        is_bare = any(first != "RERAISE" and {*rest} == {"POP_TOP"} for first, *rest in rows)
+    return is_bare or not {*MATCHES}.isdisjoint(names)
+
+
+def library_of_failure(error: BaseException, known: str) -> str:
+    """Return the library in which code failed, if it has an importer of its own; else `known`.
+
+    The code may have met a symbol there by way of other libraries.
+    """
+    library = known
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        dialect = find_dialect(root)
+        library = (
+            root if dialect is not None and dialect.calls.import_function is not None else library
+        )
+    return library
+
+
+def run_written_in(
+    library: str, function: Callable[..., Any], trace: Trace, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Call a function in a trace, replacing what Python hides from symbolic values.
+
+    If substitution cannot see through the function, its dialect may import it in another way.
+
+    Args:
+        library: the library that the function is written in; "": the code tells.
+    """
+    return run_or_import(library, function, trace, args, kwargs)
+
+
+def run_or_import(
+    library: str,
+    function: Callable[..., Any],
+    trace: Trace,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+) -> Any:
+    """Call a function as `run_written_in` does; its arguments are a tuple and a mapping.
+
+    Args:
+        whole: the function to import if substitution fails, with its arguments: also those that the
+            function reads from around it.
+    """
+    plain = plain_function(function)
+    if library:
+        require_dialect(library)
+    libraries = (library,) if library else readings_of(plain) if plain else ()
+    owner = CODE if library else first_dtype_owner(plain, libraries, trace.facts)
+    with trace.reading_as(libraries, owner):
+        try:
+            return _substitute_or_import(trace, function, args, kwargs, whole=whole)
+        finally:
+            trace.source.note_read(trace.reading)
+
+
+def _substitute_or_import(
+    trace: Trace,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    whole: tuple[Callable[..., Any], tuple[Any, ...]] | None,
+) -> Any:
+    reading = trace.reading
+    if reading.dialect:
+        trace.source.routes.setdefault(reading.dialect, "")
+    draws, routes, asked = trace.draws, dict(trace.source.routes), questions.count()
+    dialect = find_dialect(reading.dialect)
+    # Constants meet through operators too, while a compiler may be tracing the same code.
+    compute = (
+        dialect.calls.at_once if dialect is not None and dialect.calls.at_once else nullcontext
+    )
+    try:
+        with compute():
+            return substitute(function, trace)(*args, **kwargs)
+    except NeedsConcrete:
+        raise
+    except Exception as error:
+        lend(trace)  # code that leans may succeed when read as the tensors' library's
+        is_meant = isinstance(error, MultigradError) and not isinstance(error, TraceError)
+        if dialect is None or dialect.calls.import_function is None:
+            reading.dialect = library_of_failure(error, reading.dialect)
+            dialect = find_dialect(reading.dialect)
+        if (
+            is_meant
+            or dialect is None
+            or dialect.calls.import_function is None
+            or trace.draws != draws
+        ):
+            raise
+        # User code that catches errors may have hidden some, so an import would see other code
+        # paths; a library's code was made to be traced.
+        users = (code for code in trace.source.codes if not is_library_file(code.co_filename))
+        if any(map(catches_errors, users)):
+            raise
+        # The failed attempt's questions and routes do not count for the import.
+        questions.forget(asked)
+        try:
+            imported, arguments = whole or (function, args)
+            result = dialect.calls.import_function(imported, trace, arguments, kwargs)
+        except TraceError as other:
+            questions.forget(asked)
+            if isinstance(error, TraceError):
+                lacks = getattr(other.__cause__, "lacks", "")
+                if lacks and " calls " in str(error):
+                    error.args = (f"{error}; it was traced to {lacks}", *error.args[1:])
+                questions.note(error)
+            raise error from None  # of the two errors, the one that names the user's line
+        trace.source.routes = {**routes, reading.dialect: dialect.calls.import_route}
+        return result
+
+
+# --- functions of NumPy without a row -------------------------------------------------------------
+def find_numpys_code(function: Any) -> Callable[..., Any] | None:
+    """Return a recorder of a NumPy function by its own code; None: it is not written in Python."""
+    code = getattr(function, "_implementation", None)
+    return OwnTrace(run_numpys_code, code) if isinstance(code, FunctionType) else None
+
+
+def run_numpys_code(code: FunctionType, /, *args: Any, **kwargs: Any) -> Any:
+    """Record a call by running a copy of a NumPy function's own code with stand-ins.
+
+    Raises:
+        TypeError: something that it calls is not captured.
+    """
+    trace = next(symbols_in((args, kwargs))).trace
+    with setting(trace.source, codes=set(trace.source.codes), witness=None):
+        copy = substitute(code, trace, "numpy")
+    asked = questions.count()
+    try:
+        result = copy(*args, **kwargs)
+    except TraceError as error:
+        questions.forget(asked)
+        raise TypeError("nor is NumPy's own code of it") from error
+    trace.source.routes["numpy"] = "protocol and by NumPy's own code"
+    return result
+
+
+_numpy = registered_dialects()["numpy"]
+register_dialect("numpy", replace(_numpy, calls=replace(_numpy.calls, finds=find_numpys_code)))
