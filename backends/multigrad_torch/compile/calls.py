@@ -3,6 +3,9 @@
 Dynamo would make inputs of Python floats, so a call is emitted for each set of numbers. An
 activation is its rule's Function. Under `xg.jit` the rule's numbers are inputs; tensors are inputs
 always.
+
+`prepare` (compile.py) calls this module outside the trace, with descriptions of the arguments. A
+`Question` makes it ask the traced code for more and call again.
 """
 
 from __future__ import annotations
@@ -98,7 +101,9 @@ DRAWS, OWN, FRAMED = "draws", "own", "framed"
 OPERATOR = "operator"  # in a call's name: an operator of torch with its own gradient
 # Questions of `prepare`: the lengths of tensors, what is in force, its numbers.
 LENGTHS, READS, NUMBERS = "lengths?", "reads?", "numbers?"
-TAKEN = ("tin", "n", "*hidden")  # the parameters of an activation's call
+# The parameters of an activation's call: its input, the application's number, the rule's inputs.
+ACTIVATION_PARAMETERS = ("tin", "n", "*hidden")
+JIT_INPUTS = 3  # of `hidden`, which xg.jit adds
 
 
 class Question(Exception):
@@ -125,6 +130,16 @@ class CompiledCall:
 
 
 # --- activations ---------------------------------------------------------------------------------
+# `call_activation` (compile.py) passes as `hidden` what is not a literal of the call:
+#
+#   called with values (`count`)                   these values
+#   the rule in force has tensors (FRAMED)         `MIRROR.tensors`
+#   the activation's own rule has tensors (OWN)    `CompiledCall.tensors`
+#   any other call                                 nothing
+#   under xg.jit (the token begins with            numbers in one tensor, key, start of the count;
+#     JIT or HIDDEN)                                 then one of the above
+#
+# Under HIDDEN the rule in force takes its numbers from `hidden[0]`; otherwise they are literals.
 
 
 def call_of_activation(
@@ -138,25 +153,19 @@ def call_of_activation(
     backend, forward = load_backend("torch"), activation.forward
     x, count = restore(described)
     if in_force is None:
-        if forward.differentiable:
-            return as_call(without_rule(forward, backend, x))
-        function = put_under(None, forward)
-        variant = find_variant(function, (x,), described)
-        if asks_for_operators():
-            return emit_operator(function, variant, [], TAKEN)
-        return emit_call(variant, [], {}, TAKEN)
+        return _call_without_rule(activation, x, described)
     if asks_for_operators():
         return operator_of_activation(activation, in_force, x, count, described)
     if torch.compiler.is_exporting():
         # An exported program has only ATen ops. No gradient is better than silently the forward's
         # own.
-        return as_call(forward_on(backend, forward), passes_gradient=False)
+        return call_plain(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)
     function.recipe.check(backend, (None, *map(settle, values)))
-    jitted = token.startswith((JIT, HIDDEN))
-    hides = token.startswith(HIDDEN) and activation.rule is None
-    tensors, first, kind = tensors_in(in_force), 3 if jitted else 0, "call"
-    if tensors and not count and not hides:
+    is_jitted = token.startswith((JIT, HIDDEN))
+    hides_numbers = token.startswith(HIDDEN) and activation.rule is None
+    tensors, first, kind = tensors_in(in_force), JIT_INPUTS if is_jitted else 0, "call"
+    if tensors and not count and not hides_numbers:
         kind = FRAMED if activation.rule is None else OWN
     # Inputs of the graph have no values, so the rule's Python code gets meta tensors.
     meta = (torch.empty((), device="meta"),) * count or tuple(map(as_input, values))
@@ -166,33 +175,50 @@ def call_of_activation(
             variant = find_variant(function, (x, *meta), described)
     except NotCaptured as error:
         function.recipe.give_up(error.error)
-    if hides and has_static_numbers(in_force):
+    if hides_numbers and has_static_numbers(in_force):
         raise Question(NUMBERS)
     if variant is None and any(isinstance(value, Moving) for value in values):
         raise MultigradError(
             f"{in_force.specialization.subject} runs as written, on numbers, under one that moves"
         )
     if variant is None:  # the rule runs as written
-        # The first hidden inputs are those of xg.jit: numbers, key, start.
-        rest = slice(first, first + (count or len(tensors)))
-        return as_it_is(function, in_force, rest, kind)
+        places = slice(first, first + (count or len(tensors)))
+        return call_as_written(function, in_force, places, kind)
     if count:
         activation.check_values(in_force)
-        words = [f"hidden[{first + i}]" for i in range(count)]
-    elif hides:
-        words = [f"hidden[0][{i}]" for i in range(len(values))]
-    else:
-        hidden = (f"hidden[{i}]" for i in itertools.count(first))
-        words = [next(hidden) if may_change(value) else write(value) for value in values]
+    words = _sources_of_values(values, count, first, hides_numbers)
     if not variant.graphs.is_random:
         names = {}
-    elif jitted and in_force.counter is not None:
+    elif is_jitted and in_force.counter is not None:
         names, kind = {"fold_in_from": torch.ops.multigrad.fold_in_from.default}, f"{DRAWS}-{kind}"
         words.append("fold_in_from(hidden[1], hidden[2], n)")
     else:
         names = draw(in_force.draws, words)
-    call = emit_call(variant, words, names, TAKEN)
+    call = emit_call(variant, words, names, ACTIVATION_PARAMETERS)
     return replace(call, kind=kind, tensors=tensors)
+
+
+def _call_without_rule(activation: Activation, x: Tensor, described: Any) -> CompiledCall:
+    forward = activation.forward
+    if forward.differentiable:
+        return call_plain(without_rule(forward, load_backend("torch"), x))
+    function = put_under(None, forward)
+    variant = find_variant(function, (x,), described)
+    if asks_for_operators():
+        return emit_operator(function, variant, [], ACTIVATION_PARAMETERS)
+    return emit_call(variant, [], {}, ACTIVATION_PARAMETERS)
+
+
+def _sources_of_values(
+    values: Sequence[Any], count: int, first: int, hides_numbers: bool
+) -> list[str]:
+    # Of each param the source: a place in `hidden`, where they begin at `first`, or a literal.
+    if count:
+        return [f"hidden[{first + i}]" for i in range(count)]
+    if hides_numbers:
+        return [f"hidden[0][{i}]" for i in range(len(values))]
+    hidden = (f"hidden[{i}]" for i in itertools.count(first))
+    return [next(hidden) if may_change(value) else write(value) for value in values]
 
 
 def operator_of_activation(
@@ -213,7 +239,7 @@ def operator_of_activation(
         )
     function.recipe.check(load_backend("torch"), (x, *values))
     variant = find_variant(function, (x, *values), described)
-    return emit_operator(function, variant, list(map(write, values)), TAKEN)
+    return emit_operator(function, variant, list(map(write, values)), ACTIVATION_PARAMETERS)
 
 
 def as_input(value: Any) -> Any:
@@ -229,8 +255,10 @@ def has_static_numbers(in_force: RuleInForce) -> bool:
     return any(fact.startswith("param:") for fact in specialization.code.facts)
 
 
-def as_it_is(function: Function, in_force: RuleInForce, places: slice, kind: str) -> CompiledCall:
-    """Return calls of a rule that runs as written, with its params' tensors at each call."""
+def call_as_written(
+    function: Function, in_force: RuleInForce, places: slice, kind: str
+) -> CompiledCall:
+    """Return calls of a rule that runs as written; `places` are those of its params in `hidden`."""
     backend, fixed = load_backend("torch"), in_force.values
     every = places.stop - places.start == len(fixed)
 
@@ -243,7 +271,9 @@ def as_it_is(function: Function, in_force: RuleInForce, places: slice, kind: str
     return CompiledCall(call, call, kind, tensors=tensors_in(in_force))
 
 
-def as_call(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:
+def call_plain(function: Callable[[Tensor], Tensor], passes_gradient: bool = True) -> CompiledCall:
+    """Return calls of a function of the input alone."""
+
     def call(tin: Tensor, n: int, *hidden: Tensor) -> Tensor:
         return function(tin if passes_gradient else tin.detach())
 
@@ -315,12 +345,12 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     if not any(map(is_tensor, numbers)):
         function.recipe.check(load_backend("torch"), leaves)
     words = [write(number) for number in numbers]
-    taken = [f"x{i}" for i in range(len(layout.tensors))]
+    parameters = [f"x{i}" for i in range(len(layout.tensors))]
     if asks_for_operators():
-        call = emit_operator(function, variant, words, taken)
+        call = emit_operator(function, variant, words, parameters)
         return replace(call, assemble=emit_outputs(variant))
     names = draw(function.draws, words) if variant.graphs.is_random else {}
-    call = emit_call(variant, words, names, taken, is_uncast=is_uncast)
+    call = emit_call(variant, words, names, parameters, is_uncast=is_uncast)
     return replace(call, assemble=emit_outputs(variant))
 
 
@@ -460,7 +490,7 @@ def emit_call(
     variant: Variant,
     words: Sequence[str],
     names: dict[str, Any],
-    taken: Sequence[str],
+    parameters: Sequence[str],
     *,
     is_uncast: bool = False,
 ) -> CompiledCall:
@@ -471,7 +501,7 @@ def emit_call(
     backward would read the new values. Inductor leaves the copies out if nobody writes.
 
     Args:
-        taken: the parameters of the calls, tensors first.
+        parameters: those of the calls, tensors first.
         is_uncast: whether the call ignores the autocast around it.
     """
     attached = lower_graphs(variant.graphs, load_backend("torch"), style="compiled")
@@ -484,7 +514,7 @@ def emit_call(
     def own(name: str, word: str) -> str:
         return f"{word}.clone()" if name in residuals and not variant.updates else word
 
-    tensors = [own(*pair) for pair in zip(variant.graphs.inputs, taken, strict=False)]
+    tensors = [own(*pair) for pair in zip(variant.graphs.inputs, parameters, strict=False)]
     arguments = ", ".join([*tensors, *words])
     results = [f"y{i}" for i in range(len(emitted.names.outputs))]
     left, right = map(", ".join, (results, map(own, emitted.names.outputs, results)))
@@ -492,7 +522,7 @@ def emit_call(
         # Backward, too, is compiled under the autocast around forward.
         for each in {native, native.eager}:
             each.backward = staticmethod(uncast(each.backward))
-    source = f"""def call({", ".join(taken)}):
+    source = f"""def call({", ".join(parameters)}):
     {left} = {"apply" if is_uncast else "Native.apply"}({arguments})
     return {right}
 """
@@ -527,12 +557,12 @@ def _named_calls(
 
 
 def emit_operator(
-    function: Function, variant: Variant, words: Sequence[str], taken: Sequence[str]
+    function: Function, variant: Variant, words: Sequence[str], parameters: Sequence[str]
 ) -> CompiledCall:
     """Return calls of torch's operator for a variant; `words` is the source of its numbers."""
     operator = as_operator(function, variant)
     registered = register(operator)
-    arguments = ", ".join([*taken[: len(variant.layout.tensors)], *words])
-    source = f"def call({', '.join(taken)}):\n    return operator({arguments})\n"
+    arguments = ", ".join([*parameters[: len(variant.layout.tensors)], *words])
+    source = f"def call({', '.join(parameters)}):\n    return operator({arguments})\n"
     plain, in_graph = _named_calls(source, operator.name, [{"operator": registered}] * 2)
     return CompiledCall(plain, in_graph, OPERATOR)
