@@ -74,9 +74,10 @@ class Quantizer(keras.layers.Layer):
 
     Args:
         how: as `activations` of `xg.quantize`.
-        bits: of what has bits, where its options have none.
-        axis: the axes along which each index has numbers of its own: -1 for channels.
+        bits: the bit width, unless the description gives one.
+        axis: the axes with separate quantizer parameters per index (-1: per channel).
         sample: typical inputs, from which what is learned starts; it is not saved.
+        of: "weights" or "activations"; some estimators treat them differently.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:
@@ -139,12 +140,13 @@ class Quantizer(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        own = {"how": describe(self.name, self.how), "bits": self.bits, "axis": self.axis}
-        return {**super().get_config(), **own, "of": self.of}
+        how = description_to_config(self.name, self.how)
+        own = {"how": how, "bits": self.bits, "axis": self.axis, "of": self.of}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        return cls(**{**config, "how": read(config, "how")})
+        return cls(**{**config, "how": description_from_config(config, "how")})
 
 
 @keras.saving.register_keras_serializable(package="multigrad")
@@ -163,8 +165,8 @@ class Quantized(keras.layers.Wrapper):
         layer: the layer within, built or not.
         weights: how its weights are quantized, as in `xg.quantize`.
         activations: how its inputs are.
-        bits: of what has bits, where its options have none.
-        axis: the axes along which each index has numbers of its own.
+        bits: the bit width, unless the descriptions give one.
+        axis: the axes with separate quantizer parameters per index.
         sample: typical inputs, from which what is learned of them starts; it is not saved.
         **options: Keras's own, such as `name`.
 
@@ -195,7 +197,9 @@ class Quantized(keras.layers.Wrapper):
         self.bits, self.axis = bits, axis
         self.quantizers: list[Any] = []
         self.inputs_quantizer: Any = None
-        self._pair: Callable[[], Any] = tuple
+        # A function, so that Keras does not track the weights twice: an attribute's are taken for
+        # this layer's own.
+        self._weights_with_quantizers: Callable[[], Any] = tuple
         if weights is not None:
             read_quantization(f"layer {self.name!r}", "weights", weights, bits)
             refuse_recomputed(self.name, layer)
@@ -209,16 +213,15 @@ class Quantized(keras.layers.Wrapper):
         if not self.layer.built:
             super().build(input_shape)
         weights = [] if self.how["weights"] is None else self._list_weights()
-        made = [self._make_quantizer(each) for each in weights]
+        quantizers = [self._make_quantizer(each) for each in weights]
         if self.inputs_quantizer is not None:
             self.inputs_quantizer.build(input_shape)
         with ExitStack() as undo:  # last, so that an earlier error has changed no weight
             for each in weights:
                 undo.callback(setattr, each, "__class__", type(each))
                 each.__class__ = QuantizedVariable
-            self.quantizers = made
-            # In a function, as Keras would track an attribute's weights as this layer's own.
-            self._pair = lambda: zip(weights, made, strict=True)
+            self.quantizers = quantizers
+            self._weights_with_quantizers = lambda: zip(weights, quantizers, strict=True)
             undo.pop_all()
         self.built = True
 
@@ -261,8 +264,11 @@ class Quantized(keras.layers.Wrapper):
             inputs = self.inputs_quantizer(inputs)
         before = ACTING.tensors
         with AutocastScope(None):  # the weights as they are stored, in 32 bits
-            own = {id(weight): made.apply_to(weight.value) for weight, made in self._pair()}
-        ACTING.tensors = {**before, **own}
+            quantized = {
+                id(weight): quantizer.apply_to(weight.value)
+                for weight, quantizer in self._weights_with_quantizers()
+            }
+        ACTING.tensors = {**before, **quantized}
         try:
             return self.layer(inputs, **options)
         finally:
@@ -272,17 +278,17 @@ class Quantized(keras.layers.Wrapper):
         return self.layer.compute_mask(inputs, previous_mask)
 
     def get_config(self) -> dict[str, Any]:
-        own = {of: describe(self.name, how) for of, how in self.how.items()}
+        own = {of: description_to_config(self.name, how) for of, how in self.how.items()}
         return {**super().get_config(), **own, "bits": self.bits, "axis": self.axis}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        own = {of: read(config, of) for of in ("weights", "activations")}
+        own = {of: description_from_config(config, of) for of in ("weights", "activations")}
         return super().from_config({**config, **own}, custom_objects)
 
 
 class QuantizedKind(Quantized):
-    """A layer of a kind, quantized."""
+    """Base of `QuantDense` and others: builds the Keras layer `kind` and quantizes it."""
 
     kind: ClassVar[Any]
 
@@ -311,7 +317,7 @@ class QuantizedKind(Quantized):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Self:
-        own = {of: read(config, of) for of in ("weights", "activations")}
+        own = {of: description_from_config(config, of) for of in ("weights", "activations")}
         return cls(**{**config, **own})
 
 
@@ -331,8 +337,8 @@ class QuantDense(QuantizedKind):
         *args: those of Dense.
         weights: how the kernel is quantized, as in `xg.quantize`.
         activations: how the inputs are.
-        bits: of what has bits, where its options have none.
-        axis: the axes along which each index has numbers of its own: -1 for units.
+        bits: the bit width, unless the descriptions give one.
+        axis: the axes with separate quantizer parameters per index (-1: per unit).
         **options: those of Dense.
     """
 
@@ -367,7 +373,7 @@ class QuantConv2D(QuantizedKind):
     kind = keras.layers.Conv2D
 
 
-def describe(layer: str, how: Description | None) -> Any:
+def description_to_config(layer: str, how: Description | None) -> Any:
     """Return a description as JSON values."""
     if isinstance(how, Function):
         named = isinstance(how, Estimator)
@@ -375,9 +381,9 @@ def describe(layer: str, how: Description | None) -> Any:
     return how if how is None or isinstance(how, str) else dict(how)
 
 
-def read(config: Mapping[str, Any], word: str) -> Description | None:
-    """Return the description that `describe` wrote into a config."""
-    how = config.get(word)
+def description_from_config(config: Mapping[str, Any], key: str) -> Description | None:
+    """Return the description that `description_to_config` wrote into a config."""
+    how = config.get(key)
     if isinstance(how, Mapping) and "function" in how:
         return read_function(f"layer {config.get('name')!r}", how["function"])
     return how

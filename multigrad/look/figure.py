@@ -22,7 +22,7 @@ COLORS = {
     True: ("#56B4E9", "#E69F00", "#2BC29A", "#E3A0C8", "#F0E442", "#F2793A"),
 }
 GRAY = {False: "#808080", True: "#9A9A9A"}
-LINES = ("-", "--", ":")  # a second time round, another line
+LINES = ("-", "--", ":")  # line styles, used in turn once all colors are taken
 SIZE = (7.0, 4.4)
 
 
@@ -45,7 +45,7 @@ def plot(
 
     A rule that multiplies the gradient by a number d(tin) is drawn over the input; one that looks
     at the gradient alone, over the gradient; one that needs all of a gradient (`centralize`), by an
-    example before and after it. Of a random rule there are one draw as dots, the mean of 1000
+    example before and after it. For a random rule it shows one draw as dots, the mean of 1000
     draws, and the band in which 90 % of them lie.
 
     Args:
@@ -141,10 +141,14 @@ def draw_stems(ax: Axes, curve: Curve, style: Mapping[str, Any]) -> None:
 
 
 Array = Any
-SIDE = 2.0  # inches of one picture
+SIDE = 2.0  # inches of one map
 MOST_COLUMNS = 8
-PARTS = 1, 3, 4  # the channels of an image: gray, red-green-blue, with transparency
+IMAGE_CHANNELS = (1, 3, 4)  # gray, red-green-blue, and with transparency
 SIGNED, UNSIGNED = "bwr", "viridis"
+SHAPES = {
+    "first": "(H, W), (C, H, W) or (N, C, H, W)",
+    "last": "(H, W), (H, W, C) or (N, H, W, C)",
+}
 
 
 def heatmap(
@@ -201,12 +205,12 @@ def heatmap(
     if channels not in ("first", "last"):
         raise RuleValueError(f"channels is 'first' or 'last', got {channels!r}")
     maps = read_maps("relevance", relevance, channels)
-    pictures = None if image is None else read_pictures(image, channels)
+    images = None if image is None else read_gray_images(image, channels)
     heat = maps.sum(-1)
-    if pictures is not None and pictures.shape[:3] != heat.shape:
+    if images is not None and images.shape[:3] != heat.shape:
         raise RuleValueError(
-            f"relevance has {len(heat)} maps of {heat.shape[1:]}, and image {len(pictures)} of "
-            f"{pictures.shape[1:3]}: both are {SHAPES[channels]}, with channels={channels!r}"
+            f"relevance has {len(heat)} maps of {heat.shape[1:]}, and image {len(images)} of "
+            f"{images.shape[1:3]}: both are {SHAPES[channels]}, with channels={channels!r}"
         )
     names = [""] * len(heat) if titles is None else [str(each) for each in titles]
     if len(names) != len(heat):
@@ -218,21 +222,15 @@ def heatmap(
     places = [ax] if ax is not None else make_grid(len(heat), columns, heat.shape[1:])
     is_signed = bool((heat < 0).any()) if signed is None else signed
     cmap = cmap or (SIGNED if is_signed else UNSIGNED)
-    opaque = (1.0 if pictures is None else 0.6) if alpha is None else alpha
+    opaque = (1.0 if images is None else 0.6) if alpha is None else alpha
     for i, place in enumerate(places):
-        if pictures is not None:
-            place.imshow(pictures[i], cmap="gray")
+        if images is not None:
+            place.imshow(images[i], cmap="gray")
         top = limit or float(np.abs(heat[i]).max()) or 1.0
         place.imshow(heat[i], cmap=cmap, vmin=-top if is_signed else 0.0, vmax=top, alpha=opaque)
         place.set(xticks=[], yticks=[])
         place.set_title(names[i], fontsize="medium")
     return np.array(places, object) if np.ndim(relevance) == 4 else places[0]
-
-
-SHAPES = {
-    "first": "(H, W), (C, H, W) or (N, C, H, W)",
-    "last": "(H, W), (H, W, C) or (N, H, W, C)",
-}
 
 
 def read_maps(name: str, value: Any, channels: str) -> Array:
@@ -263,13 +261,13 @@ def read_maps(name: str, value: Any, channels: str) -> Array:
     return np.moveaxis(array, 1, -1) if channels == "first" else array
 
 
-def read_pictures(image: Any, channels: str) -> Array:
+def read_gray_images(image: Any, channels: str) -> Array:
     """Return images as gray ones, each scaled from its lowest and highest number to 0 and 1."""
     maps = read_maps("image", image, channels)
-    if maps.shape[-1] not in PARTS:
+    if maps.shape[-1] not in IMAGE_CHANNELS:
         raise RuleValueError(
-            f"image has {maps.shape[-1]} channels, expected {', '.join(map(str, PARTS))}: is "
-            f"channels={channels!r} right?"
+            f"image has {maps.shape[-1]} channels, expected "
+            f"{', '.join(map(str, IMAGE_CHANNELS))}: is channels={channels!r} right?"
         )
     low, high = (f(maps, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
     within = (maps - low) / np.where(high > low, high - low, 1.0)

@@ -22,14 +22,25 @@ Tensor = Any
 Reduction = Callable[..., Tensor]
 
 
-def chosen(x: Tensor, where: Any, otherwise: Any) -> Tensor:
+def named_as(name: str) -> Callable[[Reduction], Reduction]:
+    """Return a decorator that gives a handler the name that messages about its calls show."""
+
+    def rename(handler: Reduction) -> Reduction:
+        handler.__name__ = handler.__qualname__ = name
+        return handler
+
+    return rename
+
+
+def masked(x: Tensor, where: Any, otherwise: Any) -> Tensor:
     """Return x with the elements that a reduction skips replaced by a neutral value."""
     return x if where is None or where is True else xp.where(where, x, otherwise)
 
 
-def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> Reduction:
-    """Return a handler for a sum or product with neutral element `nothing`; bools count."""
+def summing(name: str, reduce: Reduction, neutral: float, combine: Reduction) -> Reduction:
+    """Return a handler for a sum or product with neutral element `neutral`; bools count."""
 
+    @named_as(name)
     def record(
         x: Tensor,
         axis: Any = None,
@@ -39,16 +50,16 @@ def total(name: str, reduce: Reduction, nothing: float, combine: Reduction) -> R
         initial: Any = None,
         where: Any = None,
     ) -> Tensor:
-        result = reduce(chosen(counted(x), where, nothing), axis, keepdims)
+        result = reduce(masked(counted(x), where, neutral), axis, keepdims)
         return in_dtype(result if initial is None else combine(result, initial), dtype)
 
-    record.__name__ = record.__qualname__ = name
     return record
 
 
 def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
     """Return a handler for the largest or smallest element, `initial` included."""
 
+    @named_as(name)
     def record(
         x: Tensor,
         axis: Any = None,
@@ -59,20 +70,19 @@ def extreme(name: str, reduce: Reduction, combine: Reduction) -> Reduction:
     ) -> Tensor:
         if where is not None and where is not True and initial is None:
             raise TypeError(f"{name} with where and without initial")
-        result = reduce(chosen(x, where, initial), axis, keepdims)
+        result = reduce(masked(x, where, initial), axis, keepdims)
         return result if initial is None else combine(result, initial)
 
-    record.__name__ = record.__qualname__ = name
     return record
 
 
-def of_bools(name: str, reduce: Reduction, nothing: bool) -> Reduction:
+def of_bools(name: str, reduce: Reduction, neutral: bool) -> Reduction:
     """Return a handler for a reduction over truth values; every number but 0 is true."""
 
+    @named_as(name)
     def record(x: Tensor, axis: Any = None, keepdims: bool = False, *, where: Any = None) -> Tensor:
-        return reduce(chosen(cast(x, BOOL), where, nothing), axis, keepdims)
+        return reduce(masked(cast(x, BOOL), where, neutral), axis, keepdims)
 
-    record.__name__ = record.__qualname__ = name
     return record
 
 
@@ -85,16 +95,17 @@ def mean(
 def _mean(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
     if where is None or where is True:
         return xp.mean(x, axis, keepdims)
-    return xp.sum(chosen(x, where, 0.0), axis, keepdims) / _number(x, axis, keepdims, where)
+    return xp.sum(masked(x, where, 0.0), axis, keepdims) / _count_where(x, axis, keepdims, where)
 
 
-def _number(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
+def _count_where(x: Tensor, axis: Any, keepdims: bool, where: Any) -> Tensor:
     return xp.sum(xp.cast_like(xp.broadcast_to(where, x), x), axis, keepdims)
 
 
 def deviation(name: str, reduce: Reduction) -> Reduction:
     """Return a handler for a spread; `correction` overrides `ddof`, `ddof` `unbiased`."""
 
+    @named_as(name)
     def record(
         x: Tensor,
         axis: Any = None,
@@ -108,21 +119,21 @@ def deviation(name: str, reduce: Reduction) -> Reduction:
     ) -> Tensor:
         if isinstance(axis, bool):  # torch.std(x, False)
             axis, unbiased = None, axis
-        corrections = [n for n in (correction, ddof, int(unbiased)) if n is not None]
+        ddof = int(unbiased) if ddof is None else ddof
+        correction = ddof if correction is None else correction
         x = x if dtype is None else cast(x, _wider(x, dtype))
         if where is None or where is True:
-            return in_dtype(reduce(x, axis, corrections[0], keepdims), dtype)
-        off = xp.square(x - _mean(x, axis, True, where))
-        number = _number(x, axis, keepdims, where) - corrections[0]
-        spread = xp.sum(chosen(off, where, 0.0), axis, keepdims) / number
+            return in_dtype(reduce(x, axis, correction, keepdims), dtype)
+        deviations = xp.square(x - _mean(x, axis, True, where))
+        degrees_of_freedom = _count_where(x, axis, keepdims, where) - correction
+        spread = xp.sum(masked(deviations, where, 0.0), axis, keepdims) / degrees_of_freedom
         return in_dtype(xp.sqrt(spread) if reduce is xp.std else spread, dtype)
 
-    record.__name__ = record.__qualname__ = name
     return record
 
 
 def _wider(x: Tensor, dtype: Any) -> Any:
-    # Libraries compute in the wider of the two float dtypes, then cast to the one asked for.
+    # Return the wider of x's dtype and the one asked for: libraries compute in it, then cast.
     dtype_of_x = own_dtype(x)
     dtype_of_x = x.trace.facts.get("dtype") if dtype_of_x == T else dtype_of_x
     if dtype_of_x is None:
@@ -131,13 +142,13 @@ def _wider(x: Tensor, dtype: Any) -> Any:
     return builtins.max(both, key=FLOATS.index) if both else dtype
 
 
-sum, prod = total("sum", xp.sum, 0, operator.add), total("prod", xp.prod, 1.0, operator.mul)
+sum, prod = summing("sum", xp.sum, 0, operator.add), summing("prod", xp.prod, 1.0, operator.mul)
 max, min = extreme("max", xp.max, xp.maximum), extreme("min", xp.min, xp.minimum)
 any, all = of_bools("any", xp.any, False), of_bools("all", xp.all, True)
 std, var = deviation("std", xp.std), deviation("var", xp.var)
 
 
-# --- that leave NaN out ---------------------------------------------------------------------------
+# --- reductions that ignore NaN -------------------------------------------------------------------
 def without_nan(x: Tensor, value: float) -> Tensor:
     return xp.where(xp.isnan(x), value, x)
 
@@ -160,10 +171,11 @@ def nanmean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def nanvar(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:
-    off = xp.where(xp.isnan(x), 0.0, xp.subtract(x, nanmean(x, axis, True)))
-    number = count(x, axis, keepdims)
-    less = xp.subtract(number, correction) if correction else number
-    return xp.divide(sum(xp.square(off), axis, keepdims), less)
+    deviations = xp.where(xp.isnan(x), 0.0, xp.subtract(x, nanmean(x, axis, True)))
+    degrees_of_freedom = count(x, axis, keepdims)
+    if correction:
+        degrees_of_freedom = xp.subtract(degrees_of_freedom, correction)
+    return xp.divide(sum(xp.square(deviations), axis, keepdims), degrees_of_freedom)
 
 
 def nanstd(x: Tensor, axis: Any = None, keepdims: bool = False, correction: float = 0) -> Tensor:

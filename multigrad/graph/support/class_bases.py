@@ -3,6 +3,7 @@
 `dataclass` is the part of Python's that our classes use, made in a quarter of the time: Python
 compiles each method of each class, which was a fifth of the time until a first gradient. Here only
 `__init__` is compiled, since calls name its parameters; other methods read the fields by name.
+Tests: `tests/graph/support/test_data.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,20 +34,20 @@ else:
     # Without annotations: for type checkers the name is Python's own.
     def dataclass(cls=None, /, *, frozen=False, slots=False, eq=True):
         if cls is not None:
-            return make(cls, frozen, slots, eq)
-        return lambda given: make(given, frozen, slots, eq)
+            return make_dataclass(cls, frozen, slots, eq)
+        return lambda cls: make_dataclass(cls, frozen, slots, eq)
 
 
-from importlib import import_module
+# The methods that `dataclass` makes.
+GENERATED = ("__init__", "__repr__", "__eq__", "__hash__", "__getstate__", "__setstate__")
 
-OWN = ("__init__", "__repr__", "__eq__", "__hash__", "__getstate__", "__setstate__")
 
-
-def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
+def make_dataclass(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     """Return a class with the methods of a dataclass, unless it defines them itself."""
-    written = {name for name in OWN if name in vars(cls)}
-    if vars(cls).get("__hash__", True) is None:  # as Python has it for a class with an `__eq__`
-        written.discard("__hash__")
+    user_defined = {name for name in GENERATED if name in vars(cls)}
+    # Python sets `__hash__ = None` where a class defines only `__eq__`.
+    if vars(cls).get("__hash__", True) is None:
+        user_defined.discard("__hash__")
     # Python's own collects the fields, and compiles nothing with these options.
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=slots)(cls)
     fields = dataclasses.fields(made)
@@ -61,36 +63,36 @@ def make(cls: type, frozen: bool, slots: bool, eq: bool) -> type:
     if frozen and slots:
         methods["__getstate__"], methods["__setstate__"] = get_state, set_state
     for name, method in methods.items():
-        if name not in written:
+        if name not in user_defined:
             setattr(made, name, method)
     return made
 
 
 def init_of(cls: type, fields: tuple[Field[Any], ...], frozen: bool) -> Callable[..., None]:
-    # The names that the compiled code reads: defaults and factories as well.
-    names: dict[str, Any] = {"setattr_": object.__setattr__, "MISSING": MISSING}
+    # What the compiled code reads: defaults and factories as well.
+    namespace: dict[str, Any] = {"setattr_": object.__setattr__, "MISSING": MISSING}
     parameters, lines = ["self"], []
     for each in fields:
         name = value = each.name
-        given = ""
+        default_source = ""
         if each.default is not MISSING:
-            given = f"default_{name}"
-            names[given] = each.default
+            default_source = f"default_{name}"
+            namespace[default_source] = each.default
         elif each.default_factory is not MISSING:
-            names[f"make_{name}"] = each.default_factory
-            given, value = "MISSING", f"make_{name}() if {name} is MISSING else {name}"
+            namespace[f"make_{name}"] = each.default_factory
+            default_source, value = "MISSING", f"make_{name}() if {name} is MISSING else {name}"
         if each.init:
-            parameters.append(f"{name}={given}" if given else name)
-        elif given:
-            value = f"make_{name}()" if given == "MISSING" else given
+            parameters.append(f"{name}={default_source}" if default_source else name)
+        elif default_source:
+            value = f"make_{name}()" if default_source == "MISSING" else default_source
         else:  # `__post_init__` sets it
             continue
         lines.append(f"setattr_(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     body = "\n    ".join(lines or ["pass"])
-    exec(f"def __init__({', '.join(parameters)}):\n    {body}\n", names)  # noqa: S102
-    method = names["__init__"]
+    exec(f"def __init__({', '.join(parameters)}):\n    {body}\n", namespace)  # noqa: S102
+    method = namespace["__init__"]
     method.__qualname__, method.__module__ = f"{cls.__qualname__}.__init__", cls.__module__
     return method
 

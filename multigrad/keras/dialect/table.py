@@ -140,6 +140,8 @@ def typed_by_keras(function: Handler) -> Handler:
     """Return the handler of a function whose result's dtype only Keras knows."""
     record = by_its_code(function)
 
+    # A plain function, no `OwnTrace`: so the capture asks Keras for the result's dtype
+    # (`foreign_calls.py`).
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         return record(*args, **kwargs)
@@ -196,16 +198,19 @@ NAMES: dict[str, Mapping[str, Handler]] = {
     },
 }
 
-# Functions that make tensors; they act without symbolic arguments too.
-MADE = ("arange", "empty", "full", "ones", "zeros")
+# Functions that make tensors; a rule's calls of them are replaced without symbolic arguments, too.
+CREATORS = ("arange", "empty", "full", "ones", "zeros")
 OF_NUMBERS = ("eye", "geomspace", "identity", "linspace", "logspace", "tri")
-MADE_OF_NUMBERS = tuple(n for n in OF_NUMBERS if hasattr(keras.ops, n))  # geomspace: since 3.14
-HIDDEN: dict[str, Mapping[str, Handler]] = {
+CREATORS_OF_NUMBERS = tuple(n for n in OF_NUMBERS if hasattr(keras.ops, n))  # geomspace: since 3.14
+ALWAYS_REPLACED: dict[str, Mapping[str, Handler]] = {
     "ops": {
-        **{name: creation.stand_in_for(name, at_once(getattr(keras.ops, name))) for name in MADE},
+        **{
+            name: creation.stand_in_for(name, at_once(getattr(keras.ops, name)))
+            for name in CREATORS
+        },
         **{
             name: functools.partial(creation.with_numbers, at_once(getattr(keras.ops, name)))
-            for name in MADE_OF_NUMBERS
+            for name in CREATORS_OF_NUMBERS
         },
     },
 }
@@ -221,7 +226,7 @@ DRAWS = (
 LOOPING = "vectorize vectorized_map while_loop"
 INDEXING = "argpartition nanargmax nanargmin nonzero"
 DRAWING = "beta binomial categorical gamma randint shuffle truncated_normal"
-REASONS: dict[str, dict[str, str]] = {
+REFUSED: dict[str, dict[str, str]] = {
     "ops": {
         "switch": BRANCHES,
         **dict.fromkeys(LOOPING.split(), LOOPED),
@@ -268,23 +273,23 @@ def call_layer(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         for layer in self.layers:
             x = layer(x)
         return x
-    held = {
+    attributes = {
         name: substitute(value, trace) if is_activation(value) else value
         for name, value in vars(self).items()
     }
     # A copy whose Keras functions, such as an activation, take symbols.
-    made = object.__new__(type(self))
-    held.update(
+    stand_in = object.__new__(type(self))
+    attributes.update(
         {
-            name: substitute(MethodType(method, made), trace)
+            name: substitute(MethodType(method, stand_in), trace)
             for name, method in methods_of(type(self)).items()
         }
     )
-    vars(made).update(held)
-    result = substitute(MethodType(type(self).call, made), trace)(*args, **kwargs)
-    for name, value in vars(made).items():
+    vars(stand_in).update(attributes)
+    result = substitute(MethodType(type(self).call, stand_in), trace)(*args, **kwargs)
+    for name, value in vars(stand_in).items():
         # an attribute that changed is an effect, which a graph would not repeat
-        if value is not held.get(name):
+        if value is not attributes.get(name):
             raise trace.error(f"assigns to {name!r} of {self.name!r}, which a graph does not do")
     return result
 
@@ -305,6 +310,7 @@ BEGINS_A_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def call_graph(self: Any, trace: Trace, inputs: Any) -> Any:
+    """Run a Functional model's graph on symbols."""
     refuse_masks(self.operations, trace)
 
     def called(operation: Any) -> Callable[..., Any]:
@@ -364,8 +370,8 @@ DIALECT = Dialect(
             **arrays.NAMED,
             **arrays.KERAS.called({scans: "scan(unroll=)"}),
         },
-        hidden={**by_function(HIDDEN), get_keras_mask: mask_of},
-        refused=by_function(REASONS),
+        hidden={**by_function(ALWAYS_REPLACED), get_keras_mask: mask_of},
+        refused=by_function(REFUSED),
         shown="keras.ops",
         trees=frozenset(getattr(keras.tree, name) for name in TREES.split()),
     ),

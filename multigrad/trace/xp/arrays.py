@@ -1,5 +1,5 @@
-"""Functions of `xg.xp` that are more than one op, on elements and on whole arrays, and those over
-an array's shards; see `all.py`.
+"""Functions of `xg.xp` that are more than one op: whole arrays, random draws, products, along an
+axis, over shards, on elements, bits of integers; see `all.py`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def broadcast_to(x: Tensor, like: Any) -> Tensor:
         array([[1., 2.],
                [1., 2.]])
     """
+    # A symbolic number is no tensor that an op could repeat: it fills one of that shape.
     if isinstance(x, Value) and x.node.type.kind == "scalar":
         if isinstance(like, tuple | list):
             if not like:
@@ -102,6 +103,7 @@ def size(x: Tensor) -> Any:
     return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
 
 
+# --- random draws --------------------------------------------------------------------------------
 def rand_like(x: Tensor, key: Any = None) -> Tensor:
     """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
 
@@ -167,7 +169,7 @@ def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
 
 
 def _draw_key(name: str, x: Tensor, key: Any) -> Any:
-    """Return the key of a draw: in a rule or a Function the next one, for a bare tensor the given.
+    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key.
 
     Raises:
         RuleError: a bare tensor has no key.
@@ -277,7 +279,9 @@ def cumulative_prod(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def top_k_mask(x: Tensor, k: int, axis: int = -1) -> Tensor:
-    """True at the k largest along an axis, ties to the lower index; at all if there are fewer.
+    """A mask, True at the k largest elements along an axis (ties: the lower index first).
+
+    All of it is True where the axis has fewer than k elements.
 
     Examples:
         >>> xp.top_k_mask(np.array([3.0, 1.0, 2.0]), 2)
@@ -472,7 +476,9 @@ def cast_like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
-    """A tensor of x's shape filled with a number; bool where dtype says so.
+    """A tensor of x's shape filled with a number.
+
+    dtype may be bool; others count only for tensors, and in captures whose types are known.
 
     Examples:
         >>> xp.full_like(np.zeros(2), 7.0)
@@ -485,8 +491,8 @@ def full_like(x: Tensor, value: Tensor, dtype: Any = None) -> Tensor:
         name = x.node.type.dtype if x.node.type.kind == "tensor" else T
     elif is_exact(x.trace):
         name = x.trace.types.normal(dtype_name(dtype))
-    # A rule has two dtypes, bool and its input's; only a capture with known types has others.
     else:
+        # A rule has two dtypes, bool and its input's; only a capture with known types has others.
         name = BOOL if dtype is bool or "bool" in str(dtype) else T
     if name in (BOOL, *WHOLE) and not isinstance(value, Value):
         value = bool(value) if name == BOOL else int(value)
