@@ -77,7 +77,7 @@ class Quantizer(keras.layers.Layer):
         bits: the bit width, unless the description gives one.
         axis: the axes with separate quantizer parameters per index (-1: per channel).
         sample: typical inputs, from which what is learned starts; it is not saved.
-        of: "weights" or "activations"; some estimators treat them differently.
+        of: "weights" or "activations"; a name such as "dorefa" means another estimator for each.
         **options: Keras's own, such as `name` and `dtype`.
 
     Raises:

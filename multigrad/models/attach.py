@@ -160,7 +160,7 @@ def quantize(
             "ste_ternary", "approx_sign", "swish_sign". Or with options, {"name": "lsq", "bits": 8,
             "signed": False}; or a Function of one tensor of one's own; or None.
         activations: the same of the layer's first argument, "pact" and "ste_heaviside" too.
-        bits: of what has bits, where its options have none.
+        bits: the bit width, unless a description gives one.
         axis: the axes of a weight along which each index has its own numbers: -1 for the output
             channels of Keras's Dense and Conv, 0 for those of torch's; None: one for all.
         sample: a tensor of typical inputs, from which what `activations` learn starts. None: from a

@@ -93,7 +93,7 @@ STARTS: Mapping[str, tuple[Callable[..., tuple[Array, ...]], tuple[str, ...]]] =
 
 
 def axes_of(owner: str, axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """Return the axes along which each index has numbers of its own."""
+    """Return the axes with separate quantizer parameters per index."""
     axes = tuple(axis) if isinstance(axis, tuple | list) else () if axis is None else (axis,)
     if not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in axes):
         raise RuleTypeError(f"{owner}: axis is an int, several or None, got {axis!r:.60}")
