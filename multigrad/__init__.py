@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 # From now on a fork waits for what others import.
 from .graph.support import threads as _threads  # noqa: F401
-from .graph.support.lazy_modules import serve as _serve
+from .graph.support.lazy_modules import install_aliases as _install_aliases
 
 # These are for type checkers; `_ROOMS` below says where each name is.
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ _MODULES = {
     "wrappers": "compat.wrappers",
     "xp": "capture.dialects.xp",
 }
-_serve(__name__, _MODULES)
+_install_aliases(__name__, _MODULES)
 # FreeGrad's names, and names that others replace: they work, but `dir` does not list them.
 _OTHER_NAMES = {
     "cli",
@@ -223,19 +223,19 @@ _NEEDS = {"Activation": "torch", "keras": "keras"}
 def _load(name: str) -> Any:
     from importlib import import_module
 
-    from .graph.support.lazy_modules import uncollected
+    from .graph.support.threads import collector_paused
 
     if name in _ROOMS:
-        with uncollected():
+        with collector_paused():
             return getattr(import_module(f".{_ROOMS[name]}", __name__), name)
     if name == "__version__":
         return _read_version()
     if name in _MODULES:
-        with uncollected():
+        with collector_paused():
             return import_module(f".{_MODULES[name]}", __name__)
-    from .graph.support.lazy_modules import missing
+    from .graph.support.lazy_modules import missing_name_error
 
-    raise missing(__name__, name, _list_names())
+    raise missing_name_error(__name__, name, _list_names())
 
 
 def _list_names() -> list[str]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .audit.audit import AuditReport, audit
 from .audit.vectors import vectors_of as vectors
-from .graph.support.lazy_modules import namespace
+from .graph.support.lazy_modules import module_hooks
 from .look.check import CheckReport, check
 from .look.parity import ParityReport, parity
 from .look.subject import as_array, is_float_array
@@ -24,7 +24,7 @@ from .look.subject import as_array, is_float_array
 __all__ = ["assert_gradient", "assert_gradients", "assert_parity", "vectors"]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)
 
 
 def assert_gradients(obj: Any, *inputs: Any, backend: str | None = None) -> CheckReport:

@@ -18,8 +18,8 @@ from typing import Any, get_type_hints
 
 from ..errors import BackendNotFound, GradientError, MultigradError, suggest
 from ..graph.support.class_bases import InNotebooks, dataclass
-from ..graph.support.lazy_modules import Getter, Lister, namespace, uncollected, whole
-from ..graph.support.threads import make_lock
+from ..graph.support.lazy_modules import Getter, Lister, imported_module, module_hooks
+from ..graph.support.threads import collector_paused, make_lock
 from .contract import Backend, Reader
 from .installed import (
     OWN,
@@ -149,7 +149,7 @@ def _import_backend(name: str, point: Any) -> Backend:
     # Before the import, in which an old framework may fail with a worse message.
     _check_version(name, package)
     try:
-        with uncollected():
+        with collector_paused():
             declared = point.load()  # an import, for which other threads wait by its own lock
     except ModuleNotFoundError as error:
         # Any other missing module is a fault of the package.
@@ -190,7 +190,7 @@ def load_point(point: Any, else_: str) -> None:
 
 
 def _is_being_imported(name: str) -> bool:
-    return name in sys.modules and whole(name) is None
+    return name in sys.modules and imported_module(name) is None
 
 
 def index_readers() -> None:
@@ -407,7 +407,7 @@ def served_by(backend: str, room: str, module: str, names: Iterable[str]) -> tup
         load_backend(backend)  # says what to install where the framework is missing
         return getattr(import_module(f"multigrad_{backend}.{room}"), name)
 
-    return namespace(module, names, load)
+    return module_hooks(module, names, load)
 
 
 # --- checks of a third-party backend --------------------------------------------------------------

@@ -9,7 +9,7 @@ May import the rooms up to `keras`; docs/architecture.md has their order.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..graph.support.lazy_modules import namespace
+from ..graph.support.lazy_modules import module_hooks
 
 __all__ = ["norse", "snntorch", "spikingjelly"]
 
@@ -22,4 +22,4 @@ def _load(name: str) -> Any:
 if TYPE_CHECKING:
     from . import norse, snntorch, spikingjelly
 else:
-    __getattr__, __dir__ = namespace(__name__, __all__, _load)
+    __getattr__, __dir__ = module_hooks(__name__, __all__, _load)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ..graph.support.lazy_modules import namespace
+from ..graph.support.lazy_modules import module_hooks
 from ..rules.library.quantization import linear_derivative as identity
 from ..rules.library.surrogate import rectangular, triangular
 from ..rules.library.surrogate import relu_derivative as heaviside
@@ -31,4 +31,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

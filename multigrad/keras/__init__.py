@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..backend.discovery import load_backend
 from ..backend.installed import OWN, extra_line, why_too_old
 from ..errors import BackendNotFound
-from ..graph.support.lazy_modules import namespace
+from ..graph.support.lazy_modules import module_hooks
 
 try:
     import keras
@@ -55,4 +55,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

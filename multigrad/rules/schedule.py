@@ -25,7 +25,7 @@ from ..backend.values import concrete_number
 from ..errors import BackendNotFound, FormatError, RuleTypeError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
 from ..graph.support.class_bases import InNotebooks
-from ..graph.support.lazy_modules import namespace
+from ..graph.support.lazy_modules import module_hooks
 from ..graph.support.threads import make_lock
 from ..trace.lookups import check_move, refuse_step
 from ..trace.moving_numbers import Moving, note_moved
@@ -597,4 +597,4 @@ def from_dict(data: Mapping[str, Any]) -> Schedule:
 
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...graph.support.class_bases import dataclass
-from ...graph.support.lazy_modules import whole
+from ...graph.support.lazy_modules import imported_module
 from ...trace.python_protocols import Pair
 from ...trace.trace import Trace, Value
 from ...trace.xp import all as xp
@@ -146,7 +146,7 @@ BUILTIN = ("breakpoint", "input", "open", "print")
 def refused_functions(dialects: Mapping[str, Dialect]) -> dict[int, tuple[Any, str]]:
     """Return functions that are refused even without symbols, and why, by `id`."""
     rows: dict[Any, str] = dict(FUNCTIONS)
-    if (module := whole(GENERATORS)) is not None:
+    if (module := imported_module(GENERATORS)) is not None:
         rows.update({getattr(module, name): UNSEEDED for name in SEEDED})
     for dialect in dialects.values():
         if dialect.calls.protocol:
@@ -248,7 +248,7 @@ def companions_of(dialects: Iterable[Dialect]) -> tuple[str, ...]:
     # Only modules that the user has imported: nothing here imports them.
     declared = [name for dialect in dialects for name in dialect.names.companions]
     names = [name for name in (scipy.MODULE, GENERATORS, *declared) if name in sys.modules]
-    return tuple([name for name in names if whole(name) is not None])
+    return tuple([name for name in names if imported_module(name) is not None])
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

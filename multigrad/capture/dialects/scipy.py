@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ...graph.support.lazy_modules import whole
+from ...graph.support.lazy_modules import imported_module
 from ...trace.xp import all as xp
 from ..foreign_calls import record_call
 from ..meanings import composites, matrices, parts
@@ -130,7 +130,7 @@ def of_scipy(function: Any) -> Handler:
     Raises:
         KeyError: the function is not one of them.
     """
-    special = whole("scipy.special")
+    special = imported_module("scipy.special")
     name = getattr(function, "__name__", "")
     if special is None or getattr(special, name, None) is not function:
         return functions()[function]
@@ -139,7 +139,7 @@ def of_scipy(function: Any) -> Handler:
 
 def functions() -> dict[Any, Handler]:
     """Return the handlers of scipy.linalg's functions, empty until it is imported."""
-    module = whole(MODULE)
+    module = imported_module(MODULE)
     return {} if module is None else named_in(module)
 
 

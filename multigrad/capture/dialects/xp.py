@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph.ir.types import BOOL, FLOAT8, FLOATS, INT32, INT64, SMALL, WHOLE, T
 from ...graph.support.class_bases import dataclass
-from ...graph.support.lazy_modules import namespace
+from ...graph.support.lazy_modules import module_hooks
 from ...trace.trace import NeedsConcrete, dtype_name
 from ...trace.xp import all as xp
 from ...trace.xp.all import *
@@ -241,4 +241,4 @@ __all__ = [
 __all__ += xp.__all__
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace("multigrad.xp", __all__)
+    __getattr__, __dir__ = module_hooks("multigrad.xp", __all__)

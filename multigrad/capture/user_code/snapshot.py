@@ -27,7 +27,7 @@ import numpy as np
 
 from ...backend.discovery import backend_of
 from ...errors import BackendNotFound
-from ...graph.support.lazy_modules import whole
+from ...graph.support.lazy_modules import imported_module
 from ...trace.identity import attributes_of, is_plain
 from ...trace.trace import Value
 from ..dialect import registered_dialects
@@ -378,7 +378,7 @@ def access_of(value: Any) -> Access | None:
 def global_generators() -> list[Any]:
     """Return the global random generators, of Python and of the libraries in use."""
     generators: list[Any] = [random]
-    numpy: Any = whole("numpy.random")
+    numpy: Any = imported_module("numpy.random")
     if numpy is not None:
         generators.append(numpy.mtrand._rand)
     for dialect in registered_dialects().values():

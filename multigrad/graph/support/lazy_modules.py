@@ -1,16 +1,14 @@
-"""Lazy modules: public names that load their file on first use, public names of rooms.
+"""Lazy modules: names that load their file on first use, and public names of rooms.
 
 Only public names are listed, and a misspelled one is an error that names the right one. A public
-module may have another name than its room: `multigrad.wrappers` is `multigrad.compat.wrappers`, one
-module, also in `import` statements and with `python -m`.
+module may have another name than its room, an alias: `multigrad.wrappers` is
+`multigrad.compat.wrappers`, one module, also in `import` statements and with `python -m`.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -19,13 +17,12 @@ from types import ModuleType
 from typing import Any
 
 from ...errors import suggest
-from .threads import make_lock
 
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
 
 
-def namespace(
+def module_hooks(
     module: str, names: Iterable[str], load: Callable[[str], Any] | None = None
 ) -> tuple[Getter, Lister]:
     """Return `__getattr__` and `__dir__` of a module.
@@ -38,12 +35,12 @@ def namespace(
     def get_name(name: str) -> Any:
         if load is not None and name in known:
             return load(name)
-        raise missing(module, name, known)
+        raise missing_name_error(module, name, known)
 
     return get_name, known.copy
 
 
-def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
+def lazy_names(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, Lister]:
     """Return `__getattr__` and `__dir__` of a package whose files load on first use.
 
     `names` has the public names in each file.
@@ -56,24 +53,28 @@ def later(package: str, names: Mapping[str, tuple[str, ...]]) -> tuple[Getter, L
         setattr(sys.modules[package], name, value)
         return value
 
-    return namespace(package, files, load)
+    return module_hooks(package, files, load)
 
 
-def missing(module: str, name: str, known: Iterable[str]) -> AttributeError:
+def missing_name_error(module: str, name: str, known: Iterable[str]) -> AttributeError:
     # Tools look up names with underscores by the dozen, and need no hint.
     hint = "" if name.startswith("_") else suggest(name, known)
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
 
 
-def whole(name: str) -> ModuleType | None:
+def imported_module(name: str) -> ModuleType | None:
     """Return a module that is imported completely, else None."""
     module = sys.modules.get(name)
     # Another thread may still be importing it, so that names are missing.
     return None if getattr(getattr(module, "__spec__", None), "_initializing", False) else module
 
 
-class _Finder(MetaPathFinder, InspectLoader):
-    """Finds a room, and the modules in it, by a public name."""
+class AliasFinder(MetaPathFinder, InspectLoader):
+    """Finds a room, and the modules in it, by a public name.
+
+    The import system writes the alias's spec onto the room's module; `loader_state` carries the
+    room's own spec, which `exec_module` restores.
+    """
 
     def __init__(self, package: str, rooms: Mapping[str, str]) -> None:
         self.package, self.rooms = package, rooms
@@ -101,7 +102,7 @@ class _Finder(MetaPathFinder, InspectLoader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:  # that of the public name, put there by the import system
+        if module.__spec__ is not None:  # the alias's
             module.__spec__ = module.__spec__.loader_state
 
     def get_source(self, fullname: str) -> str | None:
@@ -111,35 +112,9 @@ class _Finder(MetaPathFinder, InspectLoader):
         return found.loader.get_source(found.name)
 
 
-def serve(package: str, rooms: Mapping[str, str]) -> None:
-    """Make the public modules of a package importable."""
-    sys.meta_path.insert(0, _Finder(package, rooms))
+def install_aliases(package: str, rooms: Mapping[str, str]) -> None:
+    """Make the public modules of a package importable, also by `python -m`.
 
-
-_lock = make_lock()
-_pausing: list[bool] = []  # one for each who imports; the first: whether it was on before
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Pause the garbage collector, until the last such block ends.
-
-    All that is made meanwhile is then as old as if the collector had kept it for long.
+    See tests/graph/support/test_lazy_modules.py.
     """
-    if gc.isenabled():
-        gc.collect(1)  # now, as garbage of others would age, too
-    # Several threads may import at once; the last to leave restores what the first found.
-    with _lock:
-        _pausing.append(gc.isenabled())
-        gc.disable()
-    try:
-        yield
-    finally:
-        with _lock:
-            was_on = _pausing[0]
-            _pausing.pop()
-            if was_on and not _pausing:
-                if gc.get_freeze_count() == 0:  # all into the oldest generation
-                    gc.freeze()
-                    gc.unfreeze()
-                gc.enable()
+    sys.meta_path.insert(0, AliasFinder(package, rooms))

@@ -1,5 +1,5 @@
-"""Short locks that a fork finds free, work that one of several threads does for all, and context
-variables set within a block.
+"""Short locks that a fork finds free, work that one of several threads does for all, context
+variables set within a block, and a pause of the garbage collector.
 
 No lock is held while a user's code runs: it may start threads, fork, or come back here. The first
 thread that asks works and the others wait for the result, but never if that thread may be waiting
@@ -9,6 +9,7 @@ for them.
 from __future__ import annotations
 
 import _imp
+import gc
 import itertools
 import os
 import sys
@@ -101,6 +102,37 @@ def _others_import() -> bool:
         if name.startswith(OURS) or name.partition(".")[0] in THEIRS
     ]
     return any(getattr(lock, "owner", None) not in (None, me) for lock in locks)
+
+
+# --- a pause of the garbage collector, which all threads share ------------------------------------
+_pause_lock = make_lock()
+# One entry per import in progress; the first says whether the collector was on.
+_pauses: list[bool] = []
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the garbage collector, until the last such block ends.
+
+    All that is made meanwhile is then as old as if the collector had kept it for long.
+    """
+    if gc.isenabled():
+        gc.collect(1)  # now, as garbage of others would age, too
+    # Several threads may import at once; the last to leave restores what the first found.
+    with _pause_lock:
+        _pauses.append(gc.isenabled())
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _pause_lock:
+            was_on = _pauses[0]
+            _pauses.pop()
+            if was_on and not _pauses:
+                if gc.get_freeze_count() == 0:  # all into the oldest generation
+                    gc.freeze()
+                    gc.unfreeze()
+                gc.enable()
 
 
 # --- work that is done once -----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ...graph import ops
 from ...graph.ops.arrays import loops
 from ...graph.ops.numerics import RELEASE, as_numpy_dtype
 from ...graph.ops.table import Composed
-from ...graph.support.lazy_modules import whole
+from ...graph.support.lazy_modules import imported_module
 from .eject import EJECTION
 from .function import Callables, ReferenceFunction, as_array, as_arrays, quiet, silent
 from .kernels import FAST, by_blocks
@@ -179,7 +179,7 @@ def refuse(kind: type) -> str | None:
         )
     if issubclass(kind, np.matrix):
         return "its * is the product of matrices; give numpy.asarray(x)"
-    masked: Any = whole("numpy.ma")
+    masked: Any = imported_module("numpy.ma")
     if masked is not None and issubclass(kind, masked.MaskedArray):
         return "its mask would be lost; give x.filled(0.0), and multiply by the mask yourself"
     return None

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.lazy_modules import namespace
+from ...graph.support.lazy_modules import module_hooks
 from . import composites
 from .averaging import integrated, smooth
 from .kinds import merge_batch_norm
@@ -14,4 +14,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ...errors import RuleTypeError, RuleValueError, suggest
 from ...graph.support.class_bases import InNotebooks, dataclass
-from ...graph.support.lazy_modules import namespace
+from ...graph.support.lazy_modules import module_hooks
 from ...rules.model.rule import Rule
 from ...rules.registry import get
 from . import relevance as rules
@@ -410,4 +410,4 @@ COMPOSITES: Mapping[str, Callable[..., Composite]] = MappingProxyType(
 )
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

@@ -7,7 +7,7 @@ Each is a `Function` for every framework; `catalogue()` has them by name.
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.lazy_modules import namespace
+from ...graph.support.lazy_modules import module_hooks
 from .binary import (
     approx_sign,
     learnable_step,
@@ -50,4 +50,4 @@ __all__ = [
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = namespace(__name__, __all__)
+    __getattr__, __dir__ = module_hooks(__name__, __all__)

@@ -1,13 +1,16 @@
-"""Rules: a function with params, its graphs, its names, itself under an activation.
+"""What a rule is: the `Rule` (`rule.py`), its captured code, its names, its values in force, and
+the Function that it makes under an activation.
 
-What an activation needs of them loads with the first rule, or the first call: it pulls in half of
-the package.
+`rules/activation.py` uses the names below. Their files import half of the package, so each loads
+when one of its names is first used.
 """
 
 from typing import TYPE_CHECKING
 
-from ...graph.support.lazy_modules import later
+from ...graph.support.lazy_modules import lazy_names
 
+# Keep both lists equal: the first is for type checkers, the second runs. See
+# tests/graph/support/test_lazy_modules.py.
 if TYPE_CHECKING:
     from .activation_function import ForwardOfCode as ForwardOfCode
     from .activation_function import as_forward as as_forward
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from .lookup import with_choices as with_choices
     from .rule_in_force import read_number as read_number
 else:
-    __getattr__, __dir__ = later(
+    __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "activation_function": (

@@ -10,8 +10,8 @@ from typing import Any
 
 from ...backend.compiler_events import tell_registered
 from ...errors import RuleError, RuleTypeError
-from ...graph.support.lazy_modules import uncollected, whole
-from ...graph.support.threads import SERIALS, make_lock
+from ...graph.support.lazy_modules import imported_module
+from ...graph.support.threads import SERIALS, collector_paused, make_lock
 from ...trace.lookups import NUMBERS, Lookup, note_lookup
 from ...trace.moving_numbers import meant, note_renamed
 
@@ -81,18 +81,18 @@ def as_registered(name: str) -> str | None:
 def load_library(name: str = ".") -> None:
     """Register the rules of the library among which a name may be: importing them costs time."""
     for room in ROOMS if "." in name else ROOMS[:1]:
-        if whole(room) is None:
+        if imported_module(room) is None:
             # Another thread waits here until it is complete.
-            with uncollected():
+            with collector_paused():
                 import_module(room)
             # Its own rules call register: they find it half imported.
-            if whole(room) is None:
+            if imported_module(room) is None:
                 return
 
 
 def is_of_library(rule: Any) -> bool:
     """Return whether a rule is registered by a part of the library whose import goes on."""
-    loading = tuple([f"{room}." for room in ROOMS if whole(room) is None])
+    loading = tuple([f"{room}." for room in ROOMS if imported_module(room) is None])
     return f"{rule.__module__}.".startswith(loading)
 
 

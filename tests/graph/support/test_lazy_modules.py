@@ -1,0 +1,44 @@
+"""Public modules that are aliases of rooms, and packages whose names load on first use."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import multigrad as xg
+from multigrad.rules import model
+
+from ...harness.hidden import python
+
+ALIASES = """
+import multigrad.wrappers
+import multigrad.compat.wrappers as room
+from multigrad.wrappers import Activation
+assert multigrad.wrappers is room and multigrad.compat.wrappers is room
+assert room.__spec__.name == room.__name__ == "multigrad.compat.wrappers"
+print("one module")
+"""
+
+
+def test_an_alias_is_the_module_of_its_room() -> None:
+    assert python("-c", ALIASES).strip() == "one module"
+
+
+def test_an_alias_runs_as_a_program() -> None:
+    assert xg.__version__ in python("-m", "multigrad.cli", "--version")
+
+
+def test_type_checkers_see_the_names_that_load_on_first_use() -> None:
+    (choice,) = (x for x in ast.parse(inspect.getsource(model)).body if isinstance(x, ast.If))
+    declared = {
+        (each.module, alias.name)
+        for each in choice.body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
+    (assigned,) = choice.orelse
+    assert isinstance(assigned, ast.Assign)
+    files = ast.literal_eval(assigned.value.args[1])  # type: ignore[attr-defined]
+    assert declared == {(file, name) for file, names in files.items() for name in names}
+    for _, name in declared:
+        assert getattr(model, name).__name__ == name
