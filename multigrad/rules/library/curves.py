@@ -168,14 +168,6 @@ def squarewave(x: Tensor, terms: int, period: Number) -> Tensor:
     return (4.0 / period) * waves
 
 
-def dorefa_weights(grad_out: Tensor, x: Tensor) -> Tensor:
-    """grad_out * (1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
-    largest = xp.stop_gradient(xp.norm(xp.tanh(x), ord=math.inf))
-    is_zero = largest == 0.0
-    # Divided last: the inverse of a subnormal maximum is infinite.
-    return grad_out * xp.where(is_zero, 0.0, tanh(x, 1.0)) / xp.where(is_zero, 1.0, largest)
-
-
 # --- curves that rules are rows of ----------------------------------------------------------------
 @ranged(alpha=POSITIVE)
 def arctan(x: Tensor, alpha: Number) -> Tensor:
@@ -212,7 +204,7 @@ def sigmoid(x: Tensor, alpha: Number) -> Tensor:
 
 
 @ranged(slope=NOT_NEGATIVE)
-def tanh(x: Tensor, slope: Number) -> Tensor:
+def tanh_slope(x: Tensor, slope: Number) -> Tensor:
     """grad_out * (1 - tanh(slope * tin)^2): 1 at zero."""
     return sigmoid(x * slope, 2.0) * 2.0  # 4 s(2u) s(-2u) does not cancel
 
@@ -366,8 +358,8 @@ def stochastic_spike(x: Tensor, mean: Number, variance: Number) -> Tensor:
 
 @ranged(beta=POSITIVE)
 def swish_sign(x: Tensor, beta: Number) -> Tensor:
-    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin: beta at zero,
-    below zero from |u| = 2.4 on, 0 at infinity.
+    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin. The factor is
+    beta at zero, negative from |u| = 2.4 on, and 0 at infinity.
     """
     u = xp.minimum(beta * abs(x), 1000.0)  # from there on it is 0 in every dtype
     slope = xp.sigmoid(u) * xp.sigmoid(-u)  # 1 / (1 + cosh(u)) is twice that, and does not overflow

@@ -259,7 +259,7 @@ named(
     "whatever is given",
     slope=("alpha", 100.0),
 )
-named("norse.tanh", curves.tanh, slope=("alpha", 100.0))
+named("norse.tanh", curves.tanh_slope, slope=("alpha", 100.0))
 named("norse.circ", curves.circle, alpha=100.0)
 named("sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0))
 named(
@@ -284,7 +284,7 @@ named(
     "`superspike` of spyx; `fast_sigmoid` under another name",
     slope=("k", 25.0),
 )
-named("spyx.tanh", curves.tanh, slope=("k", 1.0))
+named("spyx.tanh", curves.tanh_slope, slope=("k", 1.0))
 named(
     "snnax.sigmoid",
     curves.sigmoid,
@@ -471,7 +471,7 @@ named(
 )
 named(
     "norse.Logistic",
-    curves.tanh,
+    curves.tanh_slope,
     "",
     "Its forward draws spikes with the probability of a logistic curve.",
     slope=("k", 100.0),

@@ -6,6 +6,7 @@ a forward and learnable numbers of their own are in `xg.estimators`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...errors import RuleValueError
@@ -62,8 +63,8 @@ def approx_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
 
 @register("swish_sign", ranges={"beta": "> 0 and finite"})
 def swish_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None, beta: float = 5.0) -> Tensor:
-    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin: beta at zero,
-    below zero from |u| = 2.4 on, 0 at infinity.
+    """grad_out * beta * (2 - u * tanh(u / 2)) / (1 + cosh(u)), with u = beta * tin. The factor is
+    beta at zero, negative from |u| = 2.4 on, and 0 at infinity.
 
     1 / (1 + cosh(u)) is written as 2 s(u) s(-u), s the logistic sigmoid, which does not overflow.
     Source: BNN+, Darabi et al., 2018 (arXiv 1812.11800), eq. 4; `swish_sign` of larq.
@@ -99,12 +100,21 @@ def absolute_binary_sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tens
 # --- quantizers -----------------------------------------------------------------------------------
 @register("dorefa_activations")
 def dorefa_activations(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
-    """grad_out where 0 <= tin <= 1, else 0; both edges belong to the window; without tin, 1
-    everywhere.
+    """grad_out where 0 <= tin <= 1, else 0; both edges belong to the window; without tin,
+    grad_out everywhere.
 
     Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), section 2.3; `DoReFa` of larq.
     """
     return grad_out if tin is None else grad_out * ((tin >= 0.0) & (tin <= 1.0))
+
+
+def _dorefa_of_weights(grad_out: Tensor, x: Tensor) -> Tensor:
+    """grad_out * (1 - tanh(x)^2) / max|tanh(x)| with a constant maximum, 0 where that is 0."""
+    largest = xp.stop_gradient(xp.norm(xp.tanh(x), ord=math.inf))
+    is_zero = largest == 0.0
+    # Divided last: the inverse of a subnormal maximum is infinite.
+    slope = xp.where(is_zero, 0.0, curves.tanh_slope(x, 1.0))
+    return grad_out * slope / xp.where(is_zero, 1.0, largest)
 
 
 @register("dorefa_weights")
@@ -115,7 +125,7 @@ def dorefa_weights(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     Source: DoReFa-Net, Zhou et al., 2016 (arXiv 1606.06160), eq. 9; `DoReFa` of larq with
     mode="weights".
     """
-    return grad_out if tin is None else curves.dorefa_weights(grad_out, tin)
+    return grad_out if tin is None else _dorefa_of_weights(grad_out, tin)
 
 
 @register("quantization_noise", ranges={"factor": ">= 0 and <= 1"})
@@ -133,8 +143,8 @@ def quantization_noise(
 def clamp_with_grad(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, low: float = 0.0, high: float = 1.0
 ) -> Tensor:
-    """grad_out where low <= tin <= high, and beyond where a step against it leads back: grad_out <=
-    0 below low, grad_out >= 0 above high; else 0; without tin, everywhere.
+    """grad_out where tin is in [low, high], or where gradient descent moves tin back towards it
+    (grad_out <= 0 below low, grad_out >= 0 above high); else 0. Without tin, grad_out.
 
     That is grad_out * (tin - clip(tin, low, high)) >= 0, without its underflow. Source:
     `ClampWithGrad` of VQGAN+CLIP by Crowson, 2021.
@@ -146,6 +156,7 @@ def clamp_with_grad(
     return grad_out * (inside | leads_back)
 
 
+# --- packages' own names, with their params -------------------------------------------------------
 @register("qkeras.quantized_bits", ranges={"qnoise_factor": ">= 0 and <= 1"})
 def qkeras_quantized_bits(
     ctx: Any,
@@ -169,15 +180,15 @@ def qkeras_ternary(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     With a scale given for their alpha it is grad_out, unchanged: `straight_through`. Source:
     `binary` and `ternary` of qkeras with their default, alpha=None.
     """
-    return grad_out if tin is None else grad_out * curves.tanh(tin, 1.0)
+    return grad_out if tin is None else grad_out * curves.tanh_slope(tin, 1.0)
 
 
 @register("larq.ste_sign", ranges={"clip_value": ">= 0"})
 @register("larq.ste_tern", ranges={"clip_value": ">= 0"})
 @register("larq.ste_heaviside", ranges={"clip_value": ">= 0"})
 def larq_ste(ctx: Any, grad_out: Tensor, tin: Tensor | None, clip_value: float = 1.0) -> Tensor:
-    """grad_out where |tin| <= clip_value, else 0; the edge belongs to the window; without tin, 1
-    everywhere. larq's None is infinity here.
+    """grad_out where |tin| <= clip_value, else 0; the edge belongs to the window; without tin,
+    grad_out everywhere. Pass clip_value=inf for larq's None.
 
     Source: `ste_sign`, `ste_tern` and `ste_heaviside` of larq.
     """
@@ -200,5 +211,5 @@ def larq_dorefa(
     if tin is None:
         return grad_out
     if mode == "weights":
-        return curves.dorefa_weights(grad_out, tin)
+        return _dorefa_of_weights(grad_out, tin)
     return grad_out * ((tin >= 0.0) & (tin <= 1.0))

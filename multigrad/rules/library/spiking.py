@@ -31,7 +31,7 @@ named(
     "the derivative of (1 + softsign(alpha x)) / 2; `SoftSign` of spikingjelly",
     alpha=2.0,
 )
-named("tanh_surrogate", curves.tanh, "`tanh` of norse and of spyx", slope=1.0)
+named("tanh_surrogate", curves.tanh_slope, "`tanh` of norse and of spyx", slope=1.0)
 named(
     "erf_surrogate",
     curves.erf,
