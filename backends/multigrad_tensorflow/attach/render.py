@@ -1,34 +1,29 @@
-"""The source of `tf.custom_gradient` functions from an emitted lowering, and how they are called.
+"""The source of `tf.custom_gradient` functions from an emitted lowering.
 
 The params are closed over: `tf.custom_gradient` would make tensors of them, and takes no keywords
-in graphs. TensorFlow drops a custom gradient in two places, where it would silently differentiate
-the forward: `ForwardAccumulator` in eager code, and a tape around `tf.vectorized_map`.
-`custom_gradient` and `run_forward` guard both.
+in graphs.
 """
 
 from __future__ import annotations
 
-import contextvars
-import sys
-import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager.forwardprop_util import pack_tangents
-from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
-from multigrad.errors import GradientError
-from multigrad.functions.calls.gradients import pull_delivering
 from multigrad.graph.ir.types import is_float
 
-from ..distributed import ALONE
+from .attach import (
+    custom_gradient,
+    hold,
+    localize,
+    run_forward,
+    run_forward_in_reverse_mode,
+    stop,
+)
 
 if TYPE_CHECKING:
     from multigrad.backend import Emitted
-
-Tensor: TypeAlias = Any
 
 
 def render_file(emitted: Emitted) -> str:
@@ -39,65 +34,115 @@ def render_file(emitted: Emitted) -> str:
 
 
 def render(emitted: Emitted, read_key: str = "") -> str:
-    """Return the source of a function of the tensors and the params."""
-    f, b, name = emitted.forward, emitted.backward, emitted.names.identifier
-    inputs, outputs = ", ".join(emitted.names.inputs), ", ".join(emitted.names.outputs)
-    draw = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
-    draw += "".join(
+    """Return the source of a function of the tensors and the params.
+
+    Args:
+        read_key: lines for a key that the caller gives; they follow those for a missing key.
+    """
+    # A rule with a param, for example:
+    #
+    #     def forward(tin):
+    #         return tin
+    #
+    #     def window_under_Linear(tin, width):
+    #         width = width if type(width) is float else hold(width)       # prologue
+    #
+    #         @custom_gradient
+    #         def function(tin):
+    #             output = run_forward(forward, tin)                       # inner function
+    #
+    #             def backward(grad_out):
+    #                 return grad_out * cast(abs(tin) < width, grad_out.dtype)
+    #
+    #             return output, backward
+    #
+    #         return function(localize(tin))                               # return statement
+    names, whole = emitted.names, emitted.code.whole
+    inputs = ", ".join(names.inputs)
+    forward = emitted.forward if whole is None else whole
+    # `whole` returns a tuple even of one result.
+    comma = "" if whole is None else ","
+    return f"""\
+def forward({", ".join((*names.inputs, *emitted.forward_params))}):
+{forward.indented(4)}    return {forward.result}{comma}
+
+
+def {names.identifier}({inputs}{emitted.signature}):
+{_prologue(emitted, read_key)}
+    @custom_gradient
+    def function({inputs}):
+{_inner_function(emitted)}
+{_return_statement(emitted)}"""
+
+
+def _prologue(emitted: Emitted, read_key: str) -> str:
+    lines = "".join(f"    {line}\n" for line in emitted.refuse_gradients)
+    lines += "".join(
         f"    {each} = {each} if type({each}) is float else hold({each})\n"
         for each in emitted.names.params
         if each != "key"
     )
     if emitted.draws:
-        draw += f"    if key is None:\n        key = draw_key()\n{read_key}"
-    returned = outputs if emitted.single else f"({outputs})"
-    backward = f"""\
-        def backward({", ".join(emitted.names.cotangents)}):
-{b.indented(12)}            return {", ".join(emitted.gradients(b))}
-"""
+        lines += f"    if key is None:\n        key = draw_key()\n{read_key}"
+    return lines
+
+
+def _inner_function(emitted: Emitted) -> str:
+    # The body of the function that `tf.custom_gradient` decorates.
+    outputs, backward = ", ".join(emitted.names.outputs), emitted.backward
+    kept_outputs = _kept_outputs(emitted)
+    nonlocals = ""
+    if kept_outputs:
+        computed = emitted.residuals.computed if _reads_outputs(emitted) else ()
+        nonlocals = f"        nonlocal {', '.join((*kept_outputs, *computed))}\n"
+    if emitted.code.whole is None:
+        results, residuals = f"{outputs} =", _keep(emitted, 8)
+    else:
+        results, residuals = f"{', '.join((outputs, *emitted.residuals.computed))}, =", ""
     shapes = "".join(
         f"        shape_of_{each} = {each}.shape\n" for each in emitted.residuals.shapes
     )
-    whole = emitted.code.whole
-    if whole is None:
-        given = f"{outputs} = {_run(emitted)}\n{_keep(emitted, 8)}"
-    else:
-        f, given = (
-            whole,
-            f"{', '.join((outputs, *emitted.residuals.computed))}, = {_run(emitted)}\n",
-        )
-    body = f"        {given}{shapes}\n{backward}\n        return {returned}, backward\n"
-    result, rest = (
-        f"function({', '.join(f'localize({each})' for each in emitted.names.inputs)})",
-        "",
-    )
-    held = [
-        each
-        for each in emitted.names.outputs
-        if each in (*emitted.residuals.names, *emitted.keep.reads)
-    ]
-    if emitted.derivative.keeps_output and held:
-        # Backward reads kept outputs from the result: their derivative must be this function's own.
-        again = emitted.keep.reads.intersection(emitted.names.outputs)
-        own = ", ".join((*held, *(emitted.residuals.computed if again else ())))
-        body = f"        nonlocal {own}\n{body}"
-        rest = f"    {outputs} = {result}\n{_keep(emitted, 4) if again else ''}"
-        result = returned
     return f"""\
-def forward({", ".join((*emitted.names.inputs, *emitted.forward_params))}):
-{f.indented(4)}    return {f.result}{"" if whole is None else ","}
+{nonlocals}        {results} {_forward_call(emitted)}
+{residuals}{shapes}
+        def backward({", ".join(emitted.names.cotangents)}):
+{backward.indented(12)}            return {", ".join(emitted.gradients(backward))}
 
-
-def {name}({inputs}{emitted.signature}):
-{draw}
-    @custom_gradient
-    def function({inputs}):
-{body}
-{rest}    return {_stopped(result, emitted)}
+        return {_returned(emitted)}, backward
 """
 
 
-def _run(emitted: Emitted) -> str:
+def _return_statement(emitted: Emitted) -> str:
+    call = f"function({', '.join(f'localize({each})' for each in emitted.names.inputs)})"
+    if not _kept_outputs(emitted):
+        return f"    return {_stop_gradients(call, emitted)}\n"
+    # Backward reads kept outputs from the result: their derivative must be this function's own.
+    rebind_outputs = f"    {', '.join(emitted.names.outputs)} = {call}\n"
+    residuals = _keep(emitted, 4) if _reads_outputs(emitted) else ""
+    result = _stop_gradients(_returned(emitted), emitted)
+    return f"{rebind_outputs}{residuals}    return {result}\n"
+
+
+def _kept_outputs(emitted: Emitted) -> list[str]:
+    # The outputs that the author keeps for backward, and that backward or `keep` reads.
+    if not emitted.derivative.keeps_output:
+        return []
+    read = (*emitted.residuals.names, *emitted.keep.reads)
+    return [each for each in emitted.names.outputs if each in read]
+
+
+def _reads_outputs(emitted: Emitted) -> bool:
+    # Whether the residuals are computed from outputs.
+    return not emitted.keep.reads.isdisjoint(emitted.names.outputs)
+
+
+def _returned(emitted: Emitted) -> str:
+    # The only output, or a tuple of all.
+    outputs = ", ".join(emitted.names.outputs)
+    return outputs if emitted.single else f"({outputs})"
+
+
+def _forward_call(emitted: Emitted) -> str:
     inputs = ", ".join(emitted.names.inputs)
     params = "".join(f"{each}, " for each in emitted.forward_params)
     keyword = f", params=({params.strip()})" if params else ""
@@ -107,149 +152,17 @@ def _run(emitted: Emitted) -> str:
 
 
 def _keep(emitted: Emitted, spaces: int) -> str:
+    # The lines that compute the residuals.
     pairs = zip(emitted.residuals.computed, emitted.keep.results, strict=True)
     lines = "".join(f"{' ' * spaces}{name} = {result}\n" for name, result in pairs)
     return emitted.keep.indented(spaces) + lines
 
 
-def _stopped(result: str, emitted: Emitted) -> str:
+def _stop_gradients(result: str, emitted: Emitted) -> str:
+    # The result, whose undifferentiable outputs let no gradient pass.
     types = emitted.origin.output_types
-    stopped = tuple(i for i in emitted.derivative.undifferentiable if is_float(types[i]))
-    return f"stop({result}, {stopped})" if stopped else result
-
-
-def localize(tin: Tensor) -> Tensor:
-    # a variable is read first
-    if not isinstance(tin, tf.Tensor):
-        tin = tf.convert_to_tensor(tin)
-    if tf.executing_eagerly() or getattr(tin, "graph", None) is tf.compat.v1.get_default_graph():
-        return tin
-    # a tensor of an outer graph is brought into the branch's, or TensorFlow (2.21) fails
-    return tf.identity(tin)
-
-
-def hold(number: Any) -> Any:
-    # backward must see the forward's value, whatever is assigned since
-    return tf.convert_to_tensor(number) if isinstance(number, tf.Variable) else number
-
-
-def stop(outputs: Any, positions: Sequence[int]) -> Any:
-    """Return outputs of which some stop the gradient."""
-    if not isinstance(outputs, tuple):
-        return tf.stop_gradient(outputs)
-    return tuple(tf.stop_gradient(y) if i in positions else y for i, y in enumerate(outputs))
-
-
-def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `tf.custom_gradient(function)` that a ForwardAccumulator uses too.
-
-    An accumulator uses tangents that it already knows, so the outputs must have none, while the
-    residuals keep theirs.
-    """
-
-    def call(*inputs: Tensor) -> Any:
-        forgets = pack_tangents(inputs).tangents
-        PENDING.function = without_tangents(function) if forgets else function
-        return call_pending(*inputs)
-
-    return call
-
-
-# Decorated once: to decorate each function takes 25 us a call, of 170.
-PENDING = threading.local()
-
-
-@tf.custom_gradient
-def call_pending(*inputs: Tensor) -> Any:
-    """Call the function that waits on this thread."""
-    function = PENDING.function
-    # at once, as the function may call another one
-    del PENDING.function
-    return function(*inputs)
-
-
-def without_tangents(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function and its gradient, with outputs without tangents."""
-
-    def stopped(*inputs: Tensor) -> Any:
-        outputs, backward = function(*inputs)
-        return tf.nest.map_structure(tf.stop_gradient, outputs), backward
-
-    return stopped
-
-
-def run_forward(forward: Callable[..., Any], *inputs: Tensor, params: Sequence[Any] = ()) -> Any:
-    """Run the forward so that its own derivative is never taken instead of the rule's.
-
-    Raises:
-        GradientError: a ForwardAccumulator asks for a tangent in a graph.
-    """
-    if not tf.executing_eagerly():
-        if pack_tangents(inputs).tangents:
-            raise GradientError(
-                "tf.autodiff.ForwardAccumulator (TensorFlow 2.21) ignores custom gradients where "
-                "it is inside a tf.function: put it around the tf.function, or use a "
-                "GradientTape"
-            )
-        if is_vectorized():
-            return refuse_gradient(forward(*inputs, *params), inputs)
-    return forward(*inputs, *params)
-
-
-def run_forward_in_reverse_mode(
-    forward: Callable[..., Any], *inputs_and_name: Any, params: Sequence[Any] = ()
-) -> Any:
-    """Run the forward of a rule without forward mode."""
-    *inputs, name = inputs_and_name
-    if pack_tangents(inputs).tangents:
-        raise GradientError(
-            f"{name}: tf.autodiff.ForwardAccumulator needs a rule that is linear in grad_out, "
-            "which this one is not; use a GradientTape"
-        )
-    return run_forward(forward, *inputs, params=params)
-
-
-def refuse_gradient(outputs: Any, inputs: Sequence[Tensor]) -> Any:
-    """Return the outputs with an extra path for gradients, which raises when one is taken."""
-    if "PreventGradient" not in pfor._pfor_converter_registry:
-        pfor.RegisterPFor("PreventGradient")(convert_prevent_gradient)
-    floats = [x for x in inputs if x.dtype.is_floating]
-
-    def guard(output: Tensor) -> Tensor:
-        if not output.dtype.is_floating:
-            return output
-        for x in floats:
-            refused = tf.reduce_sum(tf.raw_ops.PreventGradient(input=x, message=VECTORIZED))
-            never = tf.zeros_like(output) + tf.cast(refused, output.dtype)
-            # the values are unchanged, but autodiff visits both branches
-            output = tf.where(tf.ones_like(output, tf.bool), output, never)
-        return output
-
-    return tf.nest.map_structure(guard, outputs)
-
-
-def is_vectorized() -> bool:
-    """Return whether the body of a `tf.vectorized_map` is being traced."""
-    caller = sys._getframe()
-    while caller is not None:
-        if caller.f_code is control_flow_ops._pfor_impl.__code__:
-            return True
-        caller = caller.f_back
-    return False
-
-
-VECTORIZED = (
-    "tf.vectorized_map (TensorFlow 2.21) drops custom gradients, so a gradient through it would "
-    "not be the rule's. Take the gradient inside the mapped function, or use tf.map_fn"
-)
-
-
-def convert_prevent_gradient(converted: Any) -> Any:
-    """Return the vectorized form of the op that refuses a gradient."""
-    stacked = converted.inputs[0]
-    message = converted.op.get_attr("message").decode()
-    output = tf.raw_ops.PreventGradient(input=stacked.t, message=message)
-    return pfor.wrap(output, stacked.is_stacked)
+    positions = tuple(i for i in emitted.derivative.undifferentiable if is_float(types[i]))
+    return f"stop({result}, {positions})" if positions else result
 
 
 NAMESPACE = {
@@ -272,72 +185,3 @@ def finish(namespace: dict[str, Any], emitted: Emitted) -> Callable[..., Any]:
 def call(native: Any, emitted: Emitted) -> Callable[..., Any]:
     """Return the function as the hot path calls it, without the wrapper for AutoGraph."""
     return native.__wrapped__
-
-
-def attach_function(
-    run: Callable[..., Any], tensors: tuple[Tensor, ...], name: str
-) -> tuple[Tensor, ...]:
-    """Apply the user's own forward and backward to tensors.
-
-    A variable that the function reads, besides its arguments, gets the gradient that its own
-    gradient function delivers, or none.
-    """
-    marked: tuple[int, ...] = ()
-
-    @custom_gradient
-    def function(*inputs: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Any]]:
-        pull: Any = None
-
-        def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
-            # `run_forward` takes a function of the outputs only, so the pullback leaves by a
-            # variable
-            nonlocal pull, marked
-            outputs, pull, marked = run(*inputs)
-            return outputs
-
-        outputs = run_forward(forward, *inputs)
-
-        def backward(*cotangents: Any, variables: Sequence[Any] | None = None) -> Any:
-            upstream = [
-                tf.zeros_like(output) if cotangent is None else cotangent
-                for cotangent, output in zip(cotangents, outputs, strict=True)
-            ]
-            pulled, of_variables = pull_delivering(pull, upstream, variables or ())
-            return pulled if variables is None else (pulled, of_variables)
-
-        return outputs, backward
-
-    outputs = function(*map(localize, tensors))
-    return stop(outputs, marked) if marked else outputs
-
-
-def isolate(run: Callable[[], Any], is_random: bool) -> Any:
-    """Run a function eagerly and return its result.
-
-    While a graph is built it runs on its own thread, because `tf.init_scope` would also stop tapes
-    that begin inside it. So it does within a strategy, which that thread does not see: the other
-    replicas have nothing to prove and would be waited for. And so it does where tapes are stopped
-    on this thread, as in the forward of `tf.recompute_grad`.
-    """
-    ALONE.set(True)  # never reset: the context is a copy for this proof
-    if (
-        tf.executing_eagerly()
-        and not tf.distribute.has_strategy()
-        and not pywrap_tfe.TFE_Py_TapeSetIsStopped()
-    ):
-        return run()
-    results: list[Any] = []
-    failures: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            results.append(run())
-        except BaseException as failure:  # noqa: BLE001 (raised again in the caller's thread)
-            failures.append(failure)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), daemon=True)
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
