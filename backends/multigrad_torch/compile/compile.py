@@ -55,9 +55,9 @@ from .calls import (
 from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, ApplicationCount, Cell, check_mirror
 
 Tensor: TypeAlias = Any
-# Prefixes of the answers of `prepare`: compiled code reads the Function's own class; it cannot
-# compile the call.
-AS_IT_IS = "?"
+# Prefixes of the answers of `prepare`: compiled code calls the Function's own class, which Dynamo
+# reads; or the call cannot be compiled.
+OWN_CLASS = "?"
 REFUSED = "!"
 # Types that Dynamo takes as constants, or that this file takes apart.
 PLAIN = (
@@ -130,7 +130,7 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
         name, tensors = class_for_objects(function.identifier), []
     else:
         name, tensors = ask(function.identifier, (args, kwargs), False)
-    if name.startswith(AS_IT_IS):
+    if name.startswith(OWN_CLASS):
         return getattr(CALLS, name).apply(*args)
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
@@ -362,7 +362,7 @@ def store_class(function: Function, has_keywords: bool = False) -> str:
     is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
     if not (is_class and is_plain) or function.recipe.copies or torch.compiler.is_exporting():
         return ""
-    name = f"{AS_IT_IS}{function.identifier}"
+    name = f"{OWN_CLASS}{function.identifier}"
     setattr(CALLS, name, cls)
     return name
 

@@ -27,12 +27,7 @@ from multigrad.models.interpose import (
     refuse_second,
 )
 
-from .call_rule import (
-    CallRule,
-    PlainRule,
-    rule_of_calls,
-    rule_of_operation,
-)
+from .call_rule import CallRule, PlainRule, rule_of_calls, rule_of_operation
 from .layer_kinds import OPERATIONS, kind_of
 from .layer_rule import (
     LayerInterceptor,

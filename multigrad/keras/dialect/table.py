@@ -368,6 +368,7 @@ DIALECT = Dialect(
         aliases={
             **by_function(NAMES),
             **arrays.NAMED,
+            # `keras.ops.scan` by ours, without its `unroll`.
             **arrays.KERAS.called({scans: "scan(unroll=)"}),
         },
         hidden={**by_function(ALWAYS_REPLACED), get_keras_mask: mask_of},
