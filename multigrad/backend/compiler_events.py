@@ -1,4 +1,9 @@
-"""Events of which all compilers are told; `Compiler` says what each event means."""
+"""Events of which all compilers are told, and hooks on parameters while rules act on them.
+
+`Compiler` says what each event means. The lists `IS_TRACING` and `ON_*` serve the events of each
+call; the rare ones go over `loaded()`, or over `in_use()`, which first loads the backends of
+frameworks that were imported meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +16,9 @@ from .contract import Backend
 from .discovery import AWAITED, in_use, load_imported, loaded, tell_loaded
 
 Leave = Callable[[], None]
-# Of all loaded compilers: who is asked, and told, at each `use` and step of a number. They change
-# where a backend is loaded and nowhere else, because a compiler that reads along guards on them.
+# Callbacks of the loaded compilers. They are called at every `use` and every change of a number, so
+# they are kept as flat lists. Only loading a backend changes them: Dynamo, which traces this code,
+# guards on them.
 IS_TRACING: list[Callable[[], bool]] = []
 ON_ENTER: list[Callable[[str], Leave]] = []
 ON_DEPEND: list[Callable[[Any], None]] = []
@@ -71,17 +77,20 @@ def hook_params() -> Leave:
 
 
 def tell_read() -> None:
+    """Tell all loaded compilers that code reads the active rules."""
     for backend in loaded():
         if backend.compiler.on_read is not None:
             backend.compiler.on_read(None, None)
 
 
 def tell_depend(held: Any) -> None:
+    """Tell all loaded compilers that code depends on what a layer holds, or on a name."""
     for on_depend in ON_DEPEND:
         on_depend(held)
 
 
 def tell_registered(epoch: int) -> None:
+    """Tell all loaded compilers that the registry of rules has changed, and its new epoch."""
     for backend in loaded():
         if backend.compiler.on_register is not None:
             backend.compiler.on_register(epoch)

@@ -26,8 +26,8 @@ def fold_in(key: Tensor, n: Tensor) -> Tensor:
         return core.PlacedKey(fold_in(key.key, n), key.start, key.whole)
     if isinstance(key, tuple) and isinstance(n, int):
         return core.fold_in(key, n)
-    count = tf.cast(n, tf.uint32)
-    return tf.stack(encrypt(key, tf.zeros_like(count), count))
+    counter = tf.cast(n, tf.uint32)
+    return tf.stack(encrypt(key, tf.zeros_like(counter), counter))
 
 
 def uniform_like(key: Tensor, x: Tensor) -> Tensor:
@@ -39,12 +39,13 @@ def uniform_like(key: Tensor, x: Tensor) -> Tensor:
 
 
 def normal_like(key: Tensor, x: Tensor) -> Tensor:
+    """Return standard normals of x's shape, dtype and device, from the uniforms of the key."""
     core.check_dtype(x.dtype.name)
     if is_eager_on_cpu(x):
         return draw_with_numpy(core.normal, key, x)
     double = x.dtype == tf.float64
-    wide = tf.float64 if double else tf.float32
-    uniform = draw_uniform(words_of(key), counters(key, x), wide)
+    compute_dtype = tf.float64 if double else tf.float32
+    uniform = draw_uniform(words_of(key), counters(key, x), compute_dtype)
     normal = core.normal_from_uniform(uniform, NAMESPACE, double)
     return shape_like(tf.cast(normal, x.dtype), x)
 
@@ -73,10 +74,12 @@ def key_pair(key: Tensor) -> Tensor:
 
 
 def key_words(key: Tensor) -> Tensor:
+    """Return a key as a tensor: a pair of ints becomes two uint32 words."""
     return tf.constant(key, tf.uint32) if isinstance(key, tuple) else key
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
+    # A DTensor, whose device is "CUSTOM", counts as on the CPU: `place_like` lays its draw out.
     return tf.executing_eagerly() and "GPU" not in x.device and "TPU" not in x.device
 
 
@@ -89,6 +92,7 @@ def draw_with_numpy(draw: Any, key: Tensor, x: Tensor) -> Tensor:
 
 
 def words_of(key: Tensor) -> Tensor:
+    """Return a key without its place in a whole array."""
     return key.key if isinstance(key, core.PlacedKey) else key
 
 
@@ -96,23 +100,23 @@ def counters(key: Tensor, x: Tensor) -> Tensor:
     """Return the flat int64 counters of x's elements, in the whole array if the key is placed."""
     if not isinstance(key, core.PlacedKey):
         return tf.range(tf.size(x, tf.int64))
-    count = tf.cast(key.start, tf.int64)
+    counter = tf.cast(key.start, tf.int64)
     known = all(isinstance(length, int) for length in (*key.whole, *x.shape))
     if known and core.split_axes(key.whole, x.shape) == 0:
-        return count + tf.range(x.shape.num_elements(), dtype=tf.int64)
+        return counter + tf.range(x.shape.num_elements(), dtype=tf.int64)
     core.check_axes(key.whole, x.shape.rank)
     lengths = tf.shape(x, tf.int64)
     for axis, stride in enumerate(core.strides(key.whole)):
-        count = count[..., None] + tf.range(lengths[axis]) * tf.cast(stride, tf.int64)
-    return tf.reshape(count, [-1])
+        counter = counter[..., None] + tf.range(lengths[axis]) * tf.cast(stride, tf.int64)
+    return tf.reshape(counter, [-1])
 
 
 def draw_uniform(key: Tensor, index: Tensor, dtype: Any) -> Tensor:
     high = tf.bitwise.right_shift(index, tf.constant(32, tf.int64))
     x, y = encrypt(key, tf.cast(high, tf.uint32), tf.cast(index, tf.uint32))
     if dtype == tf.float64:
-        wide = tf.cast(x, tf.int64) * (1 << 20) + tf.cast(shift_right(y, 12), tf.int64)
-        return tf.cast(wide, tf.float64) * 2.0**-core.WIDE_BITS
+        bits_53 = tf.cast(x, tf.int64) * (1 << 20) + tf.cast(shift_right(y, 12), tf.int64)
+        return tf.cast(bits_53, tf.float64) * 2.0**-core.WIDE_BITS
     dropped, kept = core.UNIFORM_FIELDS[dtype.name]
     field = shift_right(x ^ y, dropped) & tf.constant((1 << kept) - 1, tf.uint32)
     # A fraction of so few bits is exact in float32, and in its own 16-bit dtype.

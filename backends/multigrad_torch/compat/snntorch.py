@@ -20,8 +20,8 @@ Tensor: TypeAlias = torch.Tensor
 SurrogateGradient = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def step(rule: str) -> Callable[..., Activation]:
-    """Return snnTorch's function for a rule, which takes params and returns a step."""
+def surrogate_factory(rule: str) -> Callable[..., Activation]:
+    """Return snnTorch's function of this name: params in, an activation out."""
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     params = get(rule).params
     signature = inspect.Signature(
@@ -39,24 +39,24 @@ def step(rule: str) -> Callable[..., Activation]:
     return make
 
 
-straight_through_estimator = step("snntorch.straight_through_estimator")
-triangular = step("snntorch.triangular")
-fast_sigmoid = step("snntorch.fast_sigmoid")
-atan = step("snntorch.atan")
-heaviside = step("snntorch.heaviside")
-sigmoid = step("snntorch.sigmoid")
-spike_rate_escape = step("snntorch.spike_rate_escape")
-SSO = step("snntorch.SSO")
-LSO = step("snntorch.LSO")
-SFS = step("snntorch.SFS")
+straight_through_estimator = surrogate_factory("snntorch.straight_through_estimator")
+triangular = surrogate_factory("snntorch.triangular")
+fast_sigmoid = surrogate_factory("snntorch.fast_sigmoid")
+atan = surrogate_factory("snntorch.atan")
+heaviside = surrogate_factory("snntorch.heaviside")
+sigmoid = surrogate_factory("snntorch.sigmoid")
+spike_rate_escape = surrogate_factory("snntorch.spike_rate_escape")
+SSO = surrogate_factory("snntorch.SSO")
+LSO = surrogate_factory("snntorch.LSO")
+SFS = surrogate_factory("snntorch.SFS")
 
 
 def custom_surrogate(custom_surrogate_function: SurrogateGradient) -> Activation:
     """Return a step whose gradient is the user's `f(input_, grad_input, spikes)`."""
-    return activation("Heaviside", Custom(custom_surrogate_function).as_rule)
+    return activation("Heaviside", CustomRule(custom_surrogate_function).as_rule)
 
 
-class Custom:
+class CustomRule:
     """A user's function of snnTorch's arguments, as a rule."""
 
     def __init__(self, function: SurrogateGradient) -> None:
@@ -77,7 +77,7 @@ class CustomSurrogate:
 
 
 class AppliedFunction:
-    """A class of snnTorch as its functions apply it: `FastSigmoid.apply(x, 25)`."""
+    """Stands in for one of snnTorch's `autograd.Function` classes: `FastSigmoid.apply(x, 25)`."""
 
     def __init__(self, rule: str) -> None:
         self.rule = rule

@@ -3,7 +3,8 @@
 A dialect maps a library's functions to what each records. `named` finds functions that are an op
 under another name, `like_numpy` those with the signature of a NumPy function, `Library` those with
 the meaning of one of our functions in the library's own words; the rest are functions of symbolic
-values, composed with `xp`.
+values, composed with `xp`. `multigrad.backend.dialects` is this module, which
+`multigrad/backend/__init__.py` loads on first access; the MLX backend is an example, and its test.
 """
 
 from __future__ import annotations
@@ -65,21 +66,24 @@ __all__ = [
 ]
 
 
-def like_numpy(names: str, library: ModuleType, **rooms: Any) -> dict[Any, Callable[..., Any]]:
+def like_numpy(names: str, library: ModuleType, **submodules: Any) -> dict[Any, Callable[..., Any]]:
     """Map functions of a library to the handlers of the NumPy functions with the same signatures.
 
     Args:
         names: "sum; mean; concat: concatenate" (the library's name, and NumPy's if it differs).
-        rooms: modules in which to look up names that begin with this word and a dot.
+        submodules: modules in which to look up names that begin with this word and a dot.
     """
     numpy = find_dialect("numpy")
     assert numpy is not None
     handlers: dict[Any, Callable[..., Any]] = {}
     for entry in parse(names, f"names of {library.__name__} like NumPy's"):
-        name, theirs = entry.head.name, entry.names[0].name
-        room, _, rest = name.partition(".")
-        function = getattr(rooms[room], rest) if room in rooms else getattr(library, name)
-        if not hasattr(np, theirs):
-            entry.refuse(f"NumPy has no function {theirs!r}")
-        handlers[function] = numpy.names.aliases[getattr(np, theirs)]
+        library_name, numpy_name = entry.head.name, entry.names[0].name
+        first, _, rest = library_name.partition(".")
+        if first in submodules:
+            function = getattr(submodules[first], rest)
+        else:
+            function = getattr(library, library_name)
+        if not hasattr(np, numpy_name):
+            entry.refuse(f"NumPy has no function {numpy_name!r}")
+        handlers[function] = numpy.names.aliases[getattr(np, numpy_name)]
     return handlers

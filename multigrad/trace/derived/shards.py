@@ -26,6 +26,70 @@ from ..xp import all as xp
 Tensor = Any
 
 
+MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for
+
+
+def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
+    """Return the graph that each shard runs on its part of `grad_out` and `tin`.
+
+    Raises:
+        NeedsConcrete: the rank must be known.
+        UnsupportedOp: an op has no meaning on a part of its input.
+    """
+    if shards.alone:
+        return _alone(graph)
+    if not shards.split or all(_is_per_element(node) for node in graph.nodes):
+        return graph
+    split = {i: names for i, names in enumerate(shards.split) if names is not None}
+    rank = facts["ndim"] if "ndim" in facts else len(facts["shape"]) if "shape" in facts else None
+    if rank is None:
+        return _of_any_rank(graph, shards, split, facts)
+    if max(split) >= rank:
+        raise UnsupportedOp(
+            f"rule {graph.name!r} is used {shards}, which splits axis {max(split)}, on an array of "
+            f"{rank} axes. Name the axes that it has, or use over=None for it"
+        )
+    return ShardRewrite(graph, shards, ArrayPart(rank, split), facts).run()
+
+
+def _of_any_rank(
+    graph: Graph, shards: Shards, split: Mapping[int, Names], facts: Mapping[str, Any]
+) -> Graph:
+    # One graph for every rank if all ranks give the same outputs; otherwise the rank becomes a
+    # fact.
+    found: list[Graph] = []
+    for rank in range(1, MOST_RANK + 1):
+        if max(split) >= rank:  # an array may lack the axis
+            raise NeedsConcrete("ndim", noted=False)
+        try:
+            found.append(ShardRewrite(graph, shards, ArrayPart(rank, split), facts).run())
+        except UnsupportedOp:
+            raise NeedsConcrete("ndim", noted=False) from None
+        if found[-1].outputs != found[0].outputs:
+            raise NeedsConcrete("ndim", noted=False)
+    return found[0]
+
+
+def _is_per_element(node: Node) -> bool:
+    return not node.operands or (node.op.result in PER_ELEMENT and node.op is not ops.ARRAY)
+
+
+def _alone(graph: Graph) -> Graph:
+    # over="shard": the graph runs on the shard's part as on an array of its own.
+    if all(_is_per_element(node) for node in graph.nodes):
+        return graph
+    trace = Trace(graph.name)
+    done: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
+            done[node] = xp.to_shard(trace.value(node)).node
+        else:
+            done[node] = rebuilt(node, done)
+    like = graph.inputs[0]
+    outputs = [xp.from_shard(trace.value(done[n]), trace.value(like)).node for n in graph.outputs]
+    return Graph(graph.name, graph.inputs, tuple(outputs), places_of(graph, done))
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayPart:
     """The part of an array that a shard's value is.
@@ -56,7 +120,12 @@ class ArrayPart:
         return EVERY if EVERY in names else tuple(name for each in names for name in each)
 
 
-def whole(node: Node, own: list[ArrayPart]) -> ArrayPart:
+def mesh_names(names: Names) -> Names | None:
+    """Return mesh axes as the collective ops take them: None for `EVERY`, the empty tuple."""
+    return names or None
+
+
+def placement_when_unsplit(node: Node, own: list[ArrayPart]) -> ArrayPart:
     """Return the placement of a value that is not split, with its rank if it is known."""
     if node.type.kind != "tensor" or node.type.shape == SCALAR_SHAPE:
         return ArrayPart(0)
@@ -86,11 +155,11 @@ def broadcast(parts: list[ArrayPart]) -> ArrayPart:
 def reduced(part: ArrayPart, node: Node) -> ArrayPart:
     """Return the placement of a reduction's result."""
     assert part.rank is not None
-    gone = set(part.axes(node.attr("axis")))
+    removed_axes = set(part.axes(node.attr("axis")))
     if node.attr("keepdims"):
-        split = {i: names for i, names in part.split.items() if i not in gone}
-        return ArrayPart(part.rank, split, part.ones | gone)
-    return kept_axes(part, [i for i in range(part.rank) if i not in gone])
+        split = {i: names for i, names in part.split.items() if i not in removed_axes}
+        return ArrayPart(part.rank, split, part.ones | removed_axes)
+    return kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
 
 
 def kept_axes(part: ArrayPart, order: list[int]) -> ArrayPart:
@@ -110,72 +179,8 @@ def places_of(graph: Graph, done: Mapping[Node, Node]) -> dict[Node, Any]:
     }
 
 
-MOST_RANK = 8  # ranks for which one graph is tried before the rank is asked for
-
-
-def over_shards(graph: Graph, shards: Shards, facts: Mapping[str, Any]) -> Graph:
-    """Return the graph that each shard runs on its part of `grad_out` and `tin`.
-
-    Raises:
-        NeedsConcrete: the rank must be known.
-        UnsupportedOp: an op has no meaning on a part of its input.
-    """
-    if shards.alone:
-        return _alone(graph)
-    if not shards.split or all(_is_per_element(node) for node in graph.nodes):
-        return graph
-    split = {i: names for i, names in enumerate(shards.split) if names is not None}
-    rank = facts["ndim"] if "ndim" in facts else len(facts["shape"]) if "shape" in facts else None
-    if rank is None:
-        return _of_any_rank(graph, shards, split, facts)
-    if max(split) >= rank:
-        raise UnsupportedOp(
-            f"rule {graph.name!r} is used {shards}, which splits axis {max(split)}, on an array of "
-            f"{rank} axes. Name the axes that it has, or use over=None for it"
-        )
-    return Parting(graph, shards, ArrayPart(rank, split), facts).run()
-
-
-def _of_any_rank(
-    graph: Graph, shards: Shards, split: Mapping[int, Names], facts: Mapping[str, Any]
-) -> Graph:
-    # One graph for every rank if all ranks give the same outputs; otherwise the rank becomes a
-    # fact.
-    found: list[Graph] = []
-    for rank in range(1, MOST_RANK + 1):
-        if max(split) >= rank:  # an array may lack the axis
-            raise NeedsConcrete("ndim", noted=False)
-        try:
-            found.append(Parting(graph, shards, ArrayPart(rank, split), facts).run())
-        except UnsupportedOp:
-            raise NeedsConcrete("ndim", noted=False) from None
-        if found[-1].outputs != found[0].outputs:
-            raise NeedsConcrete("ndim", noted=False)
-    return found[0]
-
-
-def _is_per_element(node: Node) -> bool:
-    return not node.operands or (node.op.result in PER_ELEMENT and node.op is not ops.ARRAY)
-
-
-def _alone(graph: Graph) -> Graph:
-    # over="shard": the graph runs on the shard's part as on an array of its own.
-    if all(_is_per_element(node) for node in graph.nodes):
-        return graph
-    trace = Trace(graph.name)
-    done: dict[Node, Node] = {}
-    for node in graph.nodes:
-        if node.op is ops.INPUT and node.type.shape == INPUT_SHAPE:
-            done[node] = xp.to_shard(trace.value(node)).node
-        else:
-            done[node] = rebuilt(node, done)
-    like = graph.inputs[0]
-    outputs = [xp.from_shard(trace.value(done[n]), trace.value(like)).node for n in graph.outputs]
-    return Graph(graph.name, graph.inputs, tuple(outputs), places_of(graph, done))
-
-
-class Parting:
-    """One graph being rewritten."""
+class ShardRewrite:
+    """The rewrite of one graph for a shard: `run` follows the placement of every value."""
 
     def __init__(
         self, graph: Graph, shards: Shards, given: ArrayPart, facts: Mapping[str, Any]
@@ -204,7 +209,7 @@ class Parting:
         if node.op in HANDLERS:
             return HANDLERS[node.op](self, node, own)
         if not any(part.split for part in own):
-            return rebuilt(node, self.done), whole(node, own)
+            return rebuilt(node, self.done), placement_when_unsplit(node, own)
         if node.op.random:
             return self._draw(node, own)
         if node.op.result in PER_ELEMENT:
@@ -265,8 +270,7 @@ class Parting:
         return with_operands(node, operands), part
 
 
-Handler = Callable[[Parting, Node, list[ArrayPart]], tuple[Node, ArrayPart]]
-Reduction = Callable[[Tensor, Tensor, Any, dict[str, Any], ArrayPart], Tensor]
+Handler = Callable[[ShardRewrite, Node, list[ArrayPart]], tuple[Node, ArrayPart]]
 
 
 # --- reductions --------------------------------------------------------------------------------
@@ -277,7 +281,7 @@ def _count(x: Tensor, part: ArrayPart, axis: Any, of_all: bool) -> Any:
     total: Any = 1
     for i in part.axes(axis):
         if of_all and i in part.split:
-            total = total * apply(ops.ALL_DIM, x, axis=i, names=part.split[i] or None)
+            total = total * apply(ops.ALL_DIM, x, axis=i, names=mesh_names(part.split[i]))
         else:
             total = total * apply(ops.DIM, x, axis=i)
     return total
@@ -356,31 +360,31 @@ REDUCTIONS: dict[Op, Callable[..., Tensor]] = {
 }
 
 
-def _reduce(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _reduce(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     if not part.split:
-        return rebuilt(node, run.done), whole(node, own)
+        return rebuilt(node, run.done), placement_when_unsplit(node, own)
     names, attrs = part.over(node.attr("axis")), dict(node.attrs)
     if names is None:
         return rebuilt(node, run.done), reduced(part, node)
     if node.type.dtype not in (BOOL, "T") and node.type.dtype.startswith(("int", "uint")):
         raise run.error(node, f"{node.op.name} of integers is not taken over shards")
     x = run.value(node.operands[0])
-    made = REDUCTIONS[node.op](x, names or None, part, **attrs)
-    return made.node, reduced(part, node)
+    rewritten = REDUCTIONS[node.op](x, mesh_names(names), part, **attrs)
+    return rewritten.node, reduced(part, node)
 
 
-def _softmax(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _softmax(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     names = part.over(node.attr("axis")) if part.split else None
     if names is None:
         return rebuilt(node, run.done), part
     x = run.value(node.operands[0])
-    shifted = x - _logsumexp(x, names or None, part, axis=node.attr("axis"), keepdims=True)
+    shifted = x - _logsumexp(x, mesh_names(names), part, axis=node.attr("axis"), keepdims=True)
     return (xp.exp(shifted) if node.op is ops.SOFTMAX else shifted).node, part
 
 
-def _dim(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _dim(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
     if not part.split:
         return rebuilt(node, run.done), ArrayPart(0)
@@ -388,7 +392,9 @@ def _dim(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPar
     return _count(run.value(node.operands[0]), part, axis, of_all=True).node, ArrayPart(0)
 
 
-def _like(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _broadcast_or_sum_to(
+    run: ShardRewrite, node: Node, own: list[ArrayPart]
+) -> tuple[Node, ArrayPart]:
     # `broadcast_to`, and `sum_to`, which undoes it, take the shape of another value.
     x, like = own
     if not x.split and not like.split:
@@ -400,19 +406,21 @@ def _like(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPa
     for i in range(small.rank or 0):
         if i not in small.ones and small.split.get(i) != large.split.get(i + lead):
             raise run.error(node, f"{node.op.name} meets values that are split otherwise")
-    made = run.trace.value(rebuilt(node, run.done))
-    gone = tuple(i for i in x.split if i - lead not in like.split)
-    names = x.over(gone) if node.op is ops.SUM_TO and gone else None
+    rewritten = run.trace.value(rebuilt(node, run.done))
+    removed_axes = tuple(i for i in x.split if i - lead not in like.split)
+    names = x.over(removed_axes) if node.op is ops.SUM_TO else None
     if names is not None:
-        made = apply(ops.ALL_SUM, made, run.value(node.operands[0]), names=names or None)
-    return made.node, like
+        rewritten = apply(
+            ops.ALL_SUM, rewritten, run.value(node.operands[0]), names=mesh_names(names)
+        )
+    return rewritten.node, like
 
 
-def _moved(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _permuted(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
-    made, attrs = rebuilt(node, run.done), dict(node.attrs)
+    rewritten, attrs = rebuilt(node, run.done), dict(node.attrs)
     if part.rank is None:
-        return made, part
+        return rewritten, part
     order = list(range(part.rank))
     if node.op is ops.PERMUTE_DIMS:
         order = order[::-1] if attrs["axes"] is None else list(part.axes(attrs["axes"]))
@@ -424,47 +432,47 @@ def _moved(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayP
         order = [i for i in order if i not in sources]
         for target, source in sorted(zip(targets, sources, strict=True)):
             order.insert(target, source)
-    return made, kept_axes(part, order)
+    return rewritten, kept_axes(part, order)
 
 
-def _reshape(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _reshape(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     # Only flattening an array split along its first axis keeps each shard's elements together.
     (part,) = own
-    made = rebuilt(node, run.done)
+    rewritten = rebuilt(node, run.done)
     if not part.split:
-        return made, ArrayPart(len(node.attr("shape")))
+        return rewritten, ArrayPart(len(node.attr("shape")))
     if node.attr("shape") != (-1,) or set(part.split) != {0}:
         raise run.error(node)
-    return made, ArrayPart(1, part.split)
+    return rewritten, ArrayPart(1, part.split)
 
 
-def _expand(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _expand(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
-    made = rebuilt(node, run.done)
+    rewritten = rebuilt(node, run.done)
     if part.rank is None:
-        return made, part
+        return rewritten, part
     at = node.attr("axis") % (part.rank + 1)
     split = {i + (i >= at): names for i, names in part.split.items()}
     ones = frozenset({at, *(i + (i >= at) for i in part.ones)})
-    return made, ArrayPart(part.rank + 1, split, ones)
+    return rewritten, ArrayPart(part.rank + 1, split, ones)
 
 
-def _squeeze(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _squeeze(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     (part,) = own
-    made, axis = rebuilt(node, run.done), node.attr("axis")
+    rewritten, axis = rebuilt(node, run.done), node.attr("axis")
     if part.rank is None or (axis is None and not part.split):
-        return made, ArrayPart(None)
+        return rewritten, ArrayPart(None)
     if axis is None or part.over(axis) is not None:
         raise run.error(node)
-    gone = part.axes(axis)
-    return made, kept_axes(part, [i for i in range(part.rank) if i not in gone])
+    removed_axes = part.axes(axis)
+    return rewritten, kept_axes(part, [i for i in range(part.rank) if i not in removed_axes])
 
 
-def _constant(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
-    return rebuilt(node, run.done), whole(node, own)
+def _constant(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+    return rebuilt(node, run.done), placement_when_unsplit(node, own)
 
 
-def _exchanged(run: Parting, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
+def _collective(run: ShardRewrite, node: Node, own: list[ArrayPart]) -> tuple[Node, ArrayPart]:
     return rebuilt(node, run.done), own[0]
 
 
@@ -472,9 +480,9 @@ HANDLERS: dict[Op, Handler] = {
     **dict.fromkeys(REDUCTIONS, _reduce),
     **dict.fromkeys((ops.SOFTMAX, ops.LOG_SOFTMAX), _softmax),
     **dict.fromkeys((ops.DIM, ops.SIZE), _dim),
-    **dict.fromkeys((ops.SUM_TO, ops.BROADCAST_TO), _like),
-    **dict.fromkeys((ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS), _moved),
-    **dict.fromkeys((ops.ALL_SUM, ops.ALL_MAX, ops.ALL_NORM), _exchanged),
+    **dict.fromkeys((ops.SUM_TO, ops.BROADCAST_TO), _broadcast_or_sum_to),
+    **dict.fromkeys((ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS), _permuted),
+    **dict.fromkeys((ops.ALL_SUM, ops.ALL_MAX, ops.ALL_NORM), _collective),
     ops.ARRAY: _constant,
     ops.RESHAPE: _reshape,
     ops.EXPAND_DIMS: _expand,
