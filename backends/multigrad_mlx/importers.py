@@ -159,7 +159,7 @@ def make_function(function: Any) -> importers.Function[..., Any]:
 def call_custom(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a custom function; on symbolic values and other frameworks' tensors, as a Function."""
     if importers.comes_to_us(args, kwargs, "mlx", "numpy"):
-        return importers.find_imported(make_function, self)(*args, **kwargs)
+        return importers.import_once(make_function, self)(*args, **kwargs)
     return CALL(self, *args, **kwargs)
 
 

@@ -26,7 +26,7 @@ from multigrad.functions.calls.arguments import read_parameters, signature_of
 from multigrad.functions.calls.gradients import asked_variables, deliver, outputs_of
 from multigrad.functions.calls.recipe import Recipe, Recorded, kind_name
 from multigrad.functions.function import Function
-from multigrad.functions.importer_api import find_imported
+from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.class_bases import dataclass
 from multigrad.trace.trace import Trace, Value
 
@@ -184,7 +184,7 @@ def with_own_gradient(f: Any) -> Function | DecoratedStandIn | None:
         if is_same(f._f, function):
             return DecoratedStandIn(f, arguments)
     try:
-        return find_imported(make_function, f)
+        return import_once(make_function, f)
     except TypeError:  # tf.recompute_grad, whose gradient is the derivative
         return None
 

@@ -26,7 +26,7 @@ from multigrad.functions.calls.arguments import owner_of, signature_of
 from multigrad.functions.calls.gradients import make_tangent
 from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, is_users_own
 from multigrad.functions.function import Function
-from multigrad.functions.importer_api import find_imported
+from multigrad.functions.importer_api import import_once
 from multigrad.functions.object_arguments import MayTakeObjects
 from multigrad.graph.ir import questions
 from multigrad.graph.ir.types import FLOATS, UNKNOWN, dtype_name, is_float
@@ -461,7 +461,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
         raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
     if definition._backward_fn is not None:
         own_class = class_of(definition, kernel, tuple(kwargs))
-        return find_imported(make_function, own_class)(*args, *kwargs.values())
+        return import_once(make_function, own_class)(*args, *kwargs.values())
     if trace.kind != "imported function":
         raise TypeError("it registers no gradient")
     # Only values, as in a class: a derivative of its backward ends here.

@@ -1,8 +1,15 @@
 """The interface of importers, for authors of backends: `from multigrad.backend import importers`.
 
-A recipe (`CodeRecipe`) runs the user's code on symbolic values, in its own dialect, or on tensors,
-and returns a `Recorded`; `Imports.import_function` returns a recipe. An `Interception` passes calls
-of the framework's own functions to multigrad while something is captured.
+`Imports.import_function` returns a recipe of a custom gradient of the framework. The test:
+`tests/functions/test_imported_as_they_are.py`.
+
+- What a recipe is: a `CodeRecipe` runs the user's code, on tensors or on symbols (`Value`) of a
+  `Trace`, and returns a `Recorded`, its outputs and pullback; a `Function` is made of it, once
+  (`import_once`).
+- What runs user code: `run_written_in` runs it on symbols in its own dialect; an `Interception`
+  passes calls of the framework's own functions to multigrad, those for which `comes_to_us` is true.
+- What reads arguments: `signature_of` a function, the backend that is `owner_of` a value, and
+  `is_tensor`.
 """
 
 from __future__ import annotations
@@ -26,7 +33,7 @@ __all__ = [
     "Trace",
     "Value",
     "comes_to_us",
-    "find_imported",
+    "import_once",
     "is_tensor",
     "owner_of",
     "run_written_in",
@@ -35,12 +42,13 @@ __all__ = [
 
 
 @functools.lru_cache(maxsize=1024)
-def find_imported(make: Callable[[Any], Function[..., Any]], function: Any) -> Function[..., Any]:
-    """Return the Function that a backend makes of a custom gradient of its framework, made once."""
+def import_once(make: Callable[[Any], Function[..., Any]], function: Any) -> Function[..., Any]:
+    """Return `make(function)`, made once for each pair: the Function of a custom gradient."""
     return make(function)
 
 
 def is_tensor(value: object) -> bool:
+    """Return whether a value is a tensor of any backend, or a symbol for one."""
     if isinstance(value, Value):
         return value.node.type.kind == "tensor"
     return owner_of(value) is not None

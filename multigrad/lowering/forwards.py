@@ -1,4 +1,8 @@
-"""The activations, declared once: name, op, and the graph of each."""
+"""The activations, declared once: the name, op and graph of each, and its number, if it has one.
+
+`ACTIVATIONS` is the table, by name. `find_forward` returns the row of a name as people write it, in
+any case or by an alias, and the same row with another number.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,8 @@ from ..trace.trace import Trace, Value, apply
 from ..trace.xp import all as xp
 from .names import ActivationName
 
-Step = Callable[[Value, Value, float], Value]
+# (input, result of the op, number) -> output.
+Adjust = Callable[[Value, Value, float], Value]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,8 +36,8 @@ class Forward:
 
     `differentiable` is False if frameworks have no derivative for it, so that ours is used.
     `setting` is the name and value of its number, if it has one; a value other than the default is
-    part of the name, which is the key of all that is made from a forward. `at` computes the output
-    from the input, the op's result and that number.
+    part of the name, which is the key of all that is made from a forward. `with_setting` computes
+    the output from the input, the op's result and that number.
     """
 
     name: str
@@ -40,8 +45,10 @@ class Forward:
     attrs: Any = field(default_factory=dict)
     differentiable: bool = True
     setting: tuple[str, float] | None = None
-    at: Step | None = None
+    with_setting: Adjust | None = None
 
+    # `key`, `words`, `graph_for` and `prove` are the interface of any forward; one of the user's
+    # code, `ForwardOfCode` of `rules/model/activation_function.py`, has more to do in each.
     @property
     def key(self) -> str:
         return self.name
@@ -56,8 +63,8 @@ class Forward:
         trace = Trace(self.name)
         tin = trace.input("tin", INPUT)
         output = tin if self.op is None else apply(self.op, tin, **self.attrs)
-        if self.at is not None and self.setting is not None:
-            output = self.at(tin, output, self.setting[1])
+        if self.with_setting is not None and self.setting is not None:
+            output = self.with_setting(tin, output, self.setting[1])
         return Graph(self.name, (tin.node,), (output.node,))
 
     def graph_for(self, facts: Mapping[str, Any]) -> Graph:
@@ -72,7 +79,7 @@ class Forward:
         return simplify(pullback(self.graph()))
 
 
-def jumping(tin: Value, step: Value, at_zero: float) -> Value:
+def value_at_zero(tin: Value, step: Value, at_zero: float) -> Value:
     # At both zeros the op itself gives 0.
     if at_zero == 0.0:
         return step
@@ -82,7 +89,7 @@ def jumping(tin: Value, step: Value, at_zero: float) -> Value:
     return xp.where(xp.equal(tin, 0.0), at_zero, step)
 
 
-def beyond(tin: Value, sign: Value, threshold: float) -> Value:
+def zero_within_threshold(tin: Value, sign: Value, threshold: float) -> Value:
     # By what is not beyond it, so that NaN keeps its sign, which is NaN.
     return xp.where(xp.less_equal(xp.abs(tin), threshold), 0.0, sign)
 
@@ -98,11 +105,11 @@ _ROWS = (
     Forward("SiLU", ops.SILU),
     Forward("GELU", ops.GELU, {"approximate": False}),
     Forward("Softplus", ops.SOFTPLUS),
-    Forward("Heaviside", ops.HEAVISIDE, differentiable=False, setting=("at_zero", 0.0), at=jumping),
-    Forward("Sign", ops.SIGN, differentiable=False, setting=("at_zero", 0.0), at=jumping),
+    Forward("Heaviside", ops.HEAVISIDE, {}, False, ("at_zero", 0.0), value_at_zero),
+    Forward("Sign", ops.SIGN, {}, False, ("at_zero", 0.0), value_at_zero),
     Forward("Round", ops.ROUND, differentiable=False),
     Forward("Floor", ops.FLOOR, differentiable=False),
-    Forward("Ternary", ops.SIGN, differentiable=False, setting=("threshold", 0.05), at=beyond),
+    Forward("Ternary", ops.SIGN, {}, False, ("threshold", 0.05), zero_within_threshold),
 )
 ACTIVATIONS = MappingProxyType({row.name: row for row in _ROWS})
 # What the frameworks and papers call them.
@@ -134,14 +141,14 @@ _WITH_VALUE = re.compile(r"(?P<name>[^()]+)\(\s*(?P<setting>\w+)\s*=(?P<value>[^
 def activations() -> list[ActivationName]:
     """Return the names of all activations, in the order of the documentation.
 
+    They are taken in any case, with or without underscores, and by other names that are usual:
+    "sigmoid" is "Logistic", "step" is "Heaviside", "swish" is "SiLU", "identity" is "Linear".
+
     Examples:
         >>> "Heaviside" in xg.activations()
         True
         >>> [name for name in xg.activations() if name.startswith("S")]
         ['SiLU', 'Softplus', 'Sign']
-
-    They are taken in any case, with or without underscores, and by other names that are usual:
-    "sigmoid" is "Logistic", "step" is "Heaviside", "swish" is "SiLU", "identity" is "Linear".
     """
     names: list[Any] = list(ACTIVATIONS)
     return names
@@ -161,13 +168,14 @@ def find_forward(
         RuleValueError: there is none of the name, or a value is no finite number.
         RuleTypeError: a value for an activation that has none, or no number.
     """
-    given = {"at_zero": at_zero, "threshold": threshold}
-    said = {setting: value for setting, value in given.items() if value is not None}
-    found = _WITH_VALUE.fullmatch(name.strip()) if isinstance(name, str) else None
-    row = _find_row(name if found is None else found["name"])
-    if found is not None and found["setting"] not in said:
-        said[found["setting"]] = _read_value(name, row, found["value"])
-    for setting, value in said.items():
+    arguments = {"at_zero": at_zero, "threshold": threshold}
+    values = {setting: value for setting, value in arguments.items() if value is not None}
+    match = _WITH_VALUE.fullmatch(name.strip()) if isinstance(name, str) else None
+    row = _find_row(name if match is None else match["name"])
+    # An argument counts more than the number in the name.
+    if match is not None and match["setting"] not in values:
+        values[match["setting"]] = _read_value(name, row, match["value"])
+    for setting, value in values.items():
         row = _with_value(row, setting, value)
     return row
 

@@ -20,7 +20,7 @@ from multigrad.errors import RuleTypeError
 from multigrad.functions.calls.recipe import Recipe
 from multigrad.functions.custom_gradient import recipe_of_gradient
 from multigrad.functions.function import Function
-from multigrad.functions.importer_api import find_imported
+from multigrad.functions.importer_api import import_once
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.support.threads import set_within
 from multigrad.trace.trace import Value
@@ -334,7 +334,7 @@ def with_own_gradient(function: Any) -> WithOwnGradient | CustomFunctionStandIn 
 def own_gradient(function: Any) -> WithOwnGradient | None:
     """Return the stand-in for a custom function, even one of jax's; None if it has no rule."""
     try:
-        return WithOwnGradient(function, find_imported(make_function, function))
+        return WithOwnGradient(function, import_once(make_function, function))
     except RuleTypeError:
         return None
 

@@ -3,7 +3,8 @@
 Ranks must be known while tracing; lengths need not be. An index outside raises on a CPU. On a GPU
 TensorFlow reads 0 there, in XLA the nearest element, and both drop writes. Sorts and searches
 compare integers, made of the floats' bits in their order: with floats TensorFlow (2.21) may put NaN
-anywhere.
+anywhere. To test, with `--backends=tensorflow`: `test_ops_shapes.py` and `test_ops_ordering.py` of
+the conformance suite.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ Tensor = Any
 Axis = int | tuple[int, ...] | None
 
 
+# --- axes, lengths and places ---------------------------------------------------------------------
 def swap_last(x: Tensor, axis: int) -> Tensor:
     return x if axis in (-1, x.shape.rank - 1) else swapaxes(x, axis1=axis, axis2=-1)
 
@@ -39,6 +41,33 @@ def length_of(x: Tensor, axis: int = -1) -> Any:
     return tf.shape(x)[axis] if known is None else known
 
 
+def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return places along the last axis as places in the flattened tensor, and its element count.
+
+    A place outside becomes that count, which is dropped; else it would be in another row.
+    """
+    length, count = tf.cast(length_of(like), tf.int64), tf.size(like, tf.int64)
+    flat = tf.reshape(indices, [-1, length_of(indices)])
+    starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
+    is_inside = (flat >= 0) & (flat < length)
+    return tf.reshape(tf.where(is_inside, flat + starts, count), [-1]), count
+
+
+def is_on_or_below_diagonal(x: Tensor, offset: int) -> Tensor:
+    rows, columns = tf.range(length_of(x, -2)), tf.range(length_of(x))
+    return columns - rows[:, None] <= offset
+
+
+def indices_from_front(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
+    length = length_of(x, axis)
+    if isinstance(length, int):
+        # Raises for an index outside.
+        from_front(indices, length)
+    at = tf.constant(indices, tf.int32, [len(indices)])
+    return tf.where(at < 0, at + length, at)
+
+
+# --- cumulations: results along an axis, each of all elements up to it ----------------------------
 def cumulated(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     """Return the cumulation of `combine` as a kernel."""
 
@@ -51,8 +80,14 @@ def cumulated(combine: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tens
 
 @lifted
 def discounted_sum(values: Tensor, y: Tensor, *, axis: int, reverse: bool) -> Tensor:
+    """Return the sums of values[j] exp(y[i] - y[j]), j up to i, for y that falls along the axis.
+
+    From i on if `reverse`.
+    """
+
     def combine(later: Tensor, earlier: Tensor) -> Tensor:
         (value, exponent), (total, y) = tf.unstack(later), tf.unstack(earlier)
+        # Equal infinite exponents count in full; above 0 a difference gets only by rounding.
         share = tf.where(exponent == y, tf.ones_like(y), tf.exp(tf.minimum(exponent - y, 0.0)))
         return tf.stack([value + share * total, exponent])
 
@@ -70,7 +105,10 @@ def along(
 
 
 def scan(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return the cumulation of `combine` along the last axis, in log2(length) steps."""
+    """Return the cumulation of `combine(later, earlier)` along the last axis.
+
+    In log2(length) steps: each combines an element with the one that is twice as far before it.
+    """
     length = length_of(x)
 
     def step(shift: Any, x: Tensor) -> tuple[Any, Tensor]:
@@ -93,12 +131,13 @@ def sort_key(x: Tensor) -> Tensor:
     wide = accumulated(x)
     integer = tf.int64 if wide.dtype == tf.float64 else tf.int32
     bits = tf.bitcast(wide + tf.zeros([], wide.dtype), integer)  # -0 + 0 is 0
-    # negative floats are ordered against their bits
+    # Negative floats are ordered against their bits.
     ordered = tf.where(bits < 0, tf.bitwise.bitwise_xor(bits, integer.max), bits)
     return tf.where(tf.math.is_nan(wide), tf.constant(integer.max, integer), ordered)
 
 
 def order(x: Tensor, axis: int, descending: bool) -> Tensor:
+    """Return the places of x's elements in sorted order, along an axis."""
     key = sort_key(swap_last(x, axis))
     key = key if descending else tf.bitwise.invert(key)
     places = tf.math.top_k(key, length_of(key)).indices  # ties: the lower index first
@@ -106,13 +145,14 @@ def order(x: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def take_in_rows(x: Tensor, places: Tensor, axis: int) -> Tensor:
+    """Return the elements of x at places along an axis, which each row has of its own."""
     values, places = swap_last(x, axis), swap_last(places, axis)
     return swap_last(tf.gather(values, places, axis=-1, batch_dims=x.shape.rank - 1), axis)
 
 
 @lifted
 def argmax(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
-    return largest(x, sort_key(x), axis, keepdims)
+    return place_of_largest(x, sort_key(x), axis, keepdims)
 
 
 @lifted
@@ -120,14 +160,14 @@ def argmin(x: Tensor, *, axis: int | None, keepdims: bool) -> Tensor:
     key = tf.bitwise.invert(sort_key(x))
     if x.dtype.is_floating:
         key = tf.where(tf.math.is_nan(x), key.dtype.max, key)
-    return largest(x, key, axis, keepdims)
+    return place_of_largest(x, key, axis, keepdims)
 
 
-def largest(x: Tensor, key: Tensor, axis: int | None, keepdims: bool) -> Tensor:
+def place_of_largest(x: Tensor, key: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     if axis is None:
         place = tf.argmax(tf.reshape(key, [-1]))
         return tf.reshape(place, [1] * x.shape.rank) if keepdims else place
-    # TensorFlow's argmax takes 7 axes at most
+    # TensorFlow's argmax takes 7 axes at most.
     place = tf.argmax(key, axis) if key.shape.rank < 8 else place_in_rows(key, axis)
     return tf.expand_dims(place, axis) if keepdims else place
 
@@ -143,17 +183,10 @@ def argsort(x: Tensor, *, axis: int, descending: bool) -> Tensor:
     return tf.cast(order(x, axis, descending), tf.int64)
 
 
-def flat_places(indices: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    # places in the flattened tensor; one outside becomes `count`, or it would be in another row
-    length, count = tf.cast(length_of(like), tf.int64), tf.size(like, tf.int64)
-    flat = tf.reshape(indices, [-1, length_of(indices)])
-    starts = tf.range(tf.shape(flat, tf.int64)[0])[:, None] * length
-    is_inside = (flat >= 0) & (flat < length)
-    return tf.reshape(tf.where(is_inside, flat + starts, count), [-1]), count
-
-
+# --- indices that are tensors ---------------------------------------------------------------------
 @lifted
 def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    """Return x added at its indices, each row's own, to zeros shaped like `like`."""
     values, like = swap_last(accumulated(x), axis), swap_last(like, axis)
     where, count = flat_places(swap_last(indices, axis), like)
     sums = tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), where, count)
@@ -161,6 +194,7 @@ def untake_along(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tens
 
 
 def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    """Return the slices of x added at their indices along an axis to zeros shaped like `like`."""
     axis = range(like.shape.rank)[axis]
     first = tuple(range(indices.shape.rank))
     values = moveaxis(accumulated(x), source=tuple(axis + i for i in first), destination=first)
@@ -173,6 +207,7 @@ def untake_at(x: Tensor, indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
 
 @lifted
 def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
+    """Return for each place of `like` the last position in `indices` that names it, or -1."""
     indices, like = swap_last(indices, axis), swap_last(like, axis)
     where, count = flat_places(indices, like)
     places = tf.broadcast_to(positions(indices, -1), tf.shape(indices))
@@ -180,6 +215,7 @@ def last_put(indices: Tensor, like: Tensor, *, axis: int) -> Tensor:
     return swap_last(tf.reshape(tf.maximum(last, -1), tf.shape(like)), axis)
 
 
+# --- shapes and axes ------------------------------------------------------------------------------
 def dim(x: Tensor, *, axis: int) -> Any:
     """Return a length: an int if known while tracing, else a tensor."""
     known = x.shape[axis] if x.shape.rank is not None else None
@@ -200,19 +236,19 @@ def permute_dims(x: Tensor, *, axes: Any) -> Tensor:
 
 
 def swapaxes(x: Tensor, *, axis1: int, axis2: int) -> Tensor:
-    order = list(range(x.shape.rank))
-    order[axis1], order[axis2] = order[axis2], order[axis1]
-    return tf.transpose(x, order)
+    axes = list(range(x.shape.rank))
+    axes[axis1], axes[axis2] = axes[axis2], axes[axis1]
+    return tf.transpose(x, axes)
 
 
 def moveaxis(x: Tensor, *, source: Any, destination: Any) -> Tensor:
     rank = range(x.shape.rank)
     sources = [rank[i] for i in (source if isinstance(source, tuple) else (source,))]
     places = [rank[i] for i in (destination if isinstance(destination, tuple) else (destination,))]
-    order = [i for i in rank if i not in sources]
+    axes = [i for i in rank if i not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
-        order.insert(place, axis)
-    return tf.transpose(x, order)
+        axes.insert(place, axis)
+    return tf.transpose(x, axes)
 
 
 def flip(x: Tensor, *, axis: Axis) -> Tensor:
@@ -229,24 +265,21 @@ def roll(x: Tensor, *, shift: Any, axis: Axis) -> Tensor:
     return tf.roll(x, shift, axis)
 
 
-def below(x: Tensor, offset: int) -> Tensor:
-    rows, columns = tf.range(length_of(x, -2)), tf.range(length_of(x))
-    return columns - rows[:, None] <= offset
-
-
 def tril(x: Tensor, *, offset: int) -> Tensor:
-    return tf.where(below(x, offset), x, tf.zeros([], x.dtype))
+    return tf.where(is_on_or_below_diagonal(x, offset), x, tf.zeros([], x.dtype))
 
 
 def triu(x: Tensor, *, offset: int) -> Tensor:
-    return tf.where(below(x, offset - 1), tf.zeros([], x.dtype), x)
+    return tf.where(is_on_or_below_diagonal(x, offset - 1), tf.zeros([], x.dtype), x)
 
 
+# --- indices that are fixed -----------------------------------------------------------------------
 def getitem(x: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     return x[as_index(index)]
 
 
 def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
+    """Return x at `index` in zeros shaped like `like`; repeated places add."""
     if x.dtype == tf.bool:  # bools have no sums
         return tf.cast(setitem(tf.cast(x, tf.int32), like, index=index), tf.bool)
     places = tf.reshape(tf.range(tf.size(like)), tf.shape(like))[as_index(index)]
@@ -255,27 +288,20 @@ def setitem(x: Tensor, like: Tensor, *, index: tuple[Any, ...]) -> Tensor:
     return tf.cast(tf.reshape(full, tf.shape(like)), x.dtype)
 
 
-def positive(x: Tensor, indices: tuple[int, ...], axis: int) -> Tensor:
-    length = length_of(x, axis)
-    if isinstance(length, int):
-        # raises for an index outside
-        from_front(indices, length)
-    at = tf.constant(indices, tf.int32, [len(indices)])
-    return tf.where(at < 0, at + length, at)
-
-
 def take(x: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
-    return tf.gather(x, positive(x, indices, axis), axis=axis)
+    return tf.gather(x, indices_from_front(x, indices, axis), axis=axis)
 
 
 def untake(x: Tensor, like: Tensor, *, indices: tuple[int, ...], axis: int) -> Tensor:
+    """Return the slices of x added at their indices along an axis to zeros shaped like `like`."""
     values = moveaxis(accumulated(x), source=axis, destination=0)
     full = tf.math.unsorted_segment_sum(
-        values, positive(like, indices, axis), length_of(like, axis)
+        values, indices_from_front(like, indices, axis), length_of(like, axis)
     )
     return tf.cast(moveaxis(full, source=0, destination=axis), x.dtype)
 
 
+# --- copies and joins -----------------------------------------------------------------------------
 def tile(x: Tensor, *, repetitions: tuple[int, ...]) -> Tensor:
     missing = x.shape.rank - len(repetitions)
     if missing < 0:
@@ -314,12 +340,14 @@ def stack(*arrays: Tensor, axis: int) -> Tensor:
 
 
 def part(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
+    """Return the part of x from `start` on along an axis, as long as `like`."""
     begin, size = [0] * x.shape.rank, [-1] * x.shape.rank
     begin[axis], size[axis] = start, length_of(like, axis)
     return tf.slice(x, begin, size)
 
 
 def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
+    """Return x from `start` on along an axis in zeros shaped like `like`."""
     sides = [[0, 0] for _ in range(x.shape.rank)]
     sides[axis] = [start, length_of(like, axis) - start - length_of(x, axis)]
     return tf.ensure_shape(tf.pad(x, sides), like.shape)
@@ -327,6 +355,7 @@ def unpart(x: Tensor, like: Tensor, start: Any, *, axis: int) -> Tensor:
 
 OPS = {
     **orderings(order, take_in_rows),
+    # A function named as an op is that op's kernel.
     **rows_of(vars()),
     ops.RESHAPE: tf.reshape,
     ops.SQUEEZE: tf.squeeze,

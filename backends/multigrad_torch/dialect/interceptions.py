@@ -15,7 +15,7 @@ from torch.utils.hooks import BackwardHook
 
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.types.oracle import is_capturing
-from multigrad.functions.importer_api import find_imported
+from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.trees import optree
 from multigrad.trace.lookups import Telling, look_up, note_made, was_made
 from multigrad.trace.trace import Value, setting
@@ -115,14 +115,14 @@ def set_state(self: Module, state: Any) -> None:
 def apply(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Apply a class; on symbolic values and other frameworks' tensors, by its Function."""
     if comes_to_us(args, kwargs, "torch"):
-        return find_imported(make_function, cls)(*args, **kwargs)
+        return import_once(make_function, cls)(*args, **kwargs)
     return super(BASE, cls).apply(*args, **kwargs)  # type: ignore[misc]
 
 
 def apply_anywhere(cls: type[torch.autograd.Function], /, *args: Any, **kwargs: Any) -> Any:
     """Do what `apply` does, before torch asks which transforms are active."""
     if comes_to_us(args, kwargs, "torch"):
-        return find_imported(make_function, cls)(*args, **kwargs)
+        return import_once(make_function, cls)(*args, **kwargs)
     return APPLY.__get__(None, cls)(*args, **kwargs)
 
 

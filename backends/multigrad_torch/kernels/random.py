@@ -432,17 +432,17 @@ def counter_blocks(
     """Yield the two counter words of every element, block by block, in int32."""
     block = CPU_BLOCK if device.type == "cpu" else DEVICE_BLOCK
     if not isinstance(key, core.PlacedKey):
-        for start, stop in core.blocks(math.prod(shape), block):
+        for start, stop in core.cut(math.prod(shape), block):
             yield count_from(start, stop - start, device)
         return
     axes = core.split_axes(key.whole, shape)
     number, length = math.prod(shape[:axes]), math.prod(shape[axes:])
     if number == 1:
-        for start, stop in core.blocks_of_run(key.start, length, block):
+        for start, stop in core.cut_run(key.start, length, block):
             yield count_from(key.start + start, stop - start, device)
         return
     firsts, along = firsts_of_runs(key, shape[:axes], device), torch.arange(length, device=device)
-    for start, stop in core.blocks(number, max(1, block // max(length, 1))):
+    for start, stop in core.cut(number, max(1, block // max(length, 1))):
         counters = (firsts[start:stop, None] + along).reshape(-1)
         yield (counters >> 32).to(torch.int32), counters.to(torch.int32)
 

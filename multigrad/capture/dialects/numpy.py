@@ -26,7 +26,7 @@ from . import scipy
 Tensor = Any
 NUMPY, LINALG = Library(np), Library(np.linalg)
 # The default of parameters for which None has a meaning of its own.
-NOTHING = getattr(np, "_NoValue", None)
+NO_VALUE = getattr(np, "_NoValue", None)
 
 
 def split(ary: Tensor, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
@@ -126,11 +126,11 @@ def cumulative_sum(x: Tensor, /, *, axis: int = -1) -> Tensor:
 
 
 # --- linear algebra -------------------------------------------------------------------------------
-def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NOTHING) -> Tensor:
+def pinv(a: Tensor, rcond: Any = None, hermitian: bool = False, *, rtol: Any = NO_VALUE) -> Tensor:
     # The default cutoff is 1e-15; `rtol=None` means one eps per row.
     if hermitian:
         raise TypeError("pinv with hermitian")
-    if rtol is not NOTHING:
+    if rtol is not NO_VALUE:
         return matrices.pinv(a, rtol, 1.0)
     return matrices.pinv(a, 1e-15 if rcond is None else rcond, 1.0)
 
@@ -242,7 +242,7 @@ def dtype_of_leaf(x: Any) -> tuple[str, bool] | None:
     return (x.dtype.name, False) if isinstance(x, np.ndarray | np.generic) else None
 
 
-def nothing() -> None:
+def no_settings() -> None:
     """Do nothing: no setting of NumPy changes a dtype."""
 
 
@@ -252,8 +252,17 @@ def is_ufunc(function: Any) -> bool:
 
 # A bfloat16 array times a Python number is float32.
 TYPES = TypeOracle(
-    stand_in_tensor, run_quietly, dtype_of_leaf, nothing, apart=("bfloat16",), casts_first=is_ufunc
+    stand_in_tensor,
+    run_quietly,
+    dtype_of_leaf,
+    no_settings,
+    apart=("bfloat16",),
+    casts_first=is_ufunc,
 )
+# Rows are "ours: theirs theirs2(their_param=our_param)": our function, in the module named before
+# them, and its names in NumPy, if other than ours; `their_param=` alone is ignored. `called` binds
+# parameters by name; `taking_the_same` and `named` pass arguments through. Where two rows name one
+# function, the later one counts. Symbols are real: `np.conjugate` copies, and `np.imag` is zeros.
 NAMES = """
     add; sub: subtract; mul: multiply; div: divide; neg: negative; pow: power float_power; square;
     sqrt; reciprocal; cbrt; maximum; minimum; fmax; fmin; abs: absolute fabs; sign; copysign; floor;

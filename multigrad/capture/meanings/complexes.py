@@ -1,8 +1,8 @@
 """Complex tensors in captured code: two symbols, the real and the imaginary part.
 
 A graph holds real numbers only, so a complex result is composed from the parts: a linear function
-is applied to each part, a product to each pair of parts, and the rest has a row in `ROWS`. Anything
-else is refused by name, as is a complex argument or result of the captured function.
+is applied to each part, a product to each pair of parts, and the rest has a row in `HANDLERS`.
+Anything else is refused by name, as is a complex argument or result of the captured function.
 """
 
 from __future__ import annotations
@@ -22,6 +22,27 @@ from ..name_tables import Handler, handlers_by_name, reflected
 from .parts import rank
 
 Tensor = Any
+
+# Functions f with f(a + ib) = f(a) + i f(b).
+LINEAR = frozenset(
+    {
+        *("broadcast_to", "cat", "chunk", "clone", "concat", "concatenate", "contiguous", "cumsum"),
+        *("detach", "diagonal", "expand", "expand_dims", "flatten", "flip", "identity", "mean"),
+        *("moveaxis", "movedim", "neg", "negative", "permute", "permute_dims", "ravel"),
+        *("reduce_mean", "reduce_sum", "repeat", "reshape", "roll", "split", "squeeze", "stack"),
+        *("stop_gradient", "sum", "swapaxes", "tile", "trace", "transpose", "tril", "triu"),
+        *("unbind", "unsqueeze"),
+    }
+)
+# Functions that are linear in each of two operands.
+PRODUCTS = frozenset(
+    {
+        *("bmm", "dot", "einsum", "inner", "kron", "matmul", "mm", "mv", "outer", "tensordot"),
+    }
+)
+OF_SHAPE = ("device", "dim", "ndimension", "nelement", "numel", "size")
+# Attributes by which code and libraries probe any object; an AttributeError is the answer.
+ASKED = ("graph", "is_tensor_like", "node", "value")
 
 
 class Complex(Pair):
@@ -51,8 +72,8 @@ class Complex(Pair):
         return self.real.ndim
 
     def __getattr__(self, name: str) -> Any:
-        if name in ROWS:
-            return functools.partial(ROWS[name], self)
+        if name in HANDLERS:
+            return functools.partial(HANDLERS[name], self)
         if name in ("T", "mT"):
             return Complex(getattr(self.real, name), getattr(self.imag, name))
         if name in ("H", "mH"):
@@ -84,8 +105,8 @@ class Complex(Pair):
         if name not in KNOWN:  # it may be wrapped; this is how people write it
             name = shown.rpartition(".")[2]
         try:
-            if name in ROWS:
-                return ROWS[name](*args, **kwargs)
+            if name in HANDLERS:
+                return HANDLERS[name](*args, **kwargs)
             if name in LINEAR and "dtype" not in kwargs:
                 both = [call(with_part(args, i), kwargs) for i in (0, 1)]
                 if isinstance(both[0], tuple | list):
@@ -152,7 +173,7 @@ def parts_of(x: Any) -> tuple[Any, Any]:
     return x, None
 
 
-def full(real: Tensor, imag: Tensor) -> Complex:
+def broadcast_parts(real: Tensor, imag: Tensor) -> Complex:
     """Return a complex tensor whose parts both have the shape that they broadcast to."""
     return Complex(real + xp.zeros_like(imag), imag + xp.zeros_like(real))
 
@@ -175,6 +196,7 @@ def with_part(tree: Any, i: int) -> Any:
 
 
 def is_complex(x: Complex) -> bool:
+    # Only calls with a complex argument come to the handlers here.
     return True
 
 
@@ -188,7 +210,7 @@ def add(x: Any, y: Any) -> Complex:
     # A real operand adds nothing to the imaginary part, which only has to be broadcast.
     if b is None or d is None:
         real, rest = a + c, d if b is None else b
-        return full(real, rest)
+        return broadcast_parts(real, rest)
     return Complex(a + c, b + d)
 
 
@@ -205,6 +227,7 @@ def product_by(multiply: Handler, args: tuple[Any, ...]) -> Complex:
     pairs = [i for i, x in enumerate(args) if parts_of(x)[1] is not None]
 
     def of(*which: int) -> Any:
+        # The product of these parts, 0 real and 1 imaginary, of the complex operands.
         operands = list(args)
         for i, part in zip(pairs, which, strict=True):
             operands[i] = parts_of(args[i])[part]
@@ -231,11 +254,11 @@ def matmul(x: Any, y: Any) -> Complex:
 
 
 OPERATORS = {"add": add, "sub": subtract, "mul": multiply, "truediv": divide, "matmul": matmul}
-for _name, _record in OPERATORS.items():
-    setattr(Complex, f"__{_name}__", _record)
+for _name, _method in OPERATORS.items():
+    setattr(Complex, f"__{_name}__", _method)
     # `add` and `mul` commute; the others need their operands exchanged.
-    own = _record if _name in ("add", "mul") else reflected(_record)
-    setattr(Complex, f"__r{_name}__", own)
+    _reflected = _method if _name in ("add", "mul") else reflected(_method)
+    setattr(Complex, f"__r{_name}__", _reflected)
 
 
 def square(x: Complex) -> Complex:
@@ -284,14 +307,18 @@ def view(x: Complex, *shape: Any) -> Complex:
 
 
 # --- transforms -----------------------------------------------------------------------------------
-def transform(kind: str, axes: Any) -> Handler:
-    """Return a Fourier transform with the parameters of all array libraries."""
+def transform(kind: str, default_axes: Any) -> Handler:
+    """Return a Fourier transform with the parameters of all array libraries.
+
+    The axes are `dim` in torch, `axis` or `axes` in NumPy and JAX; the lengths are `n`, for several
+    axes `s`, and `fft_length` in TensorFlow.
+    """
     run = getattr(xp, kind.replace("2", "").removesuffix("n"))
 
     def record(
         x: Any,
         n: Any = None,
-        dim: Any = axes,
+        dim: Any = default_axes,
         norm: Any = None,
         *,
         s: Any = None,
@@ -352,7 +379,7 @@ SHIFTS: dict[str, Handler] = {
     "fftshift": shifted,
     "ifftshift": functools.partial(shifted, back=True),
 }
-ROWS: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = {
     **TRANSFORMS,
     **TRANSFORMS_2D,
     **SHIFTS,
@@ -370,31 +397,9 @@ ROWS: dict[str, Handler] = {
     "imag": operator.attrgetter("imag"),
     "real": operator.attrgetter("real"),
 }
+KNOWN = frozenset((*HANDLERS, *LINEAR, *PRODUCTS))
 
 
 def of_library(module: Any) -> dict[Any, Handler]:
     """Return handlers for a library's transforms and shifts, by function."""
     return {getattr(module, name): handler for name, handler in (TRANSFORMS | SHIFTS).items()}
-
-
-# Functions f with f(a + ib) = f(a) + i f(b).
-LINEAR = frozenset(
-    {
-        *("broadcast_to", "cat", "chunk", "clone", "concat", "concatenate", "contiguous", "cumsum"),
-        *("detach", "diagonal", "expand", "expand_dims", "flatten", "flip", "identity", "mean"),
-        *("moveaxis", "movedim", "neg", "negative", "permute", "permute_dims", "ravel"),
-        *("reduce_mean", "reduce_sum", "repeat", "reshape", "roll", "split", "squeeze", "stack"),
-        *("stop_gradient", "sum", "swapaxes", "tile", "trace", "transpose", "tril", "triu"),
-        *("unbind", "unsqueeze"),
-    }
-)
-# Functions that are linear in each of two operands.
-PRODUCTS = frozenset(
-    {
-        *("bmm", "dot", "einsum", "inner", "kron", "matmul", "mm", "mv", "outer", "tensordot"),
-    }
-)
-KNOWN = frozenset((*ROWS, *LINEAR, *PRODUCTS))
-OF_SHAPE = ("device", "dim", "ndimension", "nelement", "numel", "size")
-# Attributes by which code and libraries probe any object; an AttributeError is the answer.
-ASKED = ("graph", "is_tensor_like", "node", "value")

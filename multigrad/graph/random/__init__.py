@@ -21,9 +21,9 @@ from . import draws, native
 from .draws import BLOCK as BLOCK
 from .draws import UNIFORM_FIELDS as UNIFORM_FIELDS
 from .draws import WIDE_BITS as WIDE_BITS
-from .draws import blocks as blocks
-from .draws import blocks_of_run as blocks_of_run
 from .draws import check_dtype as check_dtype
+from .draws import cut as cut
+from .draws import cut_run as cut_run
 from .draws import fill_uniform as fill_uniform
 from .draws import threefry2x32 as threefry2x32
 from .keys import PARITY as PARITY

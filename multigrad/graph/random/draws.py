@@ -44,32 +44,33 @@ COUNTERS = np.arange(BLOCK, dtype=np.uint32)
 def threefry2x32(key: Key, counters: tuple[Array, Array]) -> tuple[Array, Array]:
     """Encrypt two uint32 arrays of one shape with two key words: 64 random bits per element."""
     x, y = (np.array(counter, np.uint32, ndmin=1) for counter in counters)
-    words = encrypt(key, x, y, np.empty((2, *x.shape), np.uint32))
+    words = encrypt(key, x, y, (np.empty_like(x), np.empty_like(x)))
     shape = np.shape(counters[0])
     return words[0].reshape(shape), words[1].reshape(shape)
 
 
-def encrypt(key: Key, x: Array, y: Array, space: Array) -> tuple[Array, Array]:
+def encrypt(key: Key, x: Array, y: Array, space: tuple[Array, Array]) -> tuple[Array, Array]:
     """Run the rounds, in place on y.
 
     Args:
         key: two words.
         x: uint32 of y's shape, which is consumed, or one for all.
         y: uint32.
-        space: two arrays of y's shape: the first becomes one x for all, the second is scratch.
+        space: two arrays of y's shape: the first holds x if it was one for all, the second is
+            scratch.
     """
     high, scratch = space
 
-    def add(x: Array, y: Array) -> Array:
-        if x.ndim:
-            return np.add(x, y, x)
-        return np.add(x, y, high) if y.ndim else np.asarray(x + y)
+    def add(word: Array, other: Array) -> Array:
+        if word.ndim:
+            return np.add(word, other, word)
+        return np.add(word, other, high) if other.ndim else np.asarray(word + other)
 
-    def rotate_xor(x: Array, bits: int, y: Array) -> Array:
-        np.left_shift(x, SHIFTS[bits], scratch)
-        np.right_shift(x, SHIFTS[32 - bits], x)
-        np.bitwise_or(x, scratch, x)
-        return np.bitwise_xor(x, y, x)
+    def rotate_xor(word: Array, bits: int, other: Array) -> Array:
+        np.left_shift(word, SHIFTS[bits], scratch)
+        np.right_shift(word, SHIFTS[32 - bits], word)
+        np.bitwise_or(word, scratch, word)
+        return np.bitwise_xor(word, other, word)
 
     first, second = key
     return threefry_rounds((int(first), int(second)), (x, y), add, rotate_xor, as_uint32)
@@ -80,12 +81,13 @@ def random_words(key: Key, counter: int | Array, space: Array) -> tuple[Array, A
 
     The counters are those from an int on, not across a multiple of 2**32, or an array.
     """
-    low = space[1]
+    high, low, scratch = space
     if isinstance(counter, int):
         np.add(COUNTERS[: low.size], as_uint32(counter), low)
-        return encrypt(key, as_uint32(counter >> 32), low, space[::2])
+        # One high word serves the block; the first `add` spreads it into `high`.
+        return encrypt(key, as_uint32(counter >> 32), low, (high, scratch))
     np.copyto(low, counter, casting="unsafe")
-    return encrypt(key, (counter >> 32).astype(np.uint32), low, space[::2])
+    return encrypt(key, (counter >> 32).astype(np.uint32), low, (high, scratch))
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -116,13 +118,16 @@ def normal(key: Any, shape: tuple[int, ...], dtype: Any) -> Array:
 
 
 def make_space(size: int) -> Array:
-    """Return memory that all blocks of one draw share."""
+    """Return memory that all blocks of one draw share; its rows: high word, low word, scratch."""
     # If each block had its own, the system would give and take it back, for a third of the time.
     return np.empty((3, min(size, BLOCK)), np.uint32)
 
 
 def fill_uniform(draw: Array, key: Any, dtype: str) -> None:
-    """Fill a contiguous array with the uniforms of a dtype; the array's own may be wider."""
+    """Fill a contiguous array with the uniforms of `dtype`.
+
+    `dtype` says how many bits are drawn; `draw` may have a wider one.
+    """
     flat = draw.reshape(-1)
     space = make_space(flat.size)
     words, counted = lay_out(key, draw.shape)
@@ -160,22 +165,22 @@ def lay_out(key: Any, shape: tuple[int, ...]) -> tuple[Key, Counted]:
 
 
 def whole_blocks(shape: tuple[int, ...]) -> Counted:
-    for start, stop in blocks(math.prod(shape), BLOCK):
+    for start, stop in cut(math.prod(shape), BLOCK):
         yield start, stop, start
 
 
 def blocks_of_part(key: PlacedKey, shape: tuple[int, ...]) -> Counted:
     """Cut the draw of a part into blocks: several short runs, or a piece of one run."""
     firsts, length = find_runs(key, shape)
-    number = BLOCK // max(length, 1)
-    if number > 1 and len(firsts) > 1:
+    runs_per_block = BLOCK // max(length, 1)
+    if runs_per_block > 1 and len(firsts) > 1:
         along = np.arange(length, dtype=np.uint64)
-        for start, stop in blocks(len(firsts), number):
+        for start, stop in cut(len(firsts), runs_per_block):
             counters = firsts[start:stop, None] + along
             yield start * length, stop * length, counters.reshape(-1)
         return
     for run, first in enumerate(firsts.tolist()):
-        for start, stop in blocks_of_run(first, length, BLOCK):
+        for start, stop in cut_run(first, length, BLOCK):
             yield run * length + start, run * length + stop, first + start
 
 
@@ -189,7 +194,7 @@ def find_runs(key: PlacedKey, shape: tuple[int, ...]) -> tuple[Array, int]:
     return firsts, math.prod(shape[axes:])
 
 
-def blocks_of_run(first: int, length: int, block: int) -> Iterator[tuple[int, int]]:
+def cut_run(first: int, length: int, block: int) -> Iterator[tuple[int, int]]:
     """Cut a run into (start, stop) of at most `block` elements that share their high word."""
     start = 0
     while start < length:
@@ -200,7 +205,8 @@ def blocks_of_run(first: int, length: int, block: int) -> Iterator[tuple[int, in
         start = stop
 
 
-def blocks(size: int, block: int) -> Iterator[tuple[int, int]]:
+def cut(size: int, block: int) -> Iterator[tuple[int, int]]:
+    """Cut a length into (start, stop) of at most `block` each."""
     for start in range(0, size, block):
         yield start, min(start + block, size)
 

@@ -322,7 +322,7 @@ def fill_wide(draw: Array, wide: str, fill: Callable[[int, int, int], None]) -> 
         return
     flat = draw.reshape(-1)
     block = np.empty(min(draw.size, BLOCK), wide)
-    for start, stop in draws.blocks(draw.size, BLOCK):
+    for start, stop in draws.cut(draw.size, BLOCK):
         fill(address_of(block), start, stop - start)
         flat[start:stop] = block[: stop - start]
 
