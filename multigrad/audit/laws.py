@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import cotangents, modes, numbers
+from . import consistency, modes, numbers, unusual_inputs
 from .trial import Trial
 
 
@@ -17,14 +17,14 @@ class Law:
         name: as `xg.audit(laws=...)` takes it.
         sentence: what it says.
         judge: runs a trial; "" or a remark where the law is kept, else what it saw.
-        reason: what goes wrong where it is broken.
+        matters: what goes wrong where it is broken.
         is_loud: whether code that raises here refuses, instead of breaking the law.
     """
 
     name: str
     sentence: str
     judge: Callable[[Trial], str]
-    reason: str
+    matters: str
     is_loud: bool = True
 
 
@@ -33,205 +33,205 @@ LAWS: tuple[Law, ...] = (
         "type",
         "A gradient has the shape and the dtype of its argument.",
         numbers.judge_type,
-        reason="accumulation casts it silently, or fails far away",
+        matters="accumulation casts it silently, or fails far away",
         is_loud=False,
     ),
     Law(
         "repeatable",
         "Two calls with the same inputs give the same result.",
-        cotangents.judge_repeatable,
-        reason="no other law can be tested",
+        consistency.judge_repeatable,
+        matters="no other law can be tested",
         is_loud=False,
     ),
     Law(
         "derivative",
         "The gradient is the derivative of the forward.",
         numbers.judge_derivative,
-        reason="training goes wrong",
+        matters="training goes wrong",
         is_loud=False,
     ),
     Law(
         "linear",
         "The gradient is linear in the cotangent.",
-        cotangents.judge_linear,
-        reason="doubling a loss does not double its gradient; sums of losses are wrong",
+        consistency.judge_linear,
+        matters="doubling a loss does not double its gradient; sums of losses are wrong",
         is_loud=False,
     ),
     Law(
         "scale",
         "A cotangent times four gives the gradient times four, bit for bit.",
-        cotangents.judge_scale,
-        reason="loss scaling changes the gradient",
+        consistency.judge_scale,
+        matters="loss scaling changes the gradient",
         is_loud=False,
     ),
     Law(
         "ones",
         "A cotangent of ones is treated like any other.",
-        cotangents.judge_ones,
-        reason="a shortcut for the cotangent 1 hides that it is otherwise ignored",
+        consistency.judge_ones,
+        matters="a shortcut for the cotangent 1 hides that it is otherwise ignored",
         is_loud=False,
     ),
     Law(
         "zero",
         "A cotangent of zeros gives zeros.",
-        cotangents.judge_zero,
-        reason="a masked loss gives NaN",
+        consistency.judge_zero,
+        matters="a masked loss gives NaN",
         is_loud=False,
     ),
     Law(
         "each output",
         "The gradient is the sum of the gradients of the outputs, taken separately.",
-        cotangents.judge_each_output,
-        reason="a loss on one output alone is wrong",
+        consistency.judge_each_output,
+        matters="a loss on one output alone is wrong",
     ),
     Law(
         "strided cotangent",
         "A cotangent may have another memory order.",
-        cotangents.judge_strided_cotangent,
-        reason="a transpose after the call changes the gradient",
+        unusual_inputs.judge_strided_cotangent,
+        matters="a transpose after the call changes the gradient",
     ),
     Law(
         "broadcast cotangent",
         "A cotangent may be one repeated number, as `sum` gives.",
-        cotangents.judge_broadcast_cotangent,
-        reason="kernels read or write past the one number",
+        unusual_inputs.judge_broadcast_cotangent,
+        matters="kernels read or write past the one number",
     ),
     Law(
         "strided input",
         "An input may have another memory order.",
-        cotangents.judge_strided_input,
-        reason="a transpose before the call changes the numbers",
+        unusual_inputs.judge_strided_input,
+        matters="a transpose before the call changes the numbers",
     ),
     Law(
         "broadcast input",
         "An input may be one repeated row, as `expand` gives.",
-        cotangents.judge_broadcast_input,
-        reason="kernels read past the one row, or its gradient shares that row's memory",
+        unusual_inputs.judge_broadcast_input,
+        matters="kernels read past the one row, or its gradient shares that row's memory",
     ),
     Law(
         "backward twice",
         "A second backward through a retained graph gives the same result.",
-        cotangents.judge_twice,
-        reason="a saved tensor is overwritten",
+        consistency.judge_twice,
+        matters="a saved tensor is overwritten",
         is_loud=False,
     ),
     Law(
         "written",
         "Inputs, cotangents and outputs are not written to.",
-        cotangents.judge_written,
-        reason="numbers that other code holds change",
+        consistency.judge_written,
+        matters="numbers that other code holds change",
         is_loud=False,
     ),
     Law(
         "interleaved",
         "Another call in between changes nothing.",
-        cotangents.judge_interleaved,
-        reason="values for the backward are kept outside the call",
+        consistency.judge_interleaved,
+        matters="values for the backward are kept outside the call",
         is_loud=False,
     ),
     Law(
         "threads",
         "Concurrent threads give the same results as one.",
-        cotangents.judge_threads,
-        reason="values for the backward are shared between threads",
+        consistency.judge_threads,
+        matters="values for the backward are shared between threads",
         is_loud=False,
     ),
     Law(
         "float16",
         "In float16 the gradient is that of float64, to the precision of float16.",
         numbers.in_16_bits("float16"),
-        reason="16 bits overflow or lose a small term on the way",
+        matters="16 bits overflow or lose a small term on the way",
     ),
     Law(
         "bfloat16",
         "In bfloat16 the gradient is that of float64, to the precision of bfloat16.",
         numbers.in_16_bits("bfloat16"),
-        reason="16 bits lose a small term on the way",
+        matters="16 bits lose a small term on the way",
     ),
     Law(
         "far numbers",
         "Where the derivative at a large number is finite, the gradient equals it.",
         numbers.judge_far,
-        reason="one large activation turns a training into NaN",
+        matters="one large activation turns a training into NaN",
     ),
     Law(
         "zeros",
         "0 and -0 have the same gradient.",
         numbers.judge_zeros,
-        reason="the sign of a zero decides the gradient",
+        matters="the sign of a zero decides the gradient",
     ),
     Law(
         "not finite",
         "An infinite element, or NaN, affects only gradients of elements that share an output.",
-        cotangents.judge_not_finite,
-        reason="one bad sample turns the entire batch into NaN",
+        unusual_inputs.judge_not_finite,
+        matters="one bad sample turns the entire batch into NaN",
     ),
     Law(
         "edges",
         "At numbers where code often branches, the gradient lies between the slopes on both sides.",
         numbers.judge_edges,
-        reason="a clamp counts at both branches, or 0 / 0 is NaN",
+        matters="a clamp counts at both branches, or 0 / 0 is NaN",
     ),
     Law(
         "empty",
         "An empty batch has an empty gradient.",
         numbers.judge_empty,
-        reason="the last batch, or an expert without tokens, fails",
+        matters="the last batch, or an expert without tokens, fails",
     ),
     Law(
         "no axes",
         "A scalar has the same gradient as a vector of one element.",
-        cotangents.judge_no_axes,
-        reason="a loss, a temperature or a learned scale fails, or gets an axis",
+        unusual_inputs.judge_no_axes,
+        matters="a loss, a temperature or a learned scale fails, or gets an axis",
     ),
     Law(
         "second derivative",
         "The gradient's own gradient is right, or is refused with an error.",
         numbers.judge_second,
-        reason="gradient penalties have no effect",
+        matters="gradient penalties have no effect",
     ),
     Law(
         "vmap",
         "The framework's map over a batch gives what a loop gives.",
         modes.judge_batched,
-        reason="per-example gradients are unavailable, or wrong",
+        matters="per-example gradients are unavailable, or wrong",
     ),
     Law(
         "compiled",
         "The framework's compiler gives the same result.",
         modes.judge_compiled,
-        reason="a gradient that is right in a notebook differs in production",
+        matters="a gradient that is right in a notebook differs in production",
     ),
     Law(
         "forward mode",
         "Forward mode, if there is one, is the transpose of the backward.",
         modes.judge_forward,
-        reason="products with a Jacobian or a Hessian belong to another function",
+        matters="products with a Jacobian or a Hessian belong to another function",
     ),
     Law(
         "checkpoint",
         "Under a checkpoint, which runs the forward again, it gives the same result.",
         modes.judge_checkpoint,
-        reason="saving memory changes the training",
+        matters="saving memory changes the training",
     ),
     Law(
         "autocast",
         "Under autocast to bfloat16 the gradient is that of float64, to the precision of "
         "bfloat16, and has the dtype of its argument.",
         modes.judge_autocast,
-        reason="training in mixed precision fails in the backward, or loses a term",
+        matters="training in mixed precision fails in the backward, or loses a term",
     ),
     Law(
         "bytes",
         "The backward reads everything that is kept for it.",
         modes.judge_bytes,
-        reason="memory is wasted, unless other code needs it anyway",
+        matters="memory is wasted, unless other code needs it anyway",
     ),
     Law(
         "saved",
         "Inputs and outputs are kept by `save_for_backward`.",
         modes.judge_saved,
-        reason="a later in-place change is not noticed, and an output that refers to itself is "
+        matters="a later in-place change is not noticed, and an output that refers to itself is "
         "never freed",
     ),
 )

@@ -336,7 +336,7 @@ def to_html(reports: Reports) -> str:
         details="\n".join(_details(name, report) for name, report in reports if not report.ok),
         glossary="\n".join(
             f"<dt><b>{escape(law.name)}</b></dt><dd>{escape(law.sentence)} Otherwise "
-            f"{escape(law.reason)}.</dd>"
+            f"{escape(law.matters)}.</dd>"
             for law in laws
         ),
     )

@@ -357,7 +357,7 @@ def reason_of(row: Difference) -> str:
 def render_laws() -> str:
     from multigrad.audit.laws import LAWS
 
-    rows = ([f"`{law.name}`", law.sentence, law.reason] for law in LAWS)
+    rows = ([f"`{law.name}`", law.sentence, law.matters] for law in LAWS)
     return page(
         "Laws of gradients",
         f"The {len(LAWS)} laws against which [an audit](how_to/audit.md) tests a custom gradient."

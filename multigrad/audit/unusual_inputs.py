@@ -1,9 +1,12 @@
-"""Laws of cotangents, memory layout, repeated calls and unusual inputs, exact for any formula."""
+"""Laws of unusual inputs and cotangents: other memory layouts, numbers that are not finite, rows
+that share memory, and no axes.
+
+A judge returns what it saw, "" if the law is kept (see `trial.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -13,83 +16,17 @@ from ..capture.dialects import xp as _xp
 from ..look.subject import brackets
 from .trial import (
     Arrays,
-    ForwardRun,
     NotApplicable,
     Trial,
     compare_runs,
     differ,
-    exactly,
     outputs_differ,
-    scaled,
     start,
     with_element,
     worst,
 )
 
 xp: Any = _xp
-THREADS = 4
-TURNS = 8  # of each thread
-
-
-# --- what is linear -------------------------------------------------------------------------------
-
-
-def judge_linear(trial: Trial) -> str:
-    run, u = start(trial)
-    v = trial.cotangents(run, seed=1)
-    # Both factors are exact in every float dtype.
-    pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
-    mixed = [a + b for a, b in pairs]
-    one, other, both = (trial.run().gradients(c) for c in (u, v, mixed))
-    wanted = [
-        None if a is None or b is None else 1.75 * a - 0.625 * b
-        for a, b in zip(one, other, strict=True)
-    ]
-    return worst(both, wanted, trial.loose, 4 * trial.noise)  # of three gradients
-
-
-def judge_scale(trial: Trial) -> str:
-    """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
-    run, u = start(trial)
-    return _follows(trial, run, u, 4.0)
-
-
-def judge_ones(trial: Trial) -> str:
-    """A loss has the cotangent 1, for which kernels take shortcuts."""
-    run, u = start(trial)
-    return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
-
-
-def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
-    other = trial.run().gradients(scaled(cotangents, factor))
-    return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
-
-
-def judge_zero(trial: Trial) -> str:
-    """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
-    run, u = start(trial)
-    usual = run.gradients(u)
-    zeros = trial.run().gradients([np.zeros_like(a) for a in u])
-    wanted = [
-        None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
-        for g, each in zip(zeros, usual, strict=True)
-    ]
-    return exactly(zeros, wanted)
-
-
-def judge_each_output(trial: Trial) -> str:
-    run, u = start(trial)
-    if len(u) < 2:
-        raise NotApplicable("it has one output")
-    whole = run.gradients(u)
-    parts = []
-    for n in range(len(u)):
-        own = [a if i == n else np.zeros_like(a) for i, a in enumerate(u)]
-        parts.append(trial.run().gradients(own))
-    sums = [
-        None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
-    ]
-    return worst(sums, whole, trial.loose, trial.noise)
 
 
 # --- how cotangents and inputs lie in memory ------------------------------------------------------
@@ -136,76 +73,14 @@ def judge_strided_input(trial: Trial) -> str:
     return compare_runs(trial, trial.run_on(made), run, u, run.gradients(u))
 
 
-# --- repeated, interleaved and concurrent calls ---------------------------------------------------
-
-
-def judge_twice(trial: Trial) -> str:
-    run, u = start(trial)
-    first = run.gradients(u)
-    return exactly(run.gradients(u), first)
-
-
-def judge_written(trial: Trial) -> str:
-    arrays = trial.cast(trial.wide)
-    run, u = start(trial)
-    before = [np.array(a) for a in run.arrays()]
-    made = trial.tensors(u)
-    run.pull(made)
-    for kind, tensors, wanted in (
-        ("input", run.inputs, arrays), ("cotangent", made, u), ("output", run.outputs, before),
-    ):  # fmt: skip
-        said = exactly([run.read(x) for x in tensors], list(wanted))
-        if said:
-            return f"it writes into its {said.replace('argument', kind)}"
-    return ""
-
-
-def judge_repeatable(trial: Trial) -> str:
-    run, u = start(trial)
-    again = trial.run()
-    said = exactly(again.arrays(), run.arrays())
-    if said:
-        return f"two calls differ: {said.replace('argument', 'output')}"
-    return exactly(again.gradients(u), run.gradients(u))
-
-
-def judge_interleaved(trial: Trial) -> str:
-    """Two calls are under way before either goes backward, as in a network that uses it twice."""
-    run, u = start(trial)
-    alone = trial.run().gradients(u)
-    trial.run(trial.changed(trial.cast(trial.wide), lambda a: a * 0.5))
-    return exactly(run.gradients(u), alone)
-
-
-def judge_threads(trial: Trial) -> str:
-    """Each thread has numbers of its own, so that a value of another thread shows."""
-    given = trial.cast(trial.wide)
-    each = [trial.changed(given, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
-    u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
-    wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
-
-    def work(k: int) -> str:
-        with trial.quiet():
-            for _ in range(TURNS):
-                said = exactly(trial.run(each[k]).gradients(u[k]), wanted[k])
-                if said:
-                    return said
-        return ""
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        return next(filter(None, pool.map(work, range(THREADS))), "")
-
-
-# --- unusual inputs -----------------------------------------------------------------------------
-
-
+# --- other inputs ---------------------------------------------------------------------------------
 FAR = 1e3  # on either side of where codes decide
-MOST_SUSPECTS = 8  # elements of which it is asked whether they have a part in an output
+MOST_SUSPECTS = 8  # elements of which it is asked whether they affect an output
 
 
 def judge_not_finite(trial: Trial) -> str:
-    """Compare gradients with those before one element became infinite or NaN: of the outputs that
-    did not change, for the elements that have no part in the others.
+    """An infinite or NaN element may change only the gradients of elements that share an output
+    with it; gradients are taken of the unaffected outputs.
     """
     _, u = start(trial)
     given, n = trial.cast(trial.wide), trial.floats[0]
@@ -219,24 +94,39 @@ def judge_not_finite(trial: Trial) -> str:
             continue  # a sum of all
         was_told = True
         masked = [np.where(c, 0, a).astype(a.dtype) for c, a in zip(changed, u, strict=True)]
-        found, wanted = other.gradients(masked), trial.run(given).gradients(masked)
-        for k in trial.floats:
-            got, want = found[k], wanted[k]
-            if got is None or want is None:
-                continue
-            # The changed element itself may have any gradient.
-            places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
-            for place in places[:MOST_SUSPECTS]:
-                # Also far away on either side: a branch may hide the part at the given numbers.
-                bases = (given, *(with_element(given, n, 0, sign * FAR) for sign in (1, -1)))
-                if not any(_has_part(trial, base, changed, k, place) for base in bases):
-                    where = brackets(np.unravel_index(place, want.shape))
-                    return (
-                        f"argument {n}'s first element = {number}: argument {k}{where}: "
-                        f"{got.flat[place]:.9g}, before {want.flat[place]:.9g}"
-                    )
+        leak = _find_leak(trial, given, changed, other.gradients(masked), masked)
+        if leak:
+            return f"argument {n}'s first element = {number}: {leak}"
     if not was_told:
         raise NotApplicable("one element changes all outputs")
+    return ""
+
+
+def _find_leak(
+    trial: Trial, given: Arrays, changed: Arrays, gradients: Arrays, masked: Arrays
+) -> str:
+    """Return where a gradient changed though its element affects no changed output, "" if none.
+
+    Args:
+        given: the inputs before the first float input's first element changed.
+        changed: where outputs changed.
+        gradients: those after the change.
+        masked: cotangents of the unchanged outputs.
+    """
+    n = trial.floats[0]
+    # Also far away on either side: a branch may hide the effect at the given numbers.
+    bases = (given, *(with_element(given, n, 0, sign * FAR) for sign in (1, -1)))
+    before = trial.run(given).gradients(masked)
+    for k in trial.floats:
+        got, want = gradients[k], before[k]
+        if got is None or want is None:
+            continue
+        # The changed element itself may have any gradient.
+        places = [p for p in np.flatnonzero(differ(got, want)).tolist() if (k, p) != (n, 0)]
+        for place in places[:MOST_SUSPECTS]:
+            if not any(_affects(trial, base, changed, k, place) for base in bases):
+                where = brackets(np.unravel_index(place, want.shape))
+                return f"argument {k}{where}: {got.flat[place]:.9g}, before {want.flat[place]:.9g}"
     return ""
 
 
@@ -252,7 +142,8 @@ def _first_row(changed: Any) -> Any:
     return np.arange(changed.size).reshape(changed.shape) < row
 
 
-def _has_part(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -> bool:
+def _affects(trial: Trial, given: Arrays, changed: Arrays, n: int, place: int) -> bool:
+    """Return whether one element of input n affects an output where `changed` is true."""
     before = trial.run(given).arrays()
     value = float(given[n].flat[place])
     # NaN spreads through most functions; the steps are for those that drop it.
@@ -312,8 +203,8 @@ def judge_no_axes(trial: Trial) -> str:
 
 def _of_inputs(trial: Trial, change: Callable[[Any], Any], are_all: bool = False) -> dict[int, Any]:
     """Return the changed inputs by position: float inputs or all, but never parameters."""
-    # `held` counts the parameters, which are the last inputs.
-    count = len(trial.given) - getattr(trial.call, "held", 0)
+    # Parameters are the last inputs (see `Opened`).
+    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)
     changed = {
         n: change(a)
         for n, a in enumerate(trial.cast(trial.wide)[:count])

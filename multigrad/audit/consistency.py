@@ -1,0 +1,147 @@
+"""Laws that compare a gradient with itself, so no formula of the derivative is needed.
+
+A judge returns what it saw, "" if the law is kept (see `trial.py`).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from .trial import (
+    Arrays,
+    ForwardRun,
+    NotApplicable,
+    Trial,
+    exactly,
+    scaled,
+    start,
+    worst,
+)
+
+THREADS = 4
+TURNS = 8  # of each thread
+
+
+# --- linearity in the cotangent -------------------------------------------------------------------
+
+
+def judge_linear(trial: Trial) -> str:
+    run, u = start(trial)
+    v = trial.cotangents(run, seed=1)
+    # Both factors are exact in every float dtype.
+    pairs = zip(scaled(u, 1.75), scaled(v, -0.625), strict=True)
+    mixed = [a + b for a, b in pairs]
+    one, other, both = (trial.run().gradients(c) for c in (u, v, mixed))
+    wanted = [
+        None if a is None or b is None else 1.75 * a - 0.625 * b
+        for a, b in zip(one, other, strict=True)
+    ]
+    return worst(both, wanted, trial.loose, 4 * trial.noise)  # of three gradients
+
+
+def judge_scale(trial: Trial) -> str:
+    """Powers of two are exact, so that a gradient that is linear follows them to the bit."""
+    run, u = start(trial)
+    return _follows(trial, run, u, 4.0)
+
+
+def judge_ones(trial: Trial) -> str:
+    """A loss has the cotangent 1, for which kernels take shortcuts."""
+    run, u = start(trial)
+    return _follows(trial, run, [np.ones_like(a) for a in u], 2.0)
+
+
+def _follows(trial: Trial, run: ForwardRun, cotangents: Arrays, factor: float) -> str:
+    other = trial.run().gradients(scaled(cotangents, factor))
+    return worst(other, scaled(run.gradients(cotangents), factor), 1e-12)
+
+
+def judge_zero(trial: Trial) -> str:
+    """Compare where the gradient is finite only: at a pole, 0 times infinity is NaN."""
+    run, u = start(trial)
+    usual = run.gradients(u)
+    zeros = trial.run().gradients([np.zeros_like(a) for a in u])
+    wanted = [
+        None if g is None else np.where(np.isfinite(each), 0, g).astype(g.dtype)
+        for g, each in zip(zeros, usual, strict=True)
+    ]
+    return exactly(zeros, wanted)
+
+
+def judge_each_output(trial: Trial) -> str:
+    run, u = start(trial)
+    if len(u) < 2:
+        raise NotApplicable("it has one output")
+    whole = run.gradients(u)
+    parts = []
+    for n in range(len(u)):
+        own = [a if i == n else np.zeros_like(a) for i, a in enumerate(u)]
+        parts.append(trial.run().gradients(own))
+    sums = [
+        None if any(g is None for g in each) else sum(each) for each in zip(*parts, strict=True)
+    ]
+    return worst(sums, whole, trial.loose, trial.noise)
+
+
+# --- repeated, interleaved and concurrent calls ---------------------------------------------------
+
+
+def judge_twice(trial: Trial) -> str:
+    """Compare two backwards of one forward."""
+    run, u = start(trial)
+    first = run.gradients(u)
+    return exactly(run.gradients(u), first)
+
+
+def judge_written(trial: Trial) -> str:
+    arrays = trial.cast(trial.wide)
+    run, u = start(trial)
+    before = [np.array(a) for a in run.arrays()]
+    made = trial.tensors(u)
+    run.pull(made)
+    for kind, tensors, wanted in (
+        ("input", run.inputs, arrays), ("cotangent", made, u), ("output", run.outputs, before),
+    ):  # fmt: skip
+        said = exactly([run.read(x) for x in tensors], list(wanted))
+        if said:
+            return f"it writes into its {said.replace('argument', kind)}"
+    return ""
+
+
+def judge_repeatable(trial: Trial) -> str:
+    """Compare the outputs and gradients of two forwards."""
+    run, u = start(trial)
+    again = trial.run()
+    said = exactly(again.arrays(), run.arrays())
+    if said:
+        return f"two calls differ: {said.replace('argument', 'output')}"
+    return exactly(again.gradients(u), run.gradients(u))
+
+
+def judge_interleaved(trial: Trial) -> str:
+    """Two calls are under way before either goes backward, as in a network that uses it twice."""
+    run, u = start(trial)
+    alone = trial.run().gradients(u)
+    trial.run(trial.changed(trial.cast(trial.wide), lambda a: a * 0.5))
+    return exactly(run.gradients(u), alone)
+
+
+def judge_threads(trial: Trial) -> str:
+    """Each thread has numbers of its own, so that a value of another thread shows."""
+    given = trial.cast(trial.wide)
+    each = [trial.changed(given, lambda a, k=k: a * (1 - k / 8)) for k in range(THREADS)]
+    u = [trial.cotangents(trial.run(arrays), seed=k) for k, arrays in enumerate(each)]
+    wanted = [trial.run(arrays).gradients(c) for arrays, c in zip(each, u, strict=True)]
+
+    def work(k: int) -> str:
+        with trial.quiet():
+            for _ in range(TURNS):
+                said = exactly(trial.run(each[k]).gradients(u[k]), wanted[k])
+                if said:
+                    return said
+        return ""
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return next(filter(None, pool.map(work, range(THREADS))), "")

@@ -1,0 +1,108 @@
+"""Parameters of modules and layers as inputs of what is audited, after its own."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ..backend.discovery import backend_of
+from ..capture.user_code.object_state import Filled, ObjectState, held_by, read_state
+from ..capture.user_code.signature import name_of
+from ..functions.calls.arguments import owner_of, unwrap
+from ..functions.custom_gradient import function
+from ..functions.function import Function
+from ..functions.object_arguments import owner_of_method
+from ..graph import ops
+from ..graph.ir.types import FLOATS, dtype_name
+from ..graph.support.trees import optree
+from ..look.subject import find_original
+
+Tensor = Any
+
+
+def open_up(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    """Return the object to call, its inputs, and the names of the parameters that follow them.
+
+    Args:
+        fn: the object to audit. A forward and a backward, as `xg.function` takes them, run as they
+            are; for a module or a layer, its parameters are added to the inputs.
+    """
+    if isinstance(fn, tuple) and 1 < len(fn) < 4 and all(map(callable, fn)):
+        forward, backward, *residuals = fn
+        return function(forward, backward, *residuals, native=True), inputs, ()
+    return _open_object(fn, inputs)
+
+
+def _open_object(fn: Any, inputs: Sequence[Any]) -> tuple[Any, Sequence[Any], tuple[str, ...]]:
+    if isinstance(fn, type):
+        original = find_original(fn)
+        fn = fn if original.is_custom else original.call
+    if not _is_model(fn):
+        return fn, inputs, ()
+    if not getattr(fn, "built", True):
+        fn(*inputs)  # its parameters are made by the first call
+    state = read_state(fn)
+    trained = {name: own for name, own in state.tensors.items() if _is_trained(own)}
+    # A variable and the tensor inside it may both be listed: each number is audited once.
+    inner = {id(held_by(own)) for own in trained.values() if held_by(own) is not own}
+    held = {name: held_by(own) for name, own in trained.items() if id(own) not in inner}
+    if not held:
+        return fn, inputs, ()
+    names = (getattr(trained[name], "path", name) for name in sorted(held))  # Keras' variables'
+    return Opened(fn, state, len(inputs), len(held)), (*inputs, held), tuple(names)
+
+
+@contextmanager
+def keeping_dtypes(fn: Any) -> Iterator[None]:
+    """Switch Keras's autocast off, so that layers compute in the dtype of their inputs."""
+    flatten = getattr(fn.owner, "_flatten_layers", None) if isinstance(fn, Opened) else None
+    layers = [each for each in (flatten() if flatten else ()) if each.autocast]
+    try:
+        for layer in layers:
+            layer.autocast = False
+        yield
+    finally:
+        for layer in layers:
+            layer.autocast = True
+
+
+def _is_model(fn: Any) -> bool:
+    is_object = callable(fn) and not isinstance(fn, Function | type | types.FunctionType)
+    return is_object and owner_of_method(fn) is fn
+
+
+def _is_trained(held: Any) -> bool:
+    is_float = dtype_name(held_by(held).dtype) in FLOATS
+    # torch says `requires_grad`, Keras `trainable`; a tensor with neither counts as trained.
+    flags = (getattr(held, name, True) for name in ("requires_grad", "trainable"))
+    return is_float and all(flag is not False for flag in flags)
+
+
+class Opened:
+    """A module or a layer as a function of its inputs and of its trained tensors, by name.
+
+    Its other tensors, such as running means, are cast to the dtype of the trained ones.
+    """
+
+    def __init__(
+        self, owner: Any, state: ObjectState, input_count: int, parameter_count: int
+    ) -> None:
+        self.owner, self.state, self.home_of_tensors = owner, state, state.home
+        self.input_count, self.parameter_count = input_count, parameter_count
+        self.__name__ = name_of(owner)
+        self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, held = args[: self.count], args[self.count]
+        dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
+        rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
+        return Filled(self.owner, self.state, {**rest, **held}).copy(*inputs, **kwargs)
+
+
+def _with_dtype(tensor: Tensor, dtype: Any) -> Tensor:
+    if dtype_name(tensor.dtype) not in FLOATS:
+        return tensor
+    backend = backend_of(unwrap(tensor))
+    return backend.kernels.rows[ops.CAST](tensor, dtype=dtype)
