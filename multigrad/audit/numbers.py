@@ -433,7 +433,7 @@ def _has_kink(trial: Trial, arrays: Arrays) -> bool:
 
 
 def judge_empty(trial: Trial) -> str:
-    count = len(trial.given) - getattr(trial.call, "held", 0)  # parameters have no batch
+    count = len(trial.given) - getattr(trial.call, "parameter_count", 0)  # parameters have no batch
     given = trial.cast(trial.wide)
     arrays = [a[:0] if a.ndim and n < count else a for n, a in enumerate(given)]
     if not any(a.ndim and n in trial.floats for n, a in enumerate(trial.given)):

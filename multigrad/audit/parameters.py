@@ -95,7 +95,7 @@ class Opened:
         self.rest = {name: held for name, held in state.tensors.items() if not _is_trained(held)}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        inputs, held = args[: self.count], args[self.count]
+        inputs, held = args[: self.input_count], args[self.input_count]
         dtype = next(x.dtype for x in optree.tree_leaves(held) if owner_of(x) is not None)
         rest = {name: _with_dtype(held_by(own), dtype) for name, own in self.rest.items()}
         return Filled(self.owner, self.state, {**rest, **held}).copy(*inputs, **kwargs)
