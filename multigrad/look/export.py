@@ -75,8 +75,8 @@ def export(
     Args:
         obj: a model, or a function of tensors; for ONNX a Function or an activation.
         path: the file, whose suffix says the format.
-        inputs: what it is called with, of any shape and dtype it has for all calls but for
-            `dynamic_shapes`. Numbers are written as they are. Arrays of any framework.
+        inputs: example arguments, arrays of any framework; their shapes and dtypes are fixed in the
+            file, except for the axes in `dynamic_shapes`. Python numbers are written as constants.
         dynamic_shapes: for each input the axes whose length is not fixed, by a name, as in
             `({0: "batch"}, None)`; for a program also what else `torch.export.export` takes.
         standalone: a file of Python to write that registers a program's operators with torch alone.
@@ -96,22 +96,24 @@ def export(
     path = Path(path)
     _check_paths(path, standalone)
     backend = load_backend(WRITERS[path.suffix])
-    given = optree.tree_map(lambda leaf: _as_own(backend, leaf), inputs, none_is_leaf=True)
+    converted_inputs = optree.tree_map(
+        lambda leaf: _to_backend_tensor(backend, leaf), inputs, none_is_leaf=True
+    )
     if isinstance(dynamic_shapes, tuple | list):
-        dynamic_shapes = _for_each_input(inputs, dynamic_shapes)
+        dynamic_shapes = _pad_dynamic_shapes(inputs, dynamic_shapes)
     if path.suffix in backend.exports.functions:
         if standalone is not None:
             raise RuleTypeError(
                 f"{path.name!r} needs no standalone=: ONNX has no operators of ours"
             )
-        return _export_function(backend, obj, path, given, dynamic_shapes)
+        return _export_function(backend, obj, path, converted_inputs, dynamic_shapes)
     if not callable(obj):
         raise RuleTypeError(
             f"expected a model or a function of tensors, got {type(obj).__name__} {obj!r:.40}; "
             "a rule is exported within an activation: xg.activation('Heaviside', rule)"
         )
     write = backend.exports.programs[path.suffix]
-    program, operators = write(obj, path, given, dynamic_shapes, strict)
+    program, operators = write(obj, path, converted_inputs, dynamic_shapes, strict)
     if standalone is not None:
         graphs = {operator.name: operator.graphs for operator in operators}
         write_whole(standalone, eject_operators(graphs, backend))
@@ -131,8 +133,8 @@ def _check_paths(path: Path, standalone: StrPath | None) -> None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file.parent))
 
 
-def _for_each_input(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the open axes of each input, None for those that are not mentioned."""
+def _pad_dynamic_shapes(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Return `shapes` with None for each input that it does not reach."""
     if len(shapes) > len(inputs):
         raise RuleTypeError(
             f"dynamic_shapes= has {len(shapes)} entries for {len(inputs)} inputs; expected one for "
@@ -144,8 +146,8 @@ def _for_each_input(inputs: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, 
 
 def _check_lengths(inputs: Sequence[Any], shapes: Sequence[Any]) -> None:
     # torch.export takes a length of 0 or 1 for a constant, whatever is declared.
-    for n, (given, axes) in enumerate(zip(inputs, shapes, strict=False)):
-        lengths = getattr(given, "shape", ())
+    for n, (tensor, axes) in enumerate(zip(inputs, shapes, strict=False)):
+        lengths = getattr(tensor, "shape", ())
         for axis in axes if isinstance(axes, Mapping) else ():
             if type(axis) is int and axis < len(lengths) and lengths[axis] < 2:
                 raise RuleTypeError(
@@ -207,7 +209,7 @@ def _read_documents(path: StrPath) -> bytes:
 def _export_function(
     backend: Backend, obj: Any, path: Path, inputs: tuple[Any, ...], shapes: Any
 ) -> tuple[Path, Path]:
-    function, args = _function_of(obj, path, inputs)
+    function, args = _as_function_and_arguments(obj, path, inputs)
     leaves, tree = flatten(args, {})
     # Defaults of arguments become leaves too, so that the layout covers them.
     leaves, tree = function.completion.complete([unwrap(leaf) for leaf in leaves], tree)
@@ -244,23 +246,24 @@ def _axes_of(inputs: tuple[Any, ...], shapes: Any) -> tuple[dict[int, str] | Non
             f"dynamic_shapes= is {shapes!r:.60}; expected one entry for each input, as in "
             "({0: 'batch'}, None)"
         )
-    for axes, given in zip(shapes or (None,) * len(inputs), inputs, strict=True):
+    for axes, each in zip(shapes or (None,) * len(inputs), inputs, strict=True):
         named = dict(axes) if isinstance(axes, Mapping) else axes
         is_named = isinstance(named, dict) and all(
             type(axis) is int and isinstance(name, str) for axis, name in named.items()
         )
-        tensors = [leaf for leaf in flatten((given,), {})[0] if owner_of(unwrap(leaf)) is not None]
+        tensors = [leaf for leaf in flatten((each,), {})[0] if owner_of(unwrap(leaf)) is not None]
         if named is not None and not (is_named and len(tensors) == 1):
             raise RuleTypeError(
-                f"dynamic_shapes= has {axes!r:.60} for {given!r:.40}; expected None, or for a "
+                f"dynamic_shapes= has {axes!r:.60} for {each!r:.40}; expected None, or for a "
                 "tensor its axes by name: {0: 'batch'}"
             )
-        # One entry for an input, but as many as it has tensors in the result.
+        # `shapes` has one entry per input, the result one per tensor; an input with several tensors
+        # can only have None here.
         named_axes += [named] * len(tensors)
     return tuple(named_axes)
 
 
-def _function_of(
+def _as_function_and_arguments(
     obj: Any, path: Path, inputs: tuple[Any, ...]
 ) -> tuple[Function[..., Any], tuple[Any, ...]]:
     inner = getattr(obj, "_activation", obj)  # of a module or layer
@@ -282,7 +285,7 @@ def _function_of(
     )
 
 
-def _as_own(backend: Backend, leaf: Any) -> Any:
+def _to_backend_tensor(backend: Backend, leaf: Any) -> Any:
     owner = owner_of(leaf)
     if owner is None or owner is backend:
         return leaf

@@ -46,7 +46,9 @@ def html_of(obj: Any) -> str:
             try:
                 return draw(obj)
             except Exception as error:
-                return html.page(repr(obj), html.quiet(f"{type(error).__name__}: {error}"))
+                return html.page(
+                    repr(obj), html.faint_paragraph(f"{type(error).__name__}: {error}")
+                )
     return html.page(repr(obj))
 
 
@@ -56,7 +58,7 @@ def html_of(obj: Any) -> str:
 def picture(graph: Graph, title: str = "") -> str:
     """Return a graph as an SVG picture, or as text if it is large."""
     drawn = draw_graph(graph) or html.pre(graph)
-    origin = html.quiet(graph.origin)
+    origin = html.faint_paragraph(graph.origin)
     return f"{html.heading(title) if title else ''}{drawn}{origin}"
 
 
@@ -71,7 +73,7 @@ def attempt(draw: Callable[..., str], *args: Any) -> str:
     try:
         return draw(*args)
     except (MultigradError, NeedsConcrete) as error:
-        return html.quiet(error)
+        return html.faint_paragraph(error)
 
 
 # --- rules and Functions --------------------------------------------------------------------------
@@ -84,10 +86,10 @@ def draw_rule(rule: Rule) -> str:
     bound = [(name, repr(value), "bound") for name, value in rule.bound.items()]
     return html.page(
         words_of(rule),
-        html.line(formula),
+        html.paragraph(formula),
         html.table(("param", "default", "range"), rows + bound) if rows or bound else "",
         attempt(draw_backward, rule),
-        html.quiet(f"Source: {source}" if source else ""),
+        html.faint_paragraph(f"Source: {source}" if source else ""),
     )
 
 
@@ -97,13 +99,13 @@ def default_of(param: Any) -> str:
 
 def draw_backward(rule: Rule) -> str:
     if rule.native is True:
-        return html.quiet("It runs as written (native=True), so it has no graph.")
+        return html.faint_paragraph("It runs as written (native=True), so it has no graph.")
     return picture(captured_graph(rule.bound_rule()))
 
 
 def draw_function(function: Function) -> str:
     first, *_ = (getattr(function, "__doc__", "") or "").strip().partition("\n\n")
-    return html.page(words_of(function), html.line(first), attempt(of_variant, function))
+    return html.page(words_of(function), html.paragraph(first), attempt(of_variant, function))
 
 
 def words_of(obj: Rule | Function | BoundFunction) -> str:
@@ -125,11 +127,11 @@ def draw_estimator(function: Estimator) -> str:
     rows = [(each.name, default_of(each), each.range or "any") for each in said.params]
     return html.page(
         words_of(function),
-        html.line(said.formula),
-        html.line(f"Gradients: {said.gradients}"),
+        html.paragraph(said.formula),
+        html.paragraph(f"Gradients: {said.gradients}"),
         html.table(("argument", "default", "range"), rows) if rows else "",
         attempt(of_variant, function),
-        html.quiet(f"Source: {said.source}"),
+        html.faint_paragraph(f"Source: {said.source}"),
     )
 
 
@@ -145,7 +147,7 @@ def under(activation: Activation) -> str:
     backward = forward.derivative() if own is None else captured_graph(own)
     first = picture(forward.graph_for({}), "forward")
     note = "The rule that `use` puts in force acts in its place." if own is None else ""
-    return html.beside(first, picture(backward, "backward")) + html.quiet(note)
+    return html.beside(first, picture(backward, "backward")) + html.faint_paragraph(note)
 
 
 # --- reports, handles and lists -------------------------------------------------------------------
@@ -163,7 +165,7 @@ def draw_check(report: CheckReport) -> str:
         for row in report.shown
     ]
     heads = ("argument", "at", given, "true", "difference")
-    said = "".join(html.line(each.strip()) for each in lines)
+    said = "".join(html.paragraph(each.strip()) for each in lines)
     return html.page(title, said, html.table(heads, rows) if rows else "")
 
 
@@ -269,7 +271,7 @@ PAGES: tuple[tuple[type, Callable[[Any], str]], ...] = (
 
 # --- a graph as an SVG picture --------------------------------------------------------------------
 MOST_NODES = 60
-MOST_LETTERS = 30  # of a label
+MAX_CHARACTERS = 30  # of a label
 LETTER, HEIGHT, GAP, DROP, EDGE = 7.0, 26.0, 16.0, 28.0, 6.0
 STROKE = 'fill="none" stroke="currentColor" stroke-opacity=".45" stroke-width="1.2"'
 MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,monospace"
@@ -357,7 +359,7 @@ def attribute(value: object) -> str:
     return value.graph.name if isinstance(value, Region) else cut(str(value), 14)
 
 
-def cut(text: str, most: int = MOST_LETTERS) -> str:
+def cut(text: str, most: int = MAX_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -187,9 +187,9 @@ def test_pages_show_what_their_object_is() -> None:
 def test_a_large_graph_is_cut_text_in_the_place_of_a_picture() -> None:
     text = long_chain._repr_html_()
     assert "sin" in Markup(text).words
-    assert len(text) < 3 * html.MOST_LETTERS
+    assert len(text) < 3 * html.MAX_CHARACTERS
 
 
 def test_a_wrong_row_stands_out() -> None:
-    table = html.table(("name", "number"), [("<a>", 1.5), ("b", 2)], bad=[1])
+    table = html.table(("name", "number"), [("<a>", 1.5), ("b", 2)], marked_rows=[1])
     assert table.count("rgba(220") == 1 and "&lt;a&gt;" in table

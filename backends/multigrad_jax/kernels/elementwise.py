@@ -14,7 +14,7 @@ from jax.scipy import special
 from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
-from multigrad.graph.ops.elementwise.special import from_zeta, reflected
+from multigrad.graph.ops.elementwise.special import digamma_by_reflection, polygamma_by_zeta
 
 from .. import versions
 
@@ -168,11 +168,11 @@ def erfinv(x: Tensor) -> Tensor:
 
 def digamma(x: Tensor) -> Tensor:
     # XLA's is NaN at 0
-    return jnp.where(x == 0, -1.0 / x, reflected(jnp, jax.lax.digamma, x))
+    return jnp.where(x == 0, -1.0 / x, digamma_by_reflection(jnp, jax.lax.digamma, x))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return from_zeta(jnp, special.zeta, x, n)
+    return polygamma_by_zeta(jnp, special.zeta, x, n)
 
 
 # --- activations ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops, random
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST
-from multigrad.graph.ops.elementwise.special import from_zeta, reflected
+from multigrad.graph.ops.elementwise.special import digamma_by_reflection, polygamma_by_zeta
 
 from .random import NAMESPACE
 
@@ -185,11 +185,11 @@ def erfinv(x: Tensor) -> Tensor:
 def digamma(x: Tensor) -> Tensor:
     # TensorFlow (2.21) gives NaN at 0; the where within keeps gradients finite elsewhere
     pole = -1.0 / tf.where(x == 0, x, tf.ones_like(x))
-    return tf.where(x == 0, pole, reflected(tf, tf.math.digamma, x))
+    return tf.where(x == 0, pole, digamma_by_reflection(tf, tf.math.digamma, x))
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return from_zeta(tf, tf.math.zeta, x, n)
+    return polygamma_by_zeta(tf, tf.math.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:

@@ -14,7 +14,7 @@ from multigrad.backend import rows_of
 from multigrad.graph import ops
 from multigrad.graph.ir.op import Op
 from multigrad.graph.ops.elementwise.selection import LARGEST, MOST_IN_FLOAT8
-from multigrad.graph.ops.elementwise.special import from_zeta, reflected
+from multigrad.graph.ops.elementwise.special import digamma_by_reflection, polygamma_by_zeta
 
 from ..state import count_modes, transforms_active
 from ..versions import RELEASE
@@ -198,11 +198,11 @@ def remainder(a: Tensor, b: Tensor) -> Tensor:
 
 
 def digamma(x: Tensor) -> Tensor:
-    return reflected(torch, torch.digamma, x)
+    return digamma_by_reflection(torch, torch.digamma, x)
 
 
 def polygamma(x: Tensor, *, n: int) -> Tensor:
-    return from_zeta(torch, torch.special.zeta, x, n)
+    return polygamma_by_zeta(torch, torch.special.zeta, x, n)
 
 
 def nan_to_num(x: Tensor, *, nan: float, posinf: float | None, neginf: float | None) -> Tensor:

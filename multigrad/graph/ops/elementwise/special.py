@@ -15,7 +15,7 @@ from ..table import Cotangents, composite, function
 
 # --- error functions and the normal distribution -----------------------------------------------
 ROOT_TAU = math.sqrt(2 * math.pi)
-MILLS_FROM = 8.0
+MILLS_FROM = 8.0  # beyond this |x|, the inverse Mills ratio comes from a continued fraction
 
 erfc = from_scipy("erfc")
 
@@ -41,7 +41,7 @@ def ndtri_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 
 
 def log_ndtr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
-    # phi(x) / Phi(x); in the left tail, where the quotient cancels, by Laplace's fraction.
+    # phi(x) / Phi(x); in the left tail, where that quotient cancels, by `inverse_mills`.
     tail = inverse_mills(xp.maximum(-x, MILLS_FROM))
     near = xp.maximum(x, -MILLS_FROM)
     quotient = xp.exp(-0.5 * near * near - xp.log_ndtr(near)) * (1 / ROOT_TAU)
@@ -108,49 +108,21 @@ def digamma(x: Array) -> Array:
     from scipy.special import psi
 
     # Reflected here, by the distance to the pole: SciPy 1.17 loses every digit near -1.
-    below = x < 0
-    right = psi(np.where(below, 1 - x, x))
+    is_below = x < 0
+    right = psi(np.where(is_below, 1 - x, x))
     with np.errstate(divide="ignore", invalid="ignore"):
         left = right - np.pi / np.tan(np.pi * (x - np.round(x)))
     left = np.where(x == np.floor(x), np.nan, left)
-    return np.where(below, left, right).astype(x.dtype)
-
-
-def reflected(xp: Any, digamma: Any, x: Any) -> Any:
-    """Return psi, by reflection below zero.
-
-    A framework's own loses every digit near its poles in float64 (torch 2.13, jax 0.10,
-    tensorflow 2.21).
-
-    Args:
-        xp: the framework's own functions.
-        digamma: its psi.
-        x: an array of it.
-    """
-    is_below = x < 0
-    is_inside = is_below & (x != xp.floor(x))
-    # A branch that is not taken gets harmless numbers, because derivatives go through it too.
-    right = digamma(xp.where(is_below, 1.0 - x, x))
-    left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
-    return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
-
-
-def from_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
-    """Return the n-th derivative of psi by a framework's Hurwitz zeta; see `reflected`."""
-    sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
-    is_inside = (x > 0) & (x < math.inf)
-    values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
-    outside = xp.where(x > 0, zeros, math.nan)
-    return xp.where(is_inside, values, xp.where(x != 0, outside, sign * math.inf))
+    return np.where(is_below, left, right).astype(x.dtype)
 
 
 def digamma_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Trigamma; below zero by reflection: (pi / sin(pi x))^2 - trigamma(1 - x).
-    below = xp.less(x, 0)
-    trigamma = xp.polygamma(1, xp.where(below, 1.0 - x, x))
-    apart = xp.where(below, x - xp.round(x), 0.5)  # from the nearest pole, exactly
-    reflected = xp.square(math.pi / xp.sin(math.pi * apart))
-    return (ct * xp.where(below, reflected - trigamma, trigamma),)
+    is_below = xp.less(x, 0)
+    trigamma = xp.polygamma(1, xp.where(is_below, 1.0 - x, x))
+    distance = xp.where(is_below, x - xp.round(x), 0.5)  # from the nearest pole, exactly
+    reflection_term = xp.square(math.pi / xp.sin(math.pi * distance))
+    return (ct * xp.where(is_below, reflection_term - trigamma, trigamma),)
 
 
 @widened
@@ -181,6 +153,44 @@ POLYGAMMA = function(
     domain=ABOVE_ZERO,
 )
 
+# --- for backends whose own digamma or polygamma is inaccurate ---------------------------------
+
+
+def digamma_by_reflection(xp: Any, digamma: Any, x: Any) -> Any:
+    """Return psi of an array, by reflection below zero.
+
+    A framework's own loses every digit near its poles in float64 (torch 2.13, jax 0.10,
+    tensorflow 2.21).
+
+    Args:
+        xp: the framework's own functions.
+        digamma: its psi.
+        x: an array of it.
+    """
+    is_below = x < 0
+    is_inside = is_below & (x != xp.floor(x))
+    # A branch that is not taken gets harmless numbers, because derivatives go through it too.
+    right = digamma(xp.where(is_below, 1.0 - x, x))
+    left = right - math.pi / xp.tan(math.pi * xp.where(is_inside, x - xp.round(x), 0.5))
+    return xp.where(is_below, xp.where(is_inside, left, math.nan), right)
+
+
+def polygamma_by_zeta(xp: Any, zeta: Any, x: Any, n: int) -> Any:
+    """Return the n-th derivative of psi by a framework's Hurwitz zeta.
+
+    Args:
+        xp: the framework's own functions.
+        zeta: its Hurwitz zeta function.
+        x: an array of it.
+        n: the order, at least 1.
+    """
+    sign, zeros = (-1.0) ** (n + 1), xp.zeros_like(x)
+    is_inside = (x > 0) & (x < math.inf)
+    values = sign * math.factorial(n) * zeta(zeros + (n + 1.0), xp.where(is_inside, x, 1.0))
+    outside = xp.where(x > 0, zeros, math.nan)
+    return xp.where(is_inside, values, xp.where(x != 0, outside, sign * math.inf))
+
+
 # --- Bessel functions --------------------------------------------------------------------------
 
 
@@ -191,35 +201,35 @@ def i0e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
 def i1e_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # i0e(x) - i1e(x) (sign(x) + 1 / x), which is 1/2 at zero.
     size = xp.abs(x)
-    close = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
-    slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(close, 1.0, x)
-    return (ct * xp.where(close, 0.5 - size + 0.9375 * size * size, slope),)
+    is_near = xp.less(size, 1e-7)  # before the quotient meets subnormal numbers
+    slope = xp.i0e(x) - xp.sign(x) * y - y / xp.where(is_near, 1.0, x)
+    return (ct * xp.where(is_near, 0.5 - size + 0.9375 * size * size, slope),)
 
 
 I0E = function("i0e", from_scipy("i0e"), i0e_vjp, "exp(-|x|) I0(x), the Bessel function scaled.")
 I1E = function("i1e", from_scipy("i1e"), i1e_vjp, "exp(-|x|) I1(x), the Bessel function scaled.")
 
 # --- sinc --------------------------------------------------------------------------------------
-# Below SINC_NEAR the quotient cancels; there so many terms of its series reach float64.
+# Below SINC_NEAR the quotient cancels; SINC_TERMS terms of the series give float64 accuracy there.
 SINC_NEAR, SINC_TERMS = 0.3, 9
 
 
 def sinc(xp: Any, x: Any) -> Any:
-    none = xp.equal(x, 0)
-    angle = math.pi * xp.where(none, 1.0, x)
-    return xp.where(none, 1.0, xp.sin(angle) / angle)
+    is_zero = xp.equal(x, 0)
+    angle = math.pi * xp.where(is_zero, 1.0, x)
+    return xp.where(is_zero, 1.0, xp.sin(angle) / angle)
 
 
 def sinc_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # (cos(pi x) - sinc(x)) / x, near zero by its series.
-    close = xp.less(xp.abs(x), SINC_NEAR)
-    near = xp.where(close, x, 0.0)
+    is_near = xp.less(xp.abs(x), SINC_NEAR)
+    near = xp.where(is_near, x, 0.0)
     square, series = near * near, 0.0
     for k in range(SINC_TERMS, 0, -1):
         term = (-1) ** k * 2 * k * math.pi ** (2 * k) / math.factorial(2 * k + 1)
         series = term + square * series
-    far = xp.where(close, 1.0, x)
-    return (ct * xp.where(close, near * series, (xp.cos(math.pi * far) - xp.sinc(far)) / far),)
+    far = xp.where(is_near, 1.0, x)
+    return (ct * xp.where(is_near, near * series, (xp.cos(math.pi * far) - xp.sinc(far)) / far),)
 
 
 SINC = composite(sinc, sinc_vjp, "sin(pi x) / (pi x), and 1 at zero.")
