@@ -77,7 +77,7 @@ class CustomSurrogate:
 
 
 class AppliedFunction:
-    """Stands in for one of snnTorch's `autograd.Function` classes: `FastSigmoid.apply(x, 25)`."""
+    """A stand-in for one of snnTorch's `autograd.Function` classes: `FastSigmoid.apply(x, 25)`."""
 
     def __init__(self, rule: str) -> None:
         self.rule = rule
