@@ -99,7 +99,7 @@ def decide(
     """Decide how a call runs at a door.
 
     In this order: the graph where it leaves nothing out that counts at this door, or on another
-    framework, which has nothing but the graph; an error for what the door refuses; the graph where
+    framework, which has nothing but the graph; an error for what `door` refuses; the graph where
     the author chose; or as written, with the first omission as the reason.
 
     Args:

@@ -77,10 +77,14 @@ class Formula:
     stabilizer: str = "stabilizer"
     is_plain: bool = False
 
+    def applies_to(self, layer: LayerKind) -> bool:
+        """Return whether it has a meaning for a kind of layer."""
+        # Not by `has_weight`: each forward of a layer in eager code comes here.
+        return layer.channels is not None or (self.is_plain and layer.forward is not None)
+
     def kinds(self) -> list[str]:
         """Return the kinds of layers that it has a meaning for."""
-        rows = KINDS.items()
-        return [k for k, row in rows if row.has_weight or (self.is_plain and row.forward)]
+        return [kind for kind, layer in KINDS.items() if self.applies_to(layer)]
 
 
 # --- how a part sees inputs and parameters ------------------------------------------------------
@@ -151,12 +155,12 @@ PLAIN = Share((SharePart(same, same, same),), whole)
 EPSILON = Formula("epsilon", (PLAIN,), ("epsilon",), stabilizer="epsilon", is_plain=True)
 NORM = Formula("norm", (PLAIN,), ("stabilizer",), is_plain=True)
 # Contributions to z by sign: of two factors of one sign, and of two signs.
-UPHILL = (SharePart(positive, positive, positive), SharePart(negative, negative))
-DOWNHILL = (SharePart(positive, negative, negative), SharePart(negative, positive))
-ZPLUS = Formula("zplus", (Share(UPHILL, whole),), ("stabilizer",))
+POSITIVE_CONTRIBUTIONS = (SharePart(positive, positive, positive), SharePart(negative, negative))
+NEGATIVE_CONTRIBUTIONS = (SharePart(positive, negative, negative), SharePart(negative, positive))
+ZPLUS = Formula("zplus", (Share(POSITIVE_CONTRIBUTIONS, whole),), ("stabilizer",))
 ALPHA_BETA = Formula(
     "alpha_beta",
-    (Share(UPHILL, alpha_times), Share(DOWNHILL, minus_beta_times)),
+    (Share(POSITIVE_CONTRIBUTIONS, alpha_times), Share(NEGATIVE_CONTRIBUTIONS, minus_beta_times)),
     ("alpha", "beta", "stabilizer"),
 )
 GAMMA = Formula(
@@ -205,34 +209,37 @@ def share_out(
     layer: LayerKind,
     attributes: Mapping[str, Any],
     zero_params: Sequence[str],
-    tensors: tuple[Inputs, Tensor, Tensor, Tensor],
+    inputs: Inputs,
+    weight: Tensor,
+    bias: Tensor,
+    out: Tensor,
     relevance: Tensor,
     numbers: Mapping[str, Any],
 ) -> Inputs:
     """Return the relevance of each input of a layer."""
-    inputs, weight, bias, out = tensors
     total: list[Any] = [None] * len(inputs)
     for share in formula.shares:
-        seen, z = [], None
+        modified, z = [], None
         for part in share.parts:
-            own = tuple(part.input(x, numbers) for x in inputs)
+            modified_inputs = tuple(part.input(x, numbers) for x in inputs)
             w = weight if weight is None else part.param(weight, numbers)
             if weight is not None and "weight" in zero_params:
                 w = xp.zeros_like(weight)
-            is_biased = bias is not None and part.bias is not None and "bias" not in zero_params
-            b = part.bias(bias, numbers) if is_biased and part.bias is not None else None
             if formula.is_plain and not zero_params:
                 # Nothing is modified: z is the layer's own output.
-                given = out
+                part_output = out
             else:
-                given = layer.forward(own, w, b, out, **attributes)
-            z = given if z is None else z + given
-            seen.append((own, w))
+                b = None
+                if bias is not None and part.bias is not None and "bias" not in zero_params:
+                    b = part.bias(bias, numbers)
+                part_output = layer.forward(modified_inputs, w, b, out, **attributes)
+            z = part_output if z is None else z + part_output
+            modified.append((modified_inputs, w))
         # One division by the sum of all parts, so that relevance is conserved.
         ratio = share.weigh(relevance, out, numbers) / stabilize(z, numbers[formula.stabilizer])
-        for own, w in seen:
+        for modified_inputs, w in modified:
             pulled = layer.pull(ratio, inputs, w, **attributes)
-            for i, (x, cotangent) in enumerate(zip(own, pulled, strict=True)):
+            for i, (x, cotangent) in enumerate(zip(modified_inputs, pulled, strict=True)):
                 term = x * cotangent
                 total[i] = term if total[i] is None else total[i] + term
     return tuple(total)
@@ -254,12 +261,12 @@ def make_function(
     fixed = dict(attributes)
 
     def forward(*args: Any) -> Any:
-        given = args[: len(names)]
+        tensors = args[: len(names)]
         numbers = dict(zip(formula.numbers, args[len(names) :], strict=True))
-        inputs = given[: len(layer.inputs)]
-        weight, bias = given[-3:-1] if layer.has_weight else (None, None)
+        inputs = tensors[: len(layer.inputs)]
+        weight, bias = tensors[-3:-1] if layer.has_weight else (None, None)
         wide = tuple(map(widened, inputs)), widened(weight), widened(bias)
-        out = given[-1]
+        out = tensors[-1]
         if out is None and layer.needs_out:
             raise RuleTypeError(
                 f"a layer of kind {kind!r} needs what it computed, as its last tensor: only the "
@@ -274,15 +281,18 @@ def make_function(
                 layer,
                 attributes=fixed,
                 zero_params=zero,
-                tensors=(*wide, widened(out)),
+                inputs=wide[0],
+                weight=wide[1],
+                bias=wide[2],
+                out=widened(out),
                 relevance=widened(upstream),
                 numbers=numbers,
             )
-            own = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
+            narrowed = [xp.cast_like(share, x) for share, x in zip(shares, inputs, strict=True)]
             # Weights get their own gradient through `out`.
             weights = (None, None) if layer.has_weight else ()
-            passed = None if given[-1] is None else upstream
-            return (*own, *weights, passed, *(None for _ in numbers))
+            passed = None if tensors[-1] is None else upstream
+            return (*narrowed, *weights, passed, *(None for _ in numbers))
 
         return out, grad
 
@@ -366,10 +376,7 @@ class Relevance:
                 unknown.
         """
         layer = KINDS.get(kind)
-        # As `kinds` says, without its calls: each forward of a layer in eager code comes here.
-        if layer is None or (
-            layer.channels is None and not (self.formula.is_plain and layer.forward)
-        ):
+        if layer is None or not self.formula.applies_to(layer):
             able = self.formula.kinds()
             raise RuleTypeError(
                 f"rule {self.name!r} has no meaning for a layer of kind {kind!r}"
@@ -408,9 +415,9 @@ def make_rule(
             raise RuleValueError(
                 f"zero_params is made of {' and '.join(map(repr, ZERO_PARAMS))}, not {name!r}"
             )
-    given = {name: _number(numbers[name]) for name in formula.numbers}
-    check_numbers(f"rule {formula.name!r}", given)
-    return Relevance(formula, MappingProxyType(given), zero)
+    own_numbers = {name: _number(numbers[name]) for name in formula.numbers}
+    check_numbers(f"rule {formula.name!r}", own_numbers)
+    return Relevance(formula, MappingProxyType(own_numbers), zero)
 
 
 def _number(value: Any) -> Any:
