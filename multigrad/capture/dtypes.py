@@ -1,12 +1,11 @@
-"""The dtypes of symbolic values, casts as the code's library defines them, and memory layouts.
+"""The dtypes of symbolic values, and casts as the code's library defines them.
 
-A float beyond the range of int8, uint8 or int16 is cast to the nearest of their numbers, one beyond
-float8_e4m3fn to NaN, unless the library wraps the former around or limits the latter.
+int8, uint8, int16: a float out of range is clamped, unless the library wraps around.
+float8_e4m3fn: it becomes NaN, unless the library clamps. Tests: `tests/graph/test_small_dtypes.py`.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,117 +25,11 @@ from ..graph.ir.types import (
     dtype_name,
     is_float,
 )
-from ..graph.ops import results
 from ..trace import trace
-from ..trace.trace import NeedsConcrete, Trace, Value, copy_of, mark_view
+from ..trace.trace import Value
 from ..trace.xp import all as xp
 from .dialect import habits_of
-
-# --- the memory layout of computed tensors --------------------------------------------------------
-# It follows from the layout of the arguments, and decides whether a reshape is a view, so that
-# writing into one tensor reaches the other. In torch and NumPy, elementwise functions of contiguous
-# operands give contiguous results.
-ELEMENTWISE = (
-    results.cast_to,
-    results.chosen,
-    results.compared,
-    results.elementwise,
-    results.filled,
-    results.float_elementwise,
-)
-KEEPING = (ops.EXPAND_DIMS, ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE)
-
-
-def maybe_same(x: Value) -> Value:
-    """Return the result of `contiguous()`: the same memory if x is contiguous, else a copy.
-
-    Which one matters only while both tensors, or the base of a view, are alive: hence weak
-    references.
-    """
-    result = copy_of(x)
-    if x.base is not None:
-        mark_view(result, x, False)
-    else:
-        result.twin = weakref.ref(x)
-        x.views.append(weakref.ref(result))
-    return result
-
-
-def in_format(x: Value, memory_format: Any) -> Value:
-    """Return x in one of torch's memory formats: the same memory or a copy."""
-    if str(memory_format) in ("None", "torch.preserve_format"):
-        return x
-    if str(memory_format) == "torch.contiguous_format":
-        return maybe_same(x)
-    result = copy_of(x)
-    mark_view(result, x, False)  # its strides, which may be these already, are never known
-    return result
-
-
-def settle(value: Value) -> bool:
-    """Return whether it is known if a value is written to its own memory or to its twin's."""
-    twin = None if value.twin is None else value.twin()
-    if twin is None:
-        return True
-    if not is_in_order(twin):
-        return False
-    value.base, value.is_certain, value.twin = twin, True, None
-    return True
-
-
-def is_view(view: Value) -> bool:
-    """Return whether a value is known to share the memory of its base."""
-    if not settle(view):
-        return False
-    base = view.base
-    if base is not None and not view.is_certain and view.node.op in KEEPING:
-        view.is_certain = is_in_order(base)
-    return view.is_certain
-
-
-def is_in_order(value: Value) -> bool:
-    """Return whether a tensor is known to be C-contiguous.
-
-    Raises:
-        NeedsConcrete: it is if an argument is.
-    """
-    base = value.base
-    if value.twin is not None:
-        return True
-    if base is None:
-        return value.made.type.kind == "tensor" and _lies_in_order(value.trace, value.made)
-    if not is_view(value):
-        return False
-    if value.node is base.node or value.node.op in KEEPING or _is_stretch(value.node):
-        return is_in_order(base)
-    return False
-
-
-def _is_stretch(node: Node) -> bool:
-    # Integers, then at most one slice of step 1, pick neighboring memory.
-    if node.op is not ops.GETITEM:
-        return False
-    items = list(node.attr("index"))
-    while items and isinstance(items[0], int):
-        items.pop(0)
-    is_slice = len(items) == 1 and isinstance(items[0], tuple)
-    return not items or (is_slice and items[0][2] in (None, 1))
-
-
-def _lies_in_order(trace: Trace, node: Node) -> bool:
-    if node.type.kind == "scalar":
-        return True
-    if node.op is ops.INPUT:
-        name = node.attr("name")
-        if trace.kind == "rule" or (trace.backward.is_running and name.startswith("grad_out")):
-            return False  # one capture serves all; a cotangent's layout is known only at run time
-        fact = f"contiguous:{name}"
-        if fact not in trace.facts:
-            raise NeedsConcrete(fact)
-        return trace.facts[fact] is True
-    if node.op is ops.ARRAY:
-        return node not in trace.memory.scattered
-    return node.op.result in ELEMENTWISE and all(_lies_in_order(trace, n) for n in node.operands)
+from .memory_layout import in_format
 
 
 def steps_between(node: Node, operands: set[Node]) -> list[Node]:
@@ -170,7 +63,7 @@ def is_bool(x: Any) -> bool:
     return own_dtype(x) == BOOL
 
 
-def is_other(x: Any, dtype: str) -> bool:
+def is_tensor_of_other_dtype(x: Any, dtype: str) -> bool:
     return (
         bool(dtype)
         and isinstance(x, Value)
@@ -193,7 +86,7 @@ def is_wider(narrow: str, wide: str) -> bool:
     return {narrow, wide} <= {*WHOLE} and np.can_cast(narrow, wide)
 
 
-LARGEST = 448.0  # the largest float8_e4m3fn, which has no infinity
+LARGEST_FLOAT8_E4M3FN = 448.0  # it has no infinity
 
 
 def cast(x: Any, dtype: Any) -> Any:
@@ -206,7 +99,7 @@ def cast(x: Any, dtype: Any) -> Any:
     if name in SMALL and habits.small_integers_wrap:
         x = trace.cast(x, INT32)
     if name == FLOAT8[0] and habits.float8_is_limited and x.node.type.dtype not in FLOAT8:
-        x = xp.clip(x, -LARGEST, LARGEST)
+        x = xp.clip(x, -LARGEST_FLOAT8_E4M3FN, LARGEST_FLOAT8_E4M3FN)
     return trace.cast(x, dtype)
 
 
@@ -229,7 +122,8 @@ def to_dtype(dtype: str) -> Callable[[Any], Any]:
     return to
 
 
-DTYPES = {
+# torch's methods that cast, by name: `x.half()`.
+DTYPE_OF_METHOD = {
     "bfloat16": "bfloat16",
     "bool": BOOL,
     "byte": "uint8",
@@ -241,4 +135,4 @@ DTYPES = {
     "long": INT64,
     "short": "int16",
 }
-METHODS = {name: to_dtype(dtype) for name, dtype in DTYPES.items()}
+METHODS = {name: to_dtype(dtype) for name, dtype in DTYPE_OF_METHOD.items()}

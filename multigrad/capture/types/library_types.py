@@ -41,8 +41,8 @@ from ..dtypes import (
     cast,
     is_bool,
     is_exact_cast,
-    is_other,
     is_tensor,
+    is_tensor_of_other_dtype,
     is_wider,
     own_dtype,
     source_dtype,
@@ -233,14 +233,18 @@ class LibraryTypes:
         return cast(value, dtype)
 
     def _agree(self, leaves: Sequence[Any], answer: Answer) -> bool:
-        return not [x for x, (dtype, _) in zip(leaves, answer, strict=True) if is_other(x, dtype)]
+        return not [
+            x
+            for x, (dtype, _) in zip(leaves, answer, strict=True)
+            if is_tensor_of_other_dtype(x, dtype)
+        ]
 
     def _anew(
         self, result: Any, answer: Answer, args: Any, kwargs: Any, record: Callable[..., Any]
     ) -> Any:
         """Return a result in the library's type: cast where exact, else made of cast operands."""
         pairs = zip(leaves_of(result), answer, strict=True)
-        wrong = [(x, dtype) for x, (dtype, _) in pairs if is_other(x, dtype)]
+        wrong = [(x, dtype) for x, (dtype, _) in pairs if is_tensor_of_other_dtype(x, dtype)]
         if all(is_exact_cast(source_dtype(x), dtype) for x, dtype in wrong):
             rest = iter(answer)
             return with_leaves(result, lambda x: self._recast(x, next(rest)[0]))
@@ -262,7 +266,7 @@ class LibraryTypes:
 
     def _recast(self, x: Any, dtype: str) -> Any:
         """Return a tensor in a dtype; one that was cast from integers, from these."""
-        if not is_other(x, dtype):
+        if not is_tensor_of_other_dtype(x, dtype):
             return x
         node = x.node.operands[0] if x.node.op is ops.CAST else x.node
         return self.cast(self.trace.value(node), dtype)

@@ -27,7 +27,7 @@ from ...trace import trace
 from ...trace.coercion import is_exact
 from ...trace.trace import NeedsConcrete, Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
-from .. import dtypes, symbols
+from .. import dtypes, memory_layout, symbols
 from ..dialect import Dialect, find_dialect, passes_at
 from ..dtypes import cast, own_dtype
 from ..meanings import arrays, composites, creation, places, reductions
@@ -174,7 +174,7 @@ def to(
     result = x if dtype is None else cast(x, dtype)
     if copy or flags[1:] == [True]:
         return copy_of(result)
-    return dtypes.in_format(result, memory_format)
+    return memory_layout.in_format(result, memory_format)
 
 
 def astype(x: Tensor, dtype: Any, copy: bool = True) -> Tensor:
@@ -209,8 +209,8 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     # Itself or a copy, which depends on the strides; a rule's tensors count as contiguous.
     is_same = x.base is None and (x.trace.kind == "rule" or x.node.op is ops.INPUT or x.notes)
     if str(memory_format) not in ("None", "torch.contiguous_format"):
-        return dtypes.in_format(x, memory_format)
-    return x if is_same else dtypes.maybe_same(x)
+        return memory_layout.in_format(x, memory_format)
+    return x if is_same else memory_layout.contiguous(x)
 
 
 def add(x: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:

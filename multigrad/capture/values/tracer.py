@@ -24,7 +24,7 @@ from ...trace.axes import known_shape
 from ...trace.python_protocols import is_asked_by
 from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
 from ...trace.xp import all as xp
-from .. import dtypes
+from .. import dtypes, memory_layout
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import (
@@ -290,7 +290,9 @@ class V(Value):
         old, new = self.node, value.node
         self._check_own_memory()
         # Order: whose memory it is, the dtype, the shape, gradients, then the base of a view.
-        if not (dtypes.settle(self) and all(map(dtypes.is_view, self._all_views()))):
+        if not (
+            memory_layout.resolve_twin(self) and all(map(memory_layout.is_view, self._all_views()))
+        ):
             raise self.trace.error(
                 "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
                 "before the update"
@@ -457,7 +459,7 @@ def _written(view: Value, value: Value) -> Any:
     # The base after a value is written into the view; None if that is not known.
     base: Any = view.base
     node = view.node
-    if not dtypes.is_view(view):
+    if not memory_layout.is_view(view):
         return None
     if node is base.node:
         return value

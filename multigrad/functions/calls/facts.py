@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...capture.dtypes import is_in_order
+from ...capture.memory_layout import is_known_contiguous
 from ...errors import TraceError
 from ...graph import ops
 from ...graph.ir.types import FLOATS, T, dtype_name
@@ -175,7 +175,7 @@ def _fact_of_symbol(trace: Trace, what: str, value: Any) -> Any:
         is_relative = not isinstance(value, Value) or value.node.type.dtype == T
         return trace.facts["dtype"] if is_relative else value.node.type.dtype
     if what == "contiguous":
-        return isinstance(value, Value) and is_in_order(value)
+        return isinstance(value, Value) and is_known_contiguous(value)
     if what.startswith(ATTRIBUTE):
         return _has_attribute(trace, what, value)
     if not isinstance(value, Value):
