@@ -60,7 +60,7 @@ class Emission:
     definitions: list[str] = field(default_factory=list)
 
     @cached_property
-    def once(self) -> Any:
+    def derivative_guard(self) -> Any:
         """The function that refuses a derivative of a loop, where the framework would take one."""
         forbid = self.backend.autodiff.forbid_derivative
         return None if forbid is None else forbid(f"rule {self.rule!r}: {OF_A_LOOP}")
@@ -76,14 +76,19 @@ class Emission:
         return name
 
     def define_turn(self, node: Node) -> str:
-        """Return the name of a scan's turn and two lists of positions; see `FastKernels.turns`."""
+        """Return the last arguments of `FastKernels.turns` as text: "turn_1, ((1, 0),), ()".
+
+        These are the name of the function of one turn, which takes a place for each result after
+        its operands; pairs of a row and the carried value whose shape it is assumed to have; and
+        pairs of a result and the carried value that it is, unchanged.
+        """
         carried, rows, region = node.attr("carried"), node.attr("rows"), node.attr("body")
         turn = self.turns.get((region, carried, rows))
         if turn is None:
             graph, assumed = assume_alike(region.graph, carried, rows)
             places = [f"place_{i}" for i in range(len(graph.outputs))]
+            # Carried position -> the first output after the carry that repeats it, unchanged.
             held = {}
-            # Results that are a carried value, unchanged.
             for i, output in enumerate(graph.outputs[carried:], carried):
                 if output in graph.inputs[:carried]:
                     held.setdefault(graph.inputs.index(output), i)
@@ -201,21 +206,22 @@ class _Writer:
         key = key_of(node)
         name = self.loops.get(key)
         if name is None:
-            run, word = getattr(self.backend.kernels, node.op.name), node.op.name
+            run, kernel_name = getattr(self.backend.kernels, node.op.name), node.op.name
             if run is None:
                 raise self.lacking(node.op, "it has none")
-            values = [self.text(node, operand)[0] for operand in node.operands]
+            values = [self.hoisted_text(node, operand)[0] for operand in node.operands]
             called = self.scan_of if node.op is ops.SCAN else self.while_of
             arguments = [*called(node, values)]
             if node.op is ops.SCAN and self.turns is not None:
-                run, word = self.turns, "turns"
+                run, kernel_name = self.turns, "turns"
                 arguments.append(self.emission.define_turn(node))
             name = self.loops[key] = self.fresh()
-            self.lines.append(f"{name} = {self.emission.bind(word, run)}({', '.join(arguments)})")
+            bound = self.emission.bind(kernel_name, run)
+            self.lines.append(f"{name} = {bound}({', '.join(arguments)})")
         result = f"{name}[{node.attr('position')}]"
-        is_endless = node.op is ops.WHILE_LOOP and is_float(node.type)
-        if is_endless and self.emission.once is not None:
-            return f"{self.emission.bind('once', self.emission.once)}({result})"
+        ends_by_values = node.op is ops.WHILE_LOOP and is_float(node.type)
+        if ends_by_values and self.emission.derivative_guard is not None:
+            return f"{self.emission.bind('once', self.emission.derivative_guard)}({result})"
         return result
 
     def while_of(self, node: Node, values: Sequence[str]) -> Iterator[str]:
@@ -249,41 +255,49 @@ class _Writer:
         return repr(value), (UNARY if repr(value).startswith("-") else ATOM), 0
 
     def call(self, node: Node) -> tuple[str, int]:
+        """Return the code of a node that is no constant and no loop, and its precedence."""
         if node.type.kind == "scalar" and node.op.plain:
-            return self.infix(node.op.symbol or "", [self.text(node, o) for o in node.operands])
-        own = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.kernels.fast.kernels
-        # A param is a number or a tensor at run time; `scalar_function` decides at the call.
-        if node.type.kind == "scalar" and not own:
-            native = (
-                self.backend.kernels.rows.get(node.op)
-                or symbol_function(node.op)
-                or self.native(node.op)
-            )
-            function = scalar_function(node.op, native, self.backend.kernels.open_number)
-            name = self.emission.bind(f"scalar_{node.op.name}", function)
-            arguments = [self.text(node, o)[0] for o in node.operands]
-            arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
-            return f"{name}({', '.join(arguments)})", ATOM
-        faster = self.written(node) if node in self.places else None
+            operands = [self.hoisted_text(node, o) for o in node.operands]
+            return self.infix(node.op.symbol or "", operands)
+        has_kernel = node.op in (ops.DIM, ops.SIZE) or node.op in self.backend.kernels.fast.kernels
+        if node.type.kind == "scalar" and not has_kernel:
+            return self.scalar_call(node), ATOM
+        # The fastest form that fits: into the caller's array, over an operand, with a number.
+        faster = self.call_writing_into_place(node) if node in self.places else None
         if faster is None and node.op in self.in_place:
-            faster = self.overwriting(node)
+            faster = self.call_overwriting_operand(node)
         if faster is None and len(node.operands) == 2:
-            faster = self.scalar_form(node)
+            faster = self.call_with_scalar(node)
         if faster is not None:
             return faster, ATOM
+        # The backend's kernel or an infix symbol; here, as most nodes of a first call come to it.
         native = self.native(node.op)
         operands = [
-            self.operand(node, o) if o.type.kind == "scalar" else self.done[o][:2]
+            self.operand_in_tensor_dtype(node, o) if o.type.kind == "scalar" else self.done[o][:2]
             for o in node.operands
         ]
         if node.op.symbol is not None and native is INFIX:
             return self.infix(node.op.symbol, operands)
         arguments = [text for text, _ in operands]
-        for name, value in node.attrs:
-            arguments.append(f"{name}={self.attribute(name, value)}")
-        return f"{self.emission.bind(_word(node.op), native)}({', '.join(arguments)})", ATOM
+        arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
+        return f"{self.emission.bind(_kernel_name(node.op), native)}({', '.join(arguments)})", ATOM
 
-    def written(self, node: Node) -> str | None:
+    def scalar_call(self, node: Node) -> str:
+        """Return the call of a function of numbers."""
+        # A param is a number or a tensor at run time; `scalar_function` decides at the call.
+        native = (
+            self.backend.kernels.rows.get(node.op)
+            or symbol_function(node.op)
+            or self.native(node.op)
+        )
+        function = scalar_function(node.op, native, self.backend.kernels.open_number)
+        name = self.emission.bind(f"scalar_{node.op.name}", function)
+        arguments = [self.hoisted_text(node, o)[0] for o in node.operands]
+        arguments += [f"{key}={self.attribute(key, value)}" for key, value in node.attrs]
+        return f"{name}({', '.join(arguments)})"
+
+    def call_writing_into_place(self, node: Node) -> str | None:
+        """Return a call that writes an output into the array given for it; None: it cannot."""
         kernel = self.backend.kernels.fast.into.get(node.op)
         operands = node.operands
         dtypes = {o.type.dtype for o in operands if o.type.kind == "tensor"}
@@ -294,14 +308,14 @@ class _Writer:
             if node.op not in (ops.ADD, ops.MUL):
                 return None
             operands = operands[::-1]
-        arguments = [self.operand(node, o)[0] for o in operands]
-        name = self.emission.bind(f"{_word(node.op)}_to", kernel)
+        arguments = [self.operand_in_tensor_dtype(node, o)[0] for o in operands]
+        name = self.emission.bind(f"{_kernel_name(node.op)}_to", kernel)
         return f"{name}({', '.join(arguments)}, out={self.places[node]})"
 
-    def overwriting(self, node: Node) -> str | None:
+    def call_overwriting_operand(self, node: Node) -> str | None:
+        """Return a call that writes over the first operand that nothing else holds; else None."""
         if node.op.coerce == "bool" and any(o.type.kind == "scalar" for o in node.operands):
             return None  # no number, which their kernels do not take
-        # The first operand that nothing else holds is written over.
         for position, kernel in enumerate(self.in_place[node.op]):
             operand = node.operands[position]
             if kernel is not None and self.is_fresh(operand) and operand.type == node.type:
@@ -312,11 +326,14 @@ class _Writer:
                     plain = self.native(node.op)
                     plain = symbol_function(node.op) if plain is INFIX else plain
                     kernel = write_where_it_fits(kernel, plain, position)  # no shape is known
-                arguments = [self.done[operand][0], *(self.operand(node, o)[0] for o in others)]
+                arguments = [
+                    self.done[operand][0],
+                    *(self.operand_in_tensor_dtype(node, o)[0] for o in others),
+                ]
                 arguments += [f"{name}={self.attribute(name, value)}" for name, value in node.attrs]
                 first = self.in_place[node.op][0]
                 suffix = "" if position == 0 or kernel is first else "into"
-                name = self.emission.bind(f"{_word(node.op)}_{suffix}", kernel)
+                name = self.emission.bind(f"{_kernel_name(node.op)}_{suffix}", kernel)
                 return f"{name}({', '.join(arguments)})"
         return None
 
@@ -328,7 +345,8 @@ class _Writer:
             return node.operands[0].type.dtype == BOOL != node.type.dtype
         return node.op.result in OWNING or node.op in self.backend.kernels.fast.kernels
 
-    def scalar_form(self, node: Node) -> str | None:
+    def call_with_scalar(self, node: Node) -> str | None:
+        """Return a call of the kernel for a tensor and a number; None if the backend has none."""
         for table, (tensor, scalar) in (
             (self.backend.kernels.scalar_right, node.operands),
             (self.backend.kernels.scalar_left, node.operands[::-1]),
@@ -336,7 +354,8 @@ class _Writer:
             kernel = table.get(node.op)
             if kernel and tensor.type.kind == "tensor" and scalar.type.kind == "scalar":
                 name = self.emission.bind(kernel.__name__, kernel)
-                return f"{name}({self.done[tensor][0]}, {self.operand(node, scalar)[0]})"
+                number, _ = self.operand_in_tensor_dtype(node, scalar)
+                return f"{name}({self.done[tensor][0]}, {number})"
         return None
 
     def native(self, op: ops.Op) -> Any:
@@ -361,17 +380,21 @@ class _Writer:
             f"{reason}"
         )
 
-    def text(self, user: Node, operand: Node) -> tuple[str, int]:
-        # What depends on the params alone is computed once, by `prepare`.
+    def hoisted_text(self, user: Node, operand: Node) -> tuple[str, int]:
+        """Return an operand's text: of a static scalar, the name that `prepare` gives it.
+
+        What depends on the params alone is computed once, by `prepare`.
+        """
         text, strength, _ = self.done[operand]
         if self.prepared is None or operand not in self.static or user in self.static:
             return text, strength
-        wraps = self.wraps(user, operand)
-        if operand.op is ops.CONST and not wraps:
+        as_tensor = self.is_prepared_as_tensor(user, operand)
+        if operand.op is ops.CONST and not as_tensor:
             return text, strength
-        return self.prepared.name(operand, text, wraps, self.fresh), ATOM
+        return self.prepared.name(operand, text, as_tensor, self.fresh), ATOM
 
-    def wraps(self, user: Node, operand: Node) -> bool:
+    def is_prepared_as_tensor(self, user: Node, operand: Node) -> bool:
+        """Return whether `prepare` makes a static scalar a tensor, as the op's kernel takes it."""
         if self.prepared is None or operand not in self.static or user.type.kind != "tensor":
             return False
         positions = self.backend.kernels.fast.constants.get(user.op, ())
@@ -379,15 +402,15 @@ class _Writer:
         alike = all(o.type.dtype == T for o in user.operands if o.type.kind == "tensor")
         return alike and self.like is not None and user.operands.index(operand) in positions
 
-    def operand(self, user: Node, operand: Node) -> tuple[str, int]:
-        # A weak scalar that meets a tensor takes its dtype; tensors are as they are.
+    def operand_in_tensor_dtype(self, user: Node, operand: Node) -> tuple[str, int]:
+        """Return an operand's text: a weak scalar takes the dtype of the tensor that it meets."""
         if operand.type.kind != "scalar":
             return self.done[operand][:2]
-        text, strength = self.text(user, operand)
+        text, strength = self.hoisted_text(user, operand)
         # None: the framework's operators take a number in the tensor's dtype.
         if self.backend.tensors.weak is None:
             return text, strength
-        if self.wraps(user, operand):
+        if self.is_prepared_as_tensor(user, operand):
             return text, strength
         # A bool, or an operand that is taken raw, has no dtype to take.
         if user.op.coerce in ("raw", "bool") or (
@@ -447,7 +470,7 @@ def _listed(values: Sequence[str]) -> str:
 INFIX: Any = "written as an infix symbol"
 
 
-def _word(op: ops.Op) -> str:
+def _kernel_name(op: ops.Op) -> str:
     # Ops of a backend's own kernels are called "<backend>.<name>".
     return op.name.rpartition(".")[2]
 
