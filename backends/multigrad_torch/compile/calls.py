@@ -48,7 +48,7 @@ from ..dynamo import at_import
 from ..export import asks_for_operators, register
 from ..kernels import random
 from ..versions import custom_op
-from .dynamo_guards import HIDDEN, JIT, may_change, tensors_in
+from .dynamo_guards import JIT, JIT_NUMBERS_AS_INPUTS, may_change, tensors_in
 
 serial = itertools.count()
 
@@ -137,9 +137,9 @@ class CompiledCall:
 #   the activation's own rule has tensors (OWN)    `CompiledCall.tensors`
 #   any other call                                 nothing
 #   under xg.jit (the token begins with            numbers in one tensor, key, start of the count;
-#     JIT or HIDDEN)                                 then one of the above
+#     JIT or JIT_NUMBERS_AS_INPUTS)                                 then one of the above
 #
-# Under HIDDEN the rule in force takes its numbers from `hidden[0]`; otherwise they are literals.
+# Under JIT_NUMBERS_AS_INPUTS the rule in force takes its numbers from `hidden[0]`; otherwise they are literals.
 
 
 def call_of_activation(
@@ -162,8 +162,8 @@ def call_of_activation(
         return call_plain(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)
     function.recipe.check(backend, (None, *map(settle, values)))
-    is_jitted = token.startswith((JIT, HIDDEN))
-    hides_numbers = token.startswith(HIDDEN) and activation.rule is None
+    is_jitted = token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
+    hides_numbers = token.startswith(JIT_NUMBERS_AS_INPUTS) and activation.rule is None
     tensors, first, kind = tensors_in(in_force), JIT_INPUTS if is_jitted else 0, "call"
     if tensors and not count and not hides_numbers:
         kind = FRAMED if activation.rule is None else OWN

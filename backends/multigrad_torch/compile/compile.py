@@ -52,7 +52,15 @@ from .calls import (
     reads,
     serial,
 )
-from .dynamo_guards import EPOCH, HIDDEN, JIT, MIRROR, ApplicationCount, Cell, check_mirror
+from .dynamo_guards import (
+    EPOCH,
+    JIT,
+    JIT_NUMBERS_AS_INPUTS,
+    MIRROR,
+    ApplicationCount,
+    Cell,
+    check_mirror,
+)
 
 Tensor: TypeAlias = Any
 # Prefixes of the answers of `prepare`: compiled code calls the Function's own class, which Dynamo
@@ -100,7 +108,7 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_activation(activation, x, values)
-    hidden, n, kind = MIRROR.hidden, 0, name.partition("_")[0]
+    hidden, n, kind = MIRROR.moving_inputs, 0, name.partition("_")[0]
     # Each draw under xg.jit takes the next application's number, as an input of the graph.
     if hidden and DRAWS in kind:
         n = MIRROR.applied.number
@@ -255,7 +263,7 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
     """Return the name of a call, a question, or REFUSED and the reason why there is no call."""
-    is_hidden = token.startswith((JIT, HIDDEN))
+    is_hidden = token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
     try:
         if epoch and not is_hidden:
             check_mirror(token)
@@ -310,7 +318,7 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     """
     if not epoch and reads(function):
         raise Question(READS)
-    if token.startswith(HIDDEN):
+    if token.startswith(JIT_NUMBERS_AS_INPUTS):
         raise Question(NUMBERS)
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
@@ -464,7 +472,7 @@ def hide(in_force: RuleInForce | None) -> HiddenRule:
         token = exact = f"{JIT}{in_force.own_token}{keyed}"
         if not has_static_numbers(in_force):
             numbers = in_force.values
-            token = f"{HIDDEN}{in_force.specialization.id}{keyed}"
+            token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{keyed}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
     return HiddenRule(token, exact, (packed, words, torch.tensor(start, device="cpu")))
@@ -474,7 +482,7 @@ def hide(in_force: RuleInForce | None) -> HiddenRule:
 def mirroring(active: ActiveRules, hidden: HiddenRule) -> Iterator[None]:
     """Mirror a rule with hidden numbers; its counter ends where eager code would leave it."""
     in_force, applied = active.activations, ApplicationCount()
-    before = MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied
+    before = MIRROR.token, MIRROR.exact, MIRROR.moving_inputs, MIRROR.applied
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
@@ -485,11 +493,11 @@ def mirroring(active: ActiveRules, hidden: HiddenRule) -> Iterator[None]:
             inner = in_force.with_draws(KeySource(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
         MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
-        MIRROR.hidden, MIRROR.applied = hidden.tensors, applied
+        MIRROR.moving_inputs, MIRROR.applied = hidden.tensors, applied
         try:
             yield
         finally:
-            MIRROR.token, MIRROR.exact, MIRROR.hidden, MIRROR.applied = before
+            MIRROR.token, MIRROR.exact, MIRROR.moving_inputs, MIRROR.applied = before
             if in_force is not None and in_force.counter is not None:
                 in_force.counter.advance(applied.number)
 

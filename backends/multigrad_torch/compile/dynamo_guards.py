@@ -4,6 +4,9 @@ Dynamo guards the strings that it reads from plain objects, so the active rules'
 to a thread-local string and the epoch to a global one. Another rule means another graph, and coming
 back is a cache hit. Tensors among the params of the rule in force are mirrored themselves; under
 `xg.jit`, so are its numbers and its key.
+
+`on_enter`, `on_tensors`, `on_register` and `on_move` are the backend's hooks, which
+`multigrad/backend/compiler_events.py` calls. Tests: `tests/compiled/test_compiled_torch.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 Tensor: TypeAlias = Any
 # Prefixes of the mirrored token: under xg.jit, and where its numbers are inputs, not literals.
 JIT = "xg.jit "
-HIDDEN = "xg.jit(*) "
+JIT_NUMBERS_AS_INPUTS = "xg.jit(*) "
 
 
 class Mirror(threading.local):
@@ -36,13 +39,13 @@ class Mirror(threading.local):
     def __init__(self) -> None:
         self.token = ""  # of the active rules; under xg.jit, without the numbers
         self.exact = ""  # under xg.jit, with the numbers
-        self.hidden: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
-        self.tensors: tuple[Any, ...] = ()  # those among the params of the rule in force
+        self.moving_inputs: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
+        self.tensors: tuple[Any, ...] = ()  # the tensors and cells among the params
         self.applied = ApplicationCount()
 
 
 class ApplicationCount:
-    """How many applications under a hidden key have been made in the current call."""
+    """Counts the applications within one `xg.jit` call whose key is an input: each draws anew."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -56,13 +59,14 @@ class EpochText:
 
 
 MIRROR = Mirror()
-_filling = make_lock()
+_cell_lock = make_lock()
 EPOCH = EpochText()
 
 
 def on_enter(token: str) -> Callable[[], None]:
     """Mirror the active rules' token for Dynamo; return a function that undoes it."""
-    # `may_run_again`, inlined: each `use` comes here.
+    # A checkpoint may run this again: tie its region to the rules of now. The test is
+    # `checkpoint_regions.may_run_again`, inlined because every `use` pays for it.
     if not is_compiling() and (top_hooks(True) is not None or not is_forward_mode_enabled()):
         note_regions()
     before, MIRROR.token = MIRROR.token, token
@@ -72,7 +76,7 @@ def on_enter(token: str) -> Callable[[], None]:
 def leave(before: str) -> None:
     # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
     active = CURRENT.get()
-    MIRROR.token = before if MIRROR.hidden else active.token
+    MIRROR.token = before if MIRROR.moving_inputs else active.token
     acts = active.activations
     if MIRROR.tensors or (acts is not None and acts.has_tensors):
         on_tensors(active)
@@ -127,13 +131,13 @@ def on_move(moving: Moving) -> None:
     cell = CELLS.get(moving)
     if cell is not None:
         # The value is read under the lock, so that the latest one is written last.
-        with _filling:
+        with _cell_lock:
             cell.fill(moving.value)
 
 
 def is_tracing() -> bool:
     """Return whether Dynamo traces, or a call of `xg.jit` runs, which keeps its first numbers."""
-    return is_compiling() or bool(MIRROR.hidden)
+    return is_compiling() or bool(MIRROR.moving_inputs)
 
 
 def on_register(epoch: int) -> None:

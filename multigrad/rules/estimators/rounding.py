@@ -1,4 +1,8 @@
-"""Rounding with the gradient of the identity, clamps, and gradient reversal."""
+"""Rounding with the gradient of the identity, clamps, and gradient reversal.
+
+Each function returns its result and its backward; see `declared.py`. Tests:
+`tests/rules/library/test_estimators.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from .declared import estimator
 Tensor = Any
 
 
-def pass_on(grad_out: Tensor) -> Tensor:
+def straight_through(grad_out: Tensor) -> Tensor:
+    """The gradient of the identity."""
     return grad_out
 
 
@@ -25,7 +30,7 @@ def ste_round(x: Tensor) -> Any:
         >>> y, pull(np.ones(3))[0]
         (array([-1.,  0.,  2.]), array([1., 1., 1.]))
     """
-    return xp.round(x), pass_on
+    return xp.round(x), straight_through
 
 
 @estimator()
@@ -39,7 +44,7 @@ def ste_floor(x: Tensor) -> Any:
         >>> y, pull(np.ones(2))[0]
         (array([-1.,  0.]), array([1., 1.]))
     """
-    return xp.floor(x), pass_on
+    return xp.floor(x), straight_through
 
 
 @estimator()
@@ -53,7 +58,7 @@ def ste_ceil(x: Tensor) -> Any:
         >>> y, pull(np.ones(2))[0]
         (array([-1.,  1.]), array([1., 1.]))
     """
-    return xp.ceil(x), pass_on
+    return xp.ceil(x), straight_through
 
 
 @estimator()
@@ -67,7 +72,7 @@ def ste_trunc(x: Tensor) -> Any:
         >>> y, pull(np.ones(2))[0]
         (array([-1.,  1.]), array([1., 1.]))
     """
-    return xp.trunc(x), pass_on
+    return xp.trunc(x), straight_through
 
 
 # --- clamps, and gradient reversal ----------------------------------------------------------------

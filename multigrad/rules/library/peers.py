@@ -1,6 +1,7 @@
 """The rules of other packages, by their names and with their defaults; importing it registers them.
 
-The names begin with the package's. What depends on `tin` is 1 without it.
+The names begin with the package's. Where there is no `tin`, a rule that multiplies by a function of
+it multiplies by 1. Tests: `tests/rules/library/test_catalogue.py`.
 """
 
 from __future__ import annotations
@@ -22,56 +23,58 @@ from .surrogate import beta_smooth, deconvnet, guided, rectangular
 from .transforms import clip_value, gradient_reversal, stop
 
 Tensor = Any
-named = curves.table(__name__)
+# register_row("package.name", curve or rule, source, note, our_param=default or
+# our_param=("their_param", default)); see `curves.table`.
+register_row = curves.table(__name__)
 
 
 # --- snnTorch 1.0.0: the forward is `Heaviside`, 0 at exactly 0 -----------------------------------
-named(
+register_row(
     "snntorch.straight_through_estimator",
     straight_through,
     "`StraightThroughEstimator` of snnTorch",
 )
-named(
+register_row(
     "snntorch.fast_sigmoid",
     curves.fast_sigmoid,
     "`fast_sigmoid` of snnTorch; the same as ours",
     slope=25.0,
 )
-named(
+register_row(
     "snntorch.atan",
     curves.arctan,
     "`atan` of snnTorch, as its code has it; its documentation says 1 / pi for alpha / 2",
     alpha=2.0,
 )
-named(
+register_row(
     "snntorch.sigmoid",
     curves.sigmoid,
     "`sigmoid` of snnTorch, which gives NaN where exp(-slope tin) overflows: in float32 below "
     "-88 / slope, with its default below -3.5",
     alpha=("slope", 25.0),
 )
-named(
+register_row(
     "snntorch.spike_rate_escape",
     curves.spike_rate_escape,
     "`spike_rate_escape` of snnTorch; the same as ours",
     beta=1.0,
     slope=25.0,
 )
-named(
+register_row(
     "snntorch.SFS",
     curves.sparse_fast_sigmoid,
     "`SFS` of snnTorch, the sparse fast sigmoid",
     slope=25.0,
     threshold=("B", 1.0),
 )
-named(
+register_row(
     "snntorch.SSO",
     curves.stochastic_spike,
     "`SSO` of snnTorch, the stochastic spike operator",
     mean=0.0,
     variance=0.2,
 )
-named(
+register_row(
     "snntorch.LSO",
     curves.leaky_spike,
     "`LSO` of snnTorch as it is documented, the leaky spike operator; in 1.0.0 it raises a "
@@ -103,51 +106,53 @@ def snntorch_heaviside(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor
 
 # --- SpikingJelly 2.0.0: the forward is `Heaviside` with `at_zero=1.0` ---------------------------
 # These are its functions' names; its classes' names are accepted too: "spikingjelly.ATan".
-named(
+register_row(
     "spikingjelly.piecewise_quadratic", curves.piecewise_quadratic, "PiecewiseQuadratic", alpha=1.0
 )
-named("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
-named(
+register_row("spikingjelly.piecewise_exp", curves.piecewise_exp, "PiecewiseExp", alpha=1.0)
+register_row(
     "spikingjelly.sigmoid",
     curves.sigmoid,
     "`Sigmoid` of spikingjelly, the default of its neurons",
     alpha=4.0,
 )
-named("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
-named(
+register_row("spikingjelly.soft_sign", curves.soft_sign, "SoftSign", alpha=2.0)
+register_row(
     "spikingjelly.atan",
     curves.arctan,
     "`ATan` of spikingjelly; the same as our `arctan`",
     alpha=2.0,
 )
-named("spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0)
-named("spikingjelly.erf", curves.erf, "Erf", alpha=2.0)
-named(
+register_row(
+    "spikingjelly.nonzero_sign_log_abs", curves.nonzero_sign_log, "NonzeroSignLogAbs", alpha=1.0
+)
+register_row("spikingjelly.erf", curves.erf, "Erf", alpha=2.0)
+register_row(
     "spikingjelly.piecewise_leaky_relu",
     curves.piecewise_leaky_relu,
     "PiecewiseLeakyReLU",
     w=1.0,
     c=0.01,
 )
-named("spikingjelly.s2nn", curves.s2nn, "S2NN", alpha=4.0, beta=1.0)
-named("spikingjelly.q_pseudo_spike", curves.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
-named("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
-named(
+register_row("spikingjelly.s2nn", curves.s2nn, "S2NN", alpha=4.0, beta=1.0)
+register_row("spikingjelly.q_pseudo_spike", curves.q_pseudo_spike, "QPseudoSpike", alpha=2.0)
+register_row("spikingjelly.leaky_k_relu", curves.leaky_k_relu, "LeakyKReLU", leak=0.0, k=1.0)
+register_row(
     "spikingjelly.fake_numerical_gradient",
     curves.numerical,
     "`FakeNumericalGradient` of spikingjelly, which gives -inf at -0.0",
     alpha=0.3,
 )
-named("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
-named("spikingjelly.rect", curves.unit_rectangular, "Rect", alpha=1.0)
-named("spikingjelly.deterministic_pass", straight_through, "DeterministicPass")
-named(
+register_row("spikingjelly.log_tailed_relu", curves.log_tailed_relu, "LogTailedReLU", alpha=0.0)
+register_row("spikingjelly.rect", curves.unit_rectangular, "Rect", alpha=1.0)
+register_row("spikingjelly.deterministic_pass", straight_through, "DeterministicPass")
+register_row(
     "spikingjelly.poisson_pass",
     straight_through,
     "PoissonPass",
     "Its forward draws spikes with probability tin.",
 )
-named(
+register_row(
     "spikingjelly.multi_level_spike_count",
     rectangular,
     "`MultiLevelSpikeCount` of spikingjelly; grad_max is there the largest count",
@@ -185,22 +190,24 @@ def spikingjelly_squarewave_fourier_series(
 
 
 # --- braintools 0.3: the forward is `Heaviside` with `at_zero=1.0` --------------------------------
-named("braintools.sigmoid", curves.sigmoid, alpha=4.0)
-named("braintools.piecewise_quadratic", curves.piecewise_quadratic, alpha=1.0)
-named("braintools.piecewise_exp", curves.piecewise_exp, alpha=1.0)
-named("braintools.soft_sign", curves.soft_sign, alpha=1.0)
-named("braintools.arctan", curves.arctan, alpha=1.0)
-named("braintools.nonzero_sign_log", curves.nonzero_sign_log, alpha=1.0)
-named("braintools.erf", curves.erf, alpha=1.0)
-named(
+register_row("braintools.sigmoid", curves.sigmoid, alpha=4.0)
+register_row("braintools.piecewise_quadratic", curves.piecewise_quadratic, alpha=1.0)
+register_row("braintools.piecewise_exp", curves.piecewise_exp, alpha=1.0)
+register_row("braintools.soft_sign", curves.soft_sign, alpha=1.0)
+register_row("braintools.arctan", curves.arctan, alpha=1.0)
+register_row("braintools.nonzero_sign_log", curves.nonzero_sign_log, alpha=1.0)
+register_row("braintools.erf", curves.erf, alpha=1.0)
+register_row(
     "braintools.squarewave_fourier_series", curves.squarewave_fourier, n=2, period=("t_period", 8.0)
 )
-named("braintools.s2nn", curves.s2nn, alpha=4.0, beta=1.0)
-named("braintools.log_tailed_relu", curves.log_tailed_relu, alpha=0.0)
-named("braintools.gaussian_grad", curves.gaussian, sigma=0.5, scale=("alpha", 0.5))
-named("braintools.multi_gaussian_grad", curves.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5)
-named("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 100.0))
-named("braintools.slayer_grad", curves.slayer, alpha=1.0)
+register_row("braintools.s2nn", curves.s2nn, alpha=4.0, beta=1.0)
+register_row("braintools.log_tailed_relu", curves.log_tailed_relu, alpha=0.0)
+register_row("braintools.gaussian_grad", curves.gaussian, sigma=0.5, scale=("alpha", 0.5))
+register_row(
+    "braintools.multi_gaussian_grad", curves.multi_gaussian, h=0.15, s=6.0, sigma=0.5, scale=0.5
+)
+register_row("braintools.inv_square_grad", curves.fast_sigmoid, slope=("alpha", 100.0))
+register_row("braintools.slayer_grad", curves.slayer, alpha=1.0)
 
 
 @register("braintools.piecewise_leaky_relu", ranges={"c": "finite", "w": "> 0 and finite"})
@@ -252,17 +259,27 @@ def braintools_relu_grad(
 # --- norse, sinabs, spyx and snnax ----------------------------------------------------------------
 # norse's alpha is that of its neurons' parameters, but for the triangle. Where a curve of sinabs
 # depends on the spike threshold, that is a param.
-named(
+register_row(
     "norse.super",
     curves.fast_sigmoid,
     "`super` of norse; `fast_sigmoid` with another default. norse 1.1.0 takes 1 for alpha, "
     "whatever is given",
     slope=("alpha", 100.0),
 )
-named("norse.tanh", curves.tanh_slope, slope=("alpha", 100.0))
-named("norse.circ", curves.circle, alpha=100.0)
-named("sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0))
-named(
+register_row("norse.tanh", curves.tanh_slope, slope=("alpha", 100.0))
+register_row("norse.circ", curves.circle, alpha=100.0)
+register_row(
+    "norse.Logistic",
+    curves.tanh_slope,
+    "",
+    "Its forward draws spikes with the probability of a logistic curve.",
+    slope=("k", 100.0),
+)
+register_row("norse.CircDist", curves.circle, "", "Its forward draws spikes.", alpha=100.0)
+register_row(
+    "sinabs.Gaussian", curves.gaussian, mean=("mu", 0.0), sigma=0.5, scale=("grad_scale", 1.0)
+)
+register_row(
     "sinabs.MultiGaussian",
     curves.multi_gaussian,
     mean=("mu", 0.0),
@@ -271,21 +288,21 @@ named(
     s=6.0,
     scale=("grad_scale", 1.0),
 )
-named(
+register_row(
     "sinabs.PeriodicExponential",
     curves.periodic_exponential,
     width=("grad_width", 0.5),
     scale=("grad_scale", 1.0),
     threshold=1.0,
 )
-named(
+register_row(
     "spyx.superspike",
     curves.fast_sigmoid,
     "`superspike` of spyx; `fast_sigmoid` under another name",
     slope=("k", 25.0),
 )
-named("spyx.tanh", curves.tanh_slope, slope=("k", 1.0))
-named(
+register_row("spyx.tanh", curves.tanh_slope, slope=("k", 1.0))
+register_row(
     "snnax.sigmoid",
     curves.sigmoid,
     "`sigmoid_surrogate` of snnax as it is documented; its code raises a TypeError",
@@ -351,8 +368,8 @@ def sinabs_single_exponential(
 def spyx_boxcar(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, width: float = 2.0, height: float = 0.5
 ) -> Tensor:
-    """grad_out * height where |tin| < width / 2, else 0; the edges do not belong to the window,
-    though spyx's documentation says so.
+    """grad_out * height where |tin| < width / 2, else 0; the edges are outside the window;
+    spyx's documentation says they are inside.
 
     Source: `boxcar` of spyx.
     """
@@ -432,59 +449,52 @@ for called, rule in (
     (STOP, stop),
 ):
     for name, source in called.items():
-        named(name, rule, f"{source}; our `{rule.name}`")
-named(
+        register_row(name, rule, f"{source}; our `{rule.name}`")
+register_row(
     "torch.clip_grad_value_",
     clip_value,
     "`clip_grad_value_` of torch.nn.utils; our `clip_value`",
     limit=("clip_value", 1.0),
 )
-named(
+register_row(
     "brevitas.abs_binary_sign_grad",
     absolute_binary_sign,
     "`abs_binary_sign_grad` and `AbsBinarySignGradFn` of brevitas; our `absolute_binary_sign`",
 )
-named(
+register_row(
     "zennit.ReLUBetaSmooth",
     beta_smooth,
     "`ReLUBetaSmooth` of zennit; our `beta_smooth`",
     beta=("beta_smooth", 10.0),
 )
-named(
+register_row(
     "pytorch_revgrad.RevGrad",
     gradient_reversal,
     "`RevGrad` of pytorch-revgrad; our `gradient_reversal`",
     alpha=1.0,
 )
-named("larq.approx_sign", approx_sign, "`approx_sign` of larq; the same as ours")
-named(
+register_row("larq.approx_sign", approx_sign, "`approx_sign` of larq; the same as ours")
+register_row(
     "larq.swish_sign",
     swish_sign,
     "`swish_sign` of larq, which gives NaN at infinity; the same as ours",
     beta=5.0,
 )
-named(
+register_row(
     "larq.MagnitudeAwareSign",
     magnitude_aware_sign,
     "`MagnitudeAwareSign` of larq; our `magnitude_aware_sign`",
     clip=("clip_value", 1.0),
 )
-named(
-    "norse.Logistic",
-    curves.tanh_slope,
-    "",
-    "Its forward draws spikes with the probability of a logistic curve.",
-    slope=("k", 100.0),
-)
-named("norse.CircDist", curves.circle, "", "Its forward draws spikes.", alpha=100.0)
 
 
+# --- rockpool -------------------------------------------------------------------------------------
 @register("rockpool.step_pwl", ranges={"window": ">= 0"})
 def rockpool_step_pwl(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
 ) -> Tensor:
     """grad_out where tin > -window, else 0 (0 at the edge), with tin the membrane minus the
-    threshold; without it the factor is 1.
+    threshold; without tin the factor is 1.
 
     Source: `step_pwl` of rockpool on jax.
     """
@@ -496,7 +506,7 @@ def rockpool_threshold_subtract(
     ctx: Any, grad_out: Tensor, tin: Tensor | None, window: float = 0.5
 ) -> Tensor:
     """grad_out where tin >= -window, else 0 (the edge belongs to it), with tin the membrane minus
-    the threshold; without it the factor is 1.
+    the threshold; without tin the factor is 1.
 
     Source: `ThresholdSubtract` of rockpool on torch, whose input is the membrane.
     """
@@ -505,23 +515,23 @@ def rockpool_threshold_subtract(
 
 # --- transformations of optax; 1 where it has no default ------------------------------------------
 # A rule sees one leaf of the gradients at a time, so a norm is that of one leaf.
-named("optax.scale", transforms.scale, s=("step_size", 1.0))
-named("optax.set_to_zero", transforms.stop)
-named("optax.clip", transforms.clip_value, limit=("max_delta", 1.0))
-named(
+register_row("optax.scale", transforms.scale, s=("step_size", 1.0))
+register_row("optax.set_to_zero", transforms.stop)
+register_row("optax.clip", transforms.clip_value, limit=("max_delta", 1.0))
+register_row(
     "optax.clip_by_block_rms",
     transforms.clip_rms,
     "`clip_by_block_rms` of optax, whose squares overflow where ours do not",
     threshold=1.0,
 )
-named(
+register_row(
     "optax.normalize_by_update_norm",
     transforms.normalize,
     "`normalize_by_update_norm` of optax, whose norm is that of all leaves together",
     scale=("scale_factor", 1.0),
     eps=1e-6,
 )
-named("optax.scale_by_sign", transforms.sign)
+register_row("optax.scale_by_sign", transforms.sign)
 
 
 @register(
