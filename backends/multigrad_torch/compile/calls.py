@@ -139,7 +139,8 @@ class CompiledCall:
 #   under xg.jit (the token begins with            numbers in one tensor, key, start of the count;
 #     JIT or JIT_NUMBERS_AS_INPUTS)                                 then one of the above
 #
-# Under JIT_NUMBERS_AS_INPUTS the rule in force takes its numbers from `hidden[0]`; otherwise they are literals.
+# Under JIT_NUMBERS_AS_INPUTS the rule in force takes its numbers from `hidden[0]`; otherwise they
+# are literals.
 
 
 def call_of_activation(
