@@ -13,7 +13,7 @@ from typing import Any, Protocol, overload
 
 from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.object_state import OWN
-from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
@@ -227,7 +227,7 @@ def custom_gradient(
         TypeError: it is a class.
         RuleTypeError: an option is not one of `Capture`'s.
     """
-    options = settled(capture, native, dialect, prove)
+    options = capture_options(capture, native, dialect, prove)
     if function is None:
         # Used as a decorator with options.
         return lambda inner: custom_gradient(inner, capture=options, fused=fused)
@@ -384,7 +384,7 @@ def function(
     for each in (backward, residuals):
         if each is not None and not callable(each):
             raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
-    options = settled(capture, native, dialect, prove, may_roll=backward is None)
+    options = capture_options(capture, native, dialect, prove, may_roll=backward is None)
     modes = read_modes(name_of(forward), signature_of(forward), accumulate)
     if modes:
         refuse_modes(forward, backward, options.native)

@@ -12,7 +12,7 @@ import numpy as np
 from ..backend.contract import Backend, never
 from ..backend.discovery import backend_among
 from ..capture.copies.run_or_import import run_written_in
-from ..capture.user_code.options import settled
+from ..capture.user_code.options import capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleValueError, suggest
 from ..graph.ir.types import FLOATS, dtype_name
@@ -138,7 +138,7 @@ def implicit(
         refuse_class(each)
         refuse_rule(each)
     check_options(solve, tol, maxiter, accept)
-    equation = written(residual, settled(None, None, dialect).library)
+    equation = written(residual, capture_options(None, None, dialect).library)
     how = Linear(solve, tol, maxiter)
     solved = Equation(equation, solver, how=how, accept=accept, name=name_of(solver))
     return Implicit(recipe_of_equation(solved), solver, prove=False)

@@ -12,7 +12,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import backend_of, entry_points, in_use, load_backend
 from ..capture.user_code.object_state import ObjectState, copied, describe, held_by, read_state
-from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
 from ..errors import (
     DisprovedError,
@@ -99,7 +99,7 @@ def convert(obj: Any, *, to: str | None = None, capture: Capture | None = None) 
             option is for functions alone; or `to` is given, and the object has no parameters.
         TraceError: at a call in another framework; it cannot be captured.
     """
-    options = settled(capture)
+    options = capture_options(capture)
     if to is not None:
         return apart(obj, to, options)
     if isinstance(obj, Function | BoundFunction):

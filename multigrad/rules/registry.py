@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from ..capture.user_code.options import Capture, settled
+from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import called_method
 from ..errors import RuleError, RuleTypeError, RuleValueError, suggest
 from ..functions.calls.arguments import BoundFunction
@@ -18,16 +18,16 @@ from .model import rule_names
 from .model.lookup import resolve
 from .model.rule import Rule
 from .model.rule_names import (
-    KEPT,
     LIBRARY,
+    PROTECTED,
     RULES,
     epoch,
-    gives_way,
     is_of_library,
     load_library,
     lock,
+    may_be_replaced,
     renaming,
-    unknown,
+    unknown_rule_error,
 )
 
 __all__ = ["RuleError", "compose", "epoch", "get", "register", "resolve", "rules", "unregister"]
@@ -93,13 +93,15 @@ def register(
         raise RuleTypeError(
             f"a rule's name is a non-empty string, got {name!r}; write @xg.register('my_rule')"
         )
-    options = settled(capture, native, dialect, prove)
+    options = capture_options(capture, native, dialect, prove)
 
     def decorate(function: Any) -> Rule:
-        if name in KEPT or "." in name:  # a rule that a user's may not replace, or a package's
+        # The library has to be loaded to see a clash: protected names, and dotted names, which
+        # belong to packages. Any other rule of the library gives way to a user's.
+        if name in PROTECTED or "." in name:
             load_library(name)
-        rule = _with_ranges(_named(name, function, bool(first_order), options), ranges)
-        if _mentions(rule, name):
+        rule = _with_ranges(_as_rule(name, function, bool(first_order), options), ranges)
+        if _contains_name(rule, name):
             raise RuleError(
                 f"rule {name!r} would be made of itself; compose the rule that has the name now: "
                 f"compose(xg.get({name!r}), ...)"
@@ -110,7 +112,7 @@ def register(
     return decorate
 
 
-def _named(name: str, function: Any, first_order: bool, options: Capture) -> Rule:
+def _as_rule(name: str, function: Any, first_order: bool, options: Capture) -> Rule:
     """Return the rule of a function, or a Rule that exists, under a name and with these options."""
     native, library, prove = options.native, options.library, options.prove
     if not isinstance(function, Rule):
@@ -139,7 +141,7 @@ def _add(name: str, rule: Rule, override: bool) -> None:
             before, LIBRARY[name] = LIBRARY.get(name), rule
             if RULES.get(name) not in (None, before):  # a user's
                 return
-        elif name in RULES and not override and not gives_way(name):
+        elif name in RULES and not override and not may_be_replaced(name):
             raise RuleError(
                 f"a rule named {name!r} is registered already; pass override=True to replace it, "
                 "or choose another name"
@@ -215,7 +217,7 @@ def unregister(name: str) -> None:
     load_library(name)
     with lock:
         if name not in RULES:
-            raise unknown(name)
+            raise unknown_rule_error(name)
         with renaming(name):
             removed = RULES.pop(name)
             # A user's rule has hidden the library's, which is back now.
@@ -245,13 +247,16 @@ def compose(*parts: str | Rule) -> Rule: ...
 @overload
 def compose(*parts: Any) -> Any: ...
 def compose(*parts: Any) -> Any:
-    """Return the rule that applies the given ones in series, first to last; of Functions, the
-    Function x -> g(f(x)), each with its own gradient.
+    """Return one rule for several, or one Function for several, applied in series, first to last.
+
+    Of rules: each one's gradient goes into the next one.
+
+    Of Functions: x -> g(f(x)), in which each keeps its own gradient.
 
     A param reaches every part that declares it; "noise.sigma" reaches one part only,
-    "noise[1].sigma" if several parts have that name. Bind one to a part with
+    "noise[1].sigma" if several parts have that name. Fix a param of one part with
     `rule.with_params(...)`, `function.bind({...})`. Compositions may be composed, saved and
-    pickled. What parts were told by `keeping` or `fused=` holds for the whole where they agree.
+    pickled. Options that parts got by `keeping` or `fused=` hold for the whole where they agree.
 
     Examples:
         >>> clip_then_halve = xg.compose("clip_norm", xg.get("scale").with_params(s=0.5))
@@ -284,12 +289,12 @@ def compose(*parts: Any) -> Any:
     if functions:
         raise _mixed(functions[0], next(part for part in parts if not _is_function(part)))
     # Names stay names, so that a part that is registered anew acts in the composition.
-    rules = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
-    resolved = list(map(resolve, rules))
-    names = [part if isinstance(part, str) else part.name for part in rules]
+    members = tuple(part if isinstance(part, str) else resolve(part) for part in parts)
+    resolved = list(map(resolve, members))
+    names = [part if isinstance(part, str) else part.name for part in members]
     return Rule(
         name=f"compose({', '.join(names)})",
-        parts=rules,
+        parts=members,
         fused=agreed(part.fused for part in resolved),
         residuals=agreed(part.residuals for part in resolved),
     )
@@ -316,5 +321,5 @@ def _mixed(function: Any, rule: Any) -> RuleTypeError:
     )
 
 
-def _mentions(rule: Rule, name: str) -> bool:
-    return any(part == name or _mentions(resolve(part), name) for part in rule.parts)
+def _contains_name(rule: Rule, name: str) -> bool:
+    return any(part == name or _contains_name(resolve(part), name) for part in rule.parts)

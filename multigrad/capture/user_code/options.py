@@ -64,7 +64,7 @@ class Capture:
         return check_dialect(self.dialect)
 
 
-def settled(
+def capture_options(
     capture: Capture | None,
     native: bool | None = None,
     dialect: str | None = None,

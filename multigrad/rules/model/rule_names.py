@@ -19,7 +19,7 @@ RULES: dict[str, Any] = {}  # the Rules, by name
 LIBRARY: dict[str, Any] = {}  # multigrad's own, also where a user's rule has the name now
 # Those of version 0.1.0: to register one of these names again is an error. The others give way to a
 # user's, also where that is registered before the library is imported.
-KEPT = frozenset({
+PROTECTED = frozenset({
     "arctan", "centralize", "clip_norm", "clipped_straight_through", "d(Linear)", "d(ReLU)",
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
@@ -47,7 +47,7 @@ def get(rule: str | Callable[..., Any]) -> Any:
         if known is None:
             respelled = as_registered(rule)
             if respelled is None:
-                raise unknown(rule)
+                raise unknown_rule_error(rule)
             note_lookup(Lookup(rule, number))
             return get(respelled)
         note_lookup(Lookup(rule, number))
@@ -96,10 +96,10 @@ def is_of_library(rule: Any) -> bool:
     return f"{rule.__module__}.".startswith(loading)
 
 
-def gives_way(name: str) -> bool:
+def may_be_replaced(name: str) -> bool:
     """Return whether a name is that of a library rule which a user's rule may replace."""
     # The library grows: code that was written for a smaller one registers what it likes.
-    return name not in KEPT and LIBRARY.get(name) is RULES[name]
+    return name not in PROTECTED and LIBRARY.get(name) is RULES[name]
 
 
 def epoch() -> int:
@@ -143,7 +143,7 @@ def renaming(name: str) -> Iterator[None]:
             raise
 
 
-def unknown(name: str) -> RuleError:
+def unknown_rule_error(name: str) -> RuleError:
     load_library()
     functions = import_module("multigrad.rules.estimators").catalogue()
     plain = name.lower().replace("-", "_").rpartition(".")[2]
