@@ -229,7 +229,7 @@ def draw_backends(rows: Statuses) -> str:
 
 
 def draw_names(names: RuleNames) -> str:
-    rows = [row_of(name) for name in names[: html.MOST_ROWS]]
+    rows = [row_of(name) for name in names[: html.MAX_ROWS]]
     return html.page(f"{len(names)} rules", html.table(("rule", "params", "formula"), rows))
 
 
