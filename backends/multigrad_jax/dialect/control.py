@@ -2,7 +2,8 @@
 
 A branch on a value computes all ways and chooses among the results. A short loop over rows is
 unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, and one
-that ends by values as a loop.
+that ends by values as a loop. `Unknown` means that the import is refused. Tests:
+`tests/capture/control/test_jaxprs_read.py`, `test_loops_by_values.py`.
 """
 
 from __future__ import annotations
@@ -74,17 +75,17 @@ def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
 
 
 # --- loops ----------------------------------------------------------------------------------------
-def count(jaxpr: Any) -> int:
+def count_equations(jaxpr: Any) -> int:
     """Return the number of equations of a jaxpr and of those in it."""
     total = 0
     for equation in opened(jaxpr)[0].eqns:
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
-        total += max(1, times * sum(map(count, jaxprs_of(equation))))
+        total += max(1, times * sum(map(count_equations, jaxprs_of(equation))))
     return total
 
 
 def check_size(turns: int, body: Any, what: str) -> None:
-    size = count(body)
+    size = count_equations(body)
     if turns * size > MOST_OPERATIONS:
         raise Unknown(
             f"a {what} of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
@@ -98,11 +99,11 @@ def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
     length, body = params["length"], params["jaxpr"]
     if not isinstance(length, int):
         raise Unknown(f"a loop of {length} turns")
-    if length * count(body) > MOST_UNROLLED:
+    if length * count_equations(body) > MOST_UNROLLED:
         try:
-            return _by_rows(run, scope, equation, operands)
+            return _record_scan_op(run, scope, equation, operands)
         except (TypeError, Unknown) as error:  # for example, a turn draws or carries a key
-            if length * count(body) > MOST_OPERATIONS:
+            if length * count_equations(body) > MOST_OPERATIONS:
                 raise Unknown(str(error)) from error
     check_size(length, body, "loop")
     first = params["num_consts"] + params["num_carry"]
@@ -130,7 +131,9 @@ def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
     ]
 
 
-def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
+def _record_scan_op(
+    run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
     """Record a loop over the first axis as one op.
 
     Raises:
@@ -140,11 +143,13 @@ def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand
     carried = params["num_carry"]
     first = params["num_consts"] + carried
     constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    # The outputs are the carry, then the stacked results.
+    carry_avals = avals[:carried]
     row_avals = [variable.aval for variable in equation.invars[first:]]
     examples = dict(scope.examples)
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        arguments = [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=False)]
+        arguments = [Operand(v, tuple(a.shape)) for v, a in zip(values, carry_avals, strict=True)]
         pairs = zip(rows, row_avals, strict=False)  # without rows, a counter takes their place
         arguments += [Operand(value, tuple(aval.shape[1:])) for value, aval in pairs]
         results = run_closed(run, scope, params["jaxpr"], [*constants, *arguments])
@@ -153,12 +158,12 @@ def _by_rows(run: Run, scope: ImportScope, equation: Any, operands: list[Operand
         return tensors[:carried], tensors[carried:]
 
     try:
-        initial = [as_carried(scope, o, aval) for o, aval in zip(carry, avals, strict=False)]
+        initial = [as_carried(scope, o, aval) for o, aval in zip(carry, carry_avals, strict=True)]
         pairs = zip(operands[first:], row_avals, strict=True)
         rows = [as_carried(scope, operand, aval) for operand, aval in pairs]
         if not rows:
-            count = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
-            rows = [scope.trace.value(count)]
+            counter = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
+            rows = [scope.trace.value(counter)]
         after = record_scan(scope.trace, initial, rows, turn, params["reverse"])
     finally:  # values of a turn do not exist outside it
         scope.examples = examples
@@ -199,11 +204,11 @@ def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand])
     turns = 0
     mapped = tuple(test.out_avals[0].shape)
     if mapped:
-        return _by_values(run, scope, equation, [for_test, for_body, carry])
+        return _record_while_op(run, scope, equation, [for_test, for_body, carry])
     while True:
         (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
         if goes_on.known is None:
-            return _by_values(run, scope, equation, [for_test, for_body, carry])
+            return _record_while_op(run, scope, equation, [for_test, for_body, carry])
         if not goes_on.known:
             return carry
         turns += 1
@@ -211,7 +216,7 @@ def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand])
         carry = run_closed(run, scope, body, [*for_body, *carry])
 
 
-def _by_values(
+def _record_while_op(
     run: Run, scope: ImportScope, equation: Any, parts: Sequence[list[Operand]]
 ) -> list[Operand]:
     for_test, for_body, carry = parts
@@ -220,24 +225,26 @@ def _by_values(
     avals = [variable.aval for variable in equation.outvars]
     examples = dict(scope.examples)
 
-    def tensors(operands: Sequence[Operand]) -> list[Any]:
+    def as_tensors(operands: Sequence[Operand]) -> list[Any]:
         return [as_carried(scope, o, aval) for o, aval in zip(operands, avals, strict=True)]
 
-    def operands(values: Sequence[Any]) -> list[Operand]:
+    def as_operands(values: Sequence[Any]) -> list[Operand]:
         return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
 
     # After `vmap` each example has a condition: the loop runs while one holds, and examples that
     # have ended keep their carry, as in jax's lowering (jax/_src/lax/control_flow/loops.py).
     def each_goes_on(values: Sequence[Any]) -> Any:
-        (condition,) = run_closed(run, scope, params["cond_jaxpr"], [*for_test, *operands(values)])
+        (condition,) = run_closed(
+            run, scope, params["cond_jaxpr"], [*for_test, *as_operands(values)]
+        )
         return as_carried(scope, condition, params["cond_jaxpr"].out_avals[0])
 
     def goes_on(values: Sequence[Any]) -> Any:
         return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
 
     def turn(values: Sequence[Any]) -> list[Any]:
-        arguments = [*for_body, *operands(values)]
-        after = tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
+        arguments = [*for_body, *as_operands(values)]
+        after = as_tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
         if not mapped:
             return after
         active = each_goes_on(values)
@@ -248,7 +255,7 @@ def _by_values(
         return carry_after
 
     try:
-        return operands(record_loop(scope.trace, tensors(carry), goes_on, turn))
+        return as_operands(record_loop(scope.trace, as_tensors(carry), goes_on, turn))
     except TypeError as error:
         raise Unknown(str(error)) from error
     finally:  # values of a turn do not exist outside it
@@ -258,7 +265,8 @@ def _by_values(
 def as_carried(scope: ImportScope, operand: Operand, aval: Any) -> Any:
     """Return a tensor in the dtype and shape of a loop's carry."""
     shape, dtype = tuple(aval.shape), scope.dtype_name(aval.dtype)
-    # An argument may be int64; integers made here are not.
+    # `dtype_name` narrows int64 unless 64 bits are switched on. That suits integers made here; an
+    # int64 argument keeps its dtype.
     if operand.value.node.type.dtype == INT64:
         dtype = INT64
     if dtype not in (T, *DTYPES):

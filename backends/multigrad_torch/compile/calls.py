@@ -137,7 +137,7 @@ class CompiledCall:
 #   the activation's own rule has tensors (OWN)    `CompiledCall.tensors`
 #   any other call                                 nothing
 #   under xg.jit (the token begins with            numbers in one tensor, key, start of the count;
-#     JIT or JIT_NUMBERS_AS_INPUTS)                                 then one of the above
+#     JIT or JIT_NUMBERS_AS_INPUTS)              then one of the above
 #
 # Under JIT_NUMBERS_AS_INPUTS the rule in force takes its numbers from `hidden[0]`; otherwise they
 # are literals.
