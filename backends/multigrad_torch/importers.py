@@ -102,7 +102,11 @@ class Context:
 
 
 class Gathering(torch.autograd.Function):
-    """Returns the gradients that a backward adds to the `.grad` of tensors."""
+    """Returns the gradients that a backward adds to the `.grad` of tensors.
+
+    The backward of a class that is given a module adds gradients to the module's parameters. Where
+    a copy of the module holds other tensors instead, these are the gradients of those tensors.
+    """
 
     @staticmethod
     def forward(ctx: Any, run: Callable[[Sequence[Tensor]], Any], *tensors: Tensor) -> Any:
@@ -156,21 +160,21 @@ def recipe_of_class(function_class: type[torch.autograd.Function], copies: bool 
         if problem:
             raise trace.error(problem)
 
-        def run(function: Callable[..., Any], *values: Any) -> Any:
+        def call_captured(function: Callable[..., Any], *values: Any) -> Any:
             with torch.no_grad():  # as torch runs forward and backward
                 return run_written_in("torch", function, trace, *values)
 
-        return code.record(run, trace, args, kwargs)
+        return code.run_class(call_captured, trace, args, kwargs)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run(function: Callable[..., Any], *values: Any) -> Any:
+        def call_without_grad(function: Callable[..., Any], *values: Any) -> Any:
             with torch.no_grad():
                 return function(*values)
 
-        return code.record(run, None, args, kwargs)
+        return code.run_class(call_without_grad, None, args, kwargs)
 
     def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return code.record(call_plainly, None, args, kwargs).outputs
+        return code.run_class(call_plainly, None, args, kwargs).outputs
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         return function_class.apply(*code.bind(args, kwargs))
@@ -293,23 +297,24 @@ class ClassCode:
             )
         return bound.args
 
-    def record(
+    def run_class(
         self,
-        run: Callable[..., Any],
+        call: Callable[..., Any],
         trace: Trace | None,
         positional: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Recorded:
+        """Run forward by `call(function, *values)`; return its outputs and what backward does."""
         args = self.bind(positional, kwargs)
         cls, ctx = self.function_class, Context(trace, args)
         backward, once = unwrap_once(unwrap_amp(_backward_of(cls), trace))
         backward = unwrap_amp(backward, trace)
         if self.has_setup:
-            outputs = run(unwrap_amp(cls.forward, trace), *args)
-            run(cls.setup_context, ctx, args, outputs)
+            outputs = call(unwrap_amp(cls.forward, trace), *args)
+            call(cls.setup_context, ctx, args, outputs)
         else:
-            outputs = run(unwrap_amp(cls.forward, trace), ctx, *args)
-        # Before other classes: a symbol that is asked for its class looks at who asks.
+            outputs = call(unwrap_amp(cls.forward, trace), ctx, *args)
+        # `Value` first: asked for another class, a symbol answers by the code that asks.
         is_one = isinstance(outputs, Value)
         outputs = tuple(outputs) if not is_one and isinstance(outputs, Extremes) else outputs
         several = not is_one and isinstance(outputs, tuple)
@@ -320,7 +325,7 @@ class ClassCode:
 
         def pull(upstream: Any) -> Any:
             nodes = [value.node for value in watched]
-            returned = run(backward, ctx, *(upstream if several else (upstream,)))
+            returned = call(backward, ctx, *(upstream if several else (upstream,)))
             is_written = [value.node for value in watched] != nodes
             if trace is not None and is_written and not self.copies:
                 advice = trace.words.advise("work on a copy: x.clone()")
@@ -329,7 +334,7 @@ class ClassCode:
                     f"see in one framework only{advice}. xg.convert({self.name}, "
                     "capture=xg.Capture(copies=True)) has it do so"
                 )
-            gradients = self.count(returned, len(args))
+            gradients = self.checked_gradients(returned, len(args))
             gradients = tuple(map(fit, gradients, args))
             if not kwargs:
                 return gradients[: len(positional)]  # defaults get none
@@ -346,7 +351,7 @@ class ClassCode:
             ctx.is_pushing = True
             try:
                 with setting(trace, draws=trace.draws):
-                    tangents_out = run(cls.jvp, ctx, *tangents)
+                    tangents_out = call(cls.jvp, ctx, *tangents)
             except Exception as error:  # noqa: BLE001 (a jvp that is no graph works on torch only)
                 questions.forget(before)
                 if not (isinstance(error, NotImplementedError) or is_users_own(trace, error)):
@@ -371,7 +376,7 @@ class ClassCode:
             missing=ctx._missing,
         )
 
-    def count(self, returned: Any, count: int) -> tuple[Any, ...]:
+    def checked_gradients(self, returned: Any, count: int) -> tuple[Any, ...]:
         gradients = tuple(returned) if isinstance(returned, tuple | list) else (returned,)
         # torch accepts more gradients than arguments if the rest are None.
         extra = gradients[count:]
@@ -444,10 +449,10 @@ def find_custom_op(function: Any) -> Callable[..., Any] | None:
         return None
     if definition._opoverload._schema.is_mutable:
         return None
-    return functools.partial(record, definition)
+    return functools.partial(record_custom_op, definition)
 
 
-def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
+def record_custom_op(definition: Any, *args: Any, **kwargs: Any) -> Any:
     """Record a call by the kernel for the tensors' device, with the gradient that it registers."""
     # The dispatcher has removed arguments that equal their defaults.
     args, kwargs = fill_defaults(definition._opoverload._schema, args, kwargs)
@@ -456,7 +461,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
     kernels = definition._backend_fns
     distinct = {id(kernel) for kernel in kernels.values()}
     place = place_of(trace) if len(distinct) > 1 or None not in kernels else None
-    kernel = written(kernels.get(place, kernels.get(None)))
+    kernel = unwrapped_kernel(kernels.get(place, kernels.get(None)))
     if kernel is None:
         raise TypeError(f"it runs on {', '.join(map(str, kernels))} alone")
     if definition._backward_fn is not None:
@@ -469,7 +474,7 @@ def record(definition: Any, *args: Any, **kwargs: Any) -> Any:
     return run_written_in("torch", kernel, trace, *args, **kwargs)
 
 
-def written(kernel: Any) -> Any:
+def unwrapped_kernel(kernel: Any) -> Any:
     """Return the author's function from within torch's wrappers."""
     while inspect.isfunction(kernel) and kernel.__module__.startswith("torch."):
         inner = getattr(kernel, "__wrapped__", None)
@@ -515,19 +520,32 @@ def class_of(
 
 
 # --- operators with a gradient, as functions ------------------------------------------------------
-KEYS = ("Autograd", "AutogradCPU")
-OWN = ("aten", "debug_mode_ops", "export", "mkldnn", "prim", "prims", "quantized", "rngprims")
+AUTOGRAD_KEYS = ("Autograd", "AutogradCPU")
+TORCH_NAMESPACES = (
+    "aten",
+    "debug_mode_ops",
+    "export",
+    "mkldnn",
+    "prim",
+    "prims",
+    "quantized",
+    "rngprims",
+)
 
 
 def operators() -> Iterator[str]:
     """Yield the names of operators with a gradient, as namespace::name, without torch's own."""
     seen = set()
-    for key in KEYS:
+    for key in AUTOGRAD_KEYS:
         for entry in torch._C._dispatch_get_registrations_for_dispatch_key(key):
             name = entry.partition(".")[0]
             definition = OPDEFS.get(name)
             has_gradient = definition is None or definition._backward_fn is not None
-            if name not in seen and has_gradient and name.partition("::")[0] not in OWN:
+            if (
+                name not in seen
+                and has_gradient
+                and name.partition("::")[0] not in TORCH_NAMESPACES
+            ):
                 seen.add(name)
                 yield name
 
