@@ -1,4 +1,9 @@
-"""JAX's part of an ejected file: the `custom_vjp` function, and keys and draws for users."""
+"""JAX's part of an ejected file: the `custom_vjp` function, and keys and draws for users.
+
+The functions below are copied as source into the ejected file, in place of the backend's own
+(`forms`), so they may name only what can be written into it or what `modules` lists. Tested by
+`tests/functions/documents/test_eject_in_frameworks.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +17,22 @@ from jax.scipy import special
 from multigrad.backend import Ejection, Emitted
 from multigrad.graph import random as core
 
-from .attach import render as attaching
+from .attach import render as attach_render
 from .kernels import arrays, random
 
 Tensor = Any
 
 
 def render(emitted: Emitted) -> str:
-    """Return the source of the custom function; if it draws, with one around it that reads keys."""
+    """Return the source of the custom function.
+
+    If it draws random numbers, it is wrapped in a function that accepts any kind of key
+    (`read_key`).
+    """
     if "key" not in emitted.names.params:
-        return attaching.render(emitted)
+        return attach_render.render(emitted)
     params = [each for each in emitted.names.params if each != "key"]
-    return attaching.render_around(emitted, [*params, "read_key(key)"])
+    return attach_render.render_around(emitted, [*params, "read_key(key)"])
 
 
 def array(like: Tensor, *, dtype: Any, value: Any) -> Tensor:
@@ -93,6 +102,6 @@ EJECTION = Ejection(
         random.fold_in: fold_in,
         random.normal_like: normal_like,
         random.uniform_like: uniform_like,
-        attaching.staged: staged,
+        attach_render.staged: staged,
     },
 )

@@ -1,7 +1,8 @@
 """Marks for Dynamo on functions of ours, without importing it, which takes 2 s and brings sympy.
 
 Marks that are attributes are set at once. Entries in Dynamo's tables, and the operators that only
-compiled code calls, wait until somebody imports it: nothing is compiled before.
+compiled code calls, wait until somebody imports it: nothing is compiled before. Tested by
+`tests/compiled/test_compiled_torch.py`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ class _Import:
     Attributes:
         allowed: the functions whose calls may be in graphs.
         waiting: what is called then.
-        forced: what makes code run eagerly that is entered now: it tells Dynamo, too.
-        warned: whether it was said that calls run between graphs.
+        forced: exit stacks of the `force_eager` blocks that are open before Dynamo is imported; its
+            stance is entered on them at import.
+        warned: whether the warning that calls run between graphs was given.
     """
 
     def __init__(self) -> None:
@@ -110,11 +112,18 @@ def force_eager() -> Iterator[None]:
 def _force_eager_from_import_on() -> Iterator[None]:
     with ExitStack() as stack:
         with _LOCK:
-            _IMPORT.forced.append(stack)
+            # Another thread may have imported Dynamo since the caller looked.
+            is_waiting = _IMPORT.dynamo is None
+            if is_waiting:
+                _IMPORT.forced.append(stack)
+        if not is_waiting:
+            stack.enter_context(versions.force_eager(_IMPORT.dynamo))
         try:
             yield
         finally:
-            _IMPORT.forced.remove(stack)
+            if is_waiting:
+                with _LOCK:
+                    _IMPORT.forced.remove(stack)
 
 
 def is_around() -> bool:
@@ -187,8 +196,9 @@ def fill_tables(dynamo: ModuleType) -> None:
         dynamo.allow_in_graph(function)
     for run in waiting:
         run()
-    for stack in _IMPORT.forced:
-        stack.enter_context(force_eager())
+    with _LOCK:
+        for stack in _IMPORT.forced:
+            stack.enter_context(force_eager())
 
 
 class _Watcher(MetaPathFinder):

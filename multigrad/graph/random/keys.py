@@ -16,7 +16,8 @@ Tensor: TypeAlias = Any
 Key: TypeAlias = tuple[int, int]
 Words: TypeAlias = tuple[Tensor, Tensor]
 
-# Keys for the draws on arrays, in order, while code runs to be compared with its graph.
+# Keys for the draws on arrays, in order, while code runs to be compared with its graph: set by
+# `functions/proof`, read by `trace/active_rules.py` and `trace/xp/arrays.py`.
 REPLAYED: ContextVar[Iterator[Any] | None] = ContextVar("multigrad_replayed", default=None)
 
 WORD_MASK = 0xFFFFFFFF
@@ -51,7 +52,10 @@ def strides(shape: Sequence[Any]) -> list[Any]:
 
 
 def split_axes(whole: Sequence[Any], shape: Sequence[Any]) -> int:
-    """Return how many leading axes cut a part into runs of neighbors in the whole array."""
+    """Return the last axis along which the part is shorter than the whole, 0 if none is.
+
+    Elements from that axis on are contiguous in the whole array.
+    """
     check_axes(whole, len(shape))
     partial = (axis for axis in reversed(range(len(shape))) if shape[axis] != whole[axis])
     return next(partial, 0)
