@@ -4,7 +4,7 @@ A dialect maps a library's functions to what each records. `named` finds functio
 under another name, `like_numpy` those with the signature of a NumPy function, `Library` those with
 the meaning of one of our functions in the library's own words; the rest are functions of symbolic
 values, composed with `xp`. `multigrad.backend.dialects` is this module, which
-`multigrad/backend/__init__.py` loads on first access; the MLX backend is an example, and its test.
+`multigrad/backend/__init__.py` loads on first access.
 """
 
 from __future__ import annotations
