@@ -60,6 +60,15 @@ class FunctionUnderProof:
         return self.variant.graphs
 
     @cached_property
+    def outputs(self) -> tuple[str, ...]:
+        return self.graphs.outputs
+
+    @cached_property
+    def seeds(self) -> tuple[str | None, ...]:
+        """The names of the cotangents, None for outputs that carry no gradient."""
+        return self.graphs.seeds
+
+    @cached_property
     def layout(self) -> Layout:
         return self.variant.layout
 
@@ -119,7 +128,8 @@ def _results(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, run: Callable[..., Outputs]
 ) -> dict[str, Any]:
     side = partial(run, captured, backend)
-    results = _rehearse(captured, backend, sample, side)
+    can_rehearse = backend.autodiff.rehearse is not None
+    results = _rehearse(captured, backend, sample, side) if can_rehearse else None
     return _run(captured, backend, sample, side) if results is None else results
 
 
@@ -131,10 +141,9 @@ def _rehearse(
 ) -> dict[str, Any] | None:
     # The side is traced once for all samples; None if the trace needs values.
     by_lines = sample.label == samples.BY_LINES
-    if backend.autodiff.rehearse is None or captured.graphs.is_random or by_lines:
+    if captured.graphs.is_random or by_lines:
         return None
-    graphs = captured.graphs
-    seeds = [n for n in graphs.seeds if n is not None and n not in sample.absent]
+    seeds = [n for n in captured.seeds if n is not None and n not in sample.absent]
     names = (*[leaf.name for leaf in captured.layout.tensors], *seeds)
     arrays = [sample.arrays[name] for name in names]
 
@@ -144,13 +153,13 @@ def _rehearse(
         for i, leaf in enumerate(captured.layout.leaves):
             if leaf.kind != "static":
                 leaves[i] = known.get(leaf.name, sample.numbers.get(leaf.name))
-        return leaves, [None if name is None else known.get(name) for name in graphs.seeds]
+        return leaves, [None if name is None else known.get(name) for name in captured.seeds]
 
     def first(*tensors: Tensor) -> dict[str, Any]:
         leaves, cotangents = filled(tensors)
         outputs, pull = side(leaves)
-        results = dict(zip(graphs.outputs, outputs, strict=True))
-        rows = zip(graphs.seeds, outputs, strict=True)
+        results = dict(zip(captured.outputs, outputs, strict=True))
+        rows = zip(captured.seeds, outputs, strict=True)
         fits = all(n is None or tuple(y.shape) == sample.arrays[n].shape for n, y in rows)
         if pull is None or not (captured.asked or captured.omitted) or not fits:
             return results
@@ -217,7 +226,7 @@ def _run(
     leaves = _leaves(captured, backend, sample)
     outputs, pull = side(leaves)
     results = {
-        name: as_array(backend, y) for name, y in zip(captured.graphs.outputs, outputs, strict=True)
+        name: as_array(backend, y) for name, y in zip(captured.outputs, outputs, strict=True)
     }
     if captured.variant.updates:  # and a backward may write into the outputs
         results = {name: y if y is None else y.copy() for name, y in results.items()}
@@ -225,7 +234,7 @@ def _run(
     if pull is None or not names:
         return results
     cotangents = []
-    for name, output in zip(captured.graphs.seeds, results.values(), strict=True):
+    for name, output in zip(captured.seeds, results.values(), strict=True):
         seed = None if name is None else sample.arrays[name]
         if seed is not None and getattr(output, "shape", None) != seed.shape:
             return results  # which is the difference
@@ -234,7 +243,7 @@ def _run(
     gradients = pull(cotangents)
     if sample.label == samples.OWN and _are_written(captured, backend, sample, cotangents):
         # One of them lies in memory once, where each write is to all of its elements.
-        apart = {n: sample.arrays[n].copy() for n in captured.graphs.seeds if n is not None}
+        apart = {n: sample.arrays[n].copy() for n in captured.seeds if n is not None}
         return _run(captured, backend, replace(sample, arrays={**sample.arrays, **apart}), side)
     results |= {f"gradient of {n}": as_array(backend, gradients[n]) for n in names}
     if (
@@ -254,7 +263,7 @@ def _are_written(
     captured: FunctionUnderProof, backend: Backend, sample: Sample, cotangents: Sequence[Any]
 ) -> bool:
     # Only an expanded cotangent matters: its strides are 0, so one write changes all elements.
-    rows = zip(captured.graphs.seeds, cotangents, strict=True)
+    rows = zip(captured.seeds, cotangents, strict=True)
     return any(
         not any(sample.arrays[name].strides)
         and not np.array_equal(np.asarray(as_array(backend, cotangent)), sample.arrays[name])
@@ -341,7 +350,7 @@ def _lowered(captured: FunctionUnderProof, backend: Backend, leaves: Sequence[An
     graphs, lowered = captured.graphs, _attached(captured, backend)
     tensors, numbers = captured.tensors, [leaves[i] for i in captured.layout.indices("number")]
     beside = (*numbers, *((KEY,) if graphs.is_random else ()))
-    single = len(captured.graphs.outputs) == 1
+    single = len(captured.outputs) == 1
     if backend.autodiff.vjp is None:
         outputs, pull_all = lowered.native.vjp(*[leaves[i] for i in tensors], *beside)
 
