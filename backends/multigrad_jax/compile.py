@@ -45,7 +45,7 @@ MANY = 8  # values of one number that were traced before a warning names xg.jit
 _moving = make_lock()
 
 
-class Kept:
+class TraceDependencies:
     """What the traces that jax keeps depend on.
 
     Attributes:
@@ -87,7 +87,7 @@ class ShownToken(threading.local):
         self.shared: Shared | None = None
 
 
-KEPT = Kept()
+KEPT = TraceDependencies()
 SHOWN = ShownToken()
 Entry = tuple[int, str, str]  # of one `use`: a serial number, its token, and the value shown for it
 ENTERED: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar(

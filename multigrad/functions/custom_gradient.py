@@ -21,6 +21,7 @@ from ..lowering.function_graph import read_way
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction, read_parameters, signature_of
 from .calls.gradients import (
+    Modes,
     asked_variables,
     deliver,
     note_uses,
@@ -394,7 +395,16 @@ def function(
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
     if type(forward).__module__.startswith(OWN) and not isinstance(forward, Function):
         forward = calling(forward)
-    recipe = recipe_of_pair(
+    recipe = _recipe_of(forward, backward, residuals, options, modes)
+    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made.choose(fused=read_fused(fused), residuals=way or "auto")
+    return made
+
+
+def _recipe_of(
+    forward: Any, backward: Any, residuals: Any, options: Capture, modes: Modes
+) -> Recipe:
+    return recipe_of_pair(
         forward,
         backward,
         residuals,
@@ -404,9 +414,6 @@ def function(
         copies=options.copies,
         modes=modes,
     )
-    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.choose(fused=read_fused(fused), residuals=way or "auto")
-    return made
 
 
 def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:

@@ -27,8 +27,8 @@ from .custom_gradient import function, refuse_class, refuse_rule
 from .function import Function
 from .implicit_backward import (
     WAYS,
+    EquationResidual,
     Linear,
-    Residual,
     accepted,
     eps_of,
     flat_tree,
@@ -197,7 +197,7 @@ class Equation:
         below: the equation whose linear system this one is; None: it is the user's.
     """
 
-    residual: Residual
+    residual: EquationResidual
     solver: Callable[..., Any]
     how: Linear
     accept: float | None

@@ -229,7 +229,7 @@ def solve_linear(trace: Trace, action: Action, b: Tensor, how: Linear, eps: floa
 
 # --- what is zero at the solution -----------------------------------------------------------------
 @dataclass(frozen=True, slots=True, eq=False)
-class Residual:
+class EquationResidual:
     """What is zero at a solution.
 
     Attributes:
@@ -246,16 +246,16 @@ class Residual:
         return library_of(self.function, said=self.library)
 
 
-def written(function: Callable[..., Any], library: str) -> Residual:
+def written(function: Callable[..., Any], library: str) -> EquationResidual:
     """Return a residual as the user wrote it."""
 
     def record(trace: Trace, x: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
         return run_written_in(library, function, trace, x, *args, **kwargs)
 
-    return Residual(record, function, library)
+    return EquationResidual(record, function, library)
 
 
-def transposed(of: Residual) -> Residual:
+def transposed(of: EquationResidual) -> EquationResidual:
     """Return the residual of the linear system of another: (d residual / d x)^T w + u."""
 
     def record(trace: Trace, w: Tree, args: Sequence[Any], kwargs: Any) -> Tree:
@@ -272,7 +272,9 @@ def flat_tree(tree: Tree) -> list[Any]:
 
 
 # --- backward, captured ---------------------------------------------------------------------------
-def recipe_of_adjoint(residual: Residual, name: str, how: Linear, accept: float | None) -> Recipe:
+def recipe_of_adjoint(
+    residual: EquationResidual, name: str, how: Linear, accept: float | None
+) -> Recipe:
     """Return the recipe of the linear system of a residual.
 
     `(u, x, args, kwargs) -> (w, iterations, error, largest residual, whether all is well)`; w is
@@ -306,7 +308,7 @@ def recipe_of_adjoint(residual: Residual, name: str, how: Linear, accept: float 
     return recipe
 
 
-def recipe_of_parameter_pull(residual: Residual, name: str) -> Recipe:
+def recipe_of_parameter_pull(residual: EquationResidual, name: str) -> Recipe:
     """Return the recipe of `(w, x, args, kwargs) -> (d residual / d params)^T w`.
 
     The result is nested like (args, kwargs).
@@ -326,7 +328,9 @@ def recipe_of_parameter_pull(residual: Residual, name: str) -> Recipe:
     return _recipe_of_graph(residual, name, record)
 
 
-def _recipe_of_graph(residual: Residual, name: str, record: Callable[..., Recorded]) -> Recipe:
+def _recipe_of_graph(
+    residual: EquationResidual, name: str, record: Callable[..., Recorded]
+) -> Recipe:
     # What backward computes from a residual is always captured.
     return Recipe(
         name,

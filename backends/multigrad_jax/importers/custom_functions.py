@@ -80,7 +80,7 @@ def recipe_of_custom(
 
 
 @dataclass(frozen=True, slots=True)
-class Arguments:
+class PositionalArguments:
     """The arguments of one call as jax sees them: all positional.
 
     Attributes:
@@ -127,7 +127,7 @@ class Arguments:
         return (*positional, named) if named else positional
 
 
-def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PositionalArguments:
     """Return a call's arguments, resolved to positions as jax does.
 
     Raises:
@@ -145,10 +145,12 @@ def resolve(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     names = positional_names(signature)
     count = len(bound.args)
     static = tuple(sorted(i % count for i in static_of(function) if -count <= i < count))
-    return Arguments(bound.args, static, len(args), {name: names.index(name) for name in kwargs})
+    return PositionalArguments(
+        bound.args, static, len(args), {name: names.index(name) for name in kwargs}
+    )
 
 
-def call_in(trace: Trace, own: Any, given: Arguments) -> Call:
+def call_in(trace: Trace, own: Any, given: PositionalArguments) -> Call:
     """Return a caller that records the rules of a function in a trace, for these arguments."""
 
     def call(function: Callable[..., Any], *args: Any) -> Any:
@@ -187,7 +189,7 @@ def given_to(function: Any) -> tuple[Any, ...] | None:
     return next((each for own, each in reversed(recorded) if own is function), None)
 
 
-def check_forward(call: Call, function: Any, arguments: Arguments, outputs: Any) -> None:
+def check_forward(call: Call, function: Any, arguments: PositionalArguments, outputs: Any) -> None:
     """Compare the primal outputs of a function's rule with those of the function itself.
 
     Raises:

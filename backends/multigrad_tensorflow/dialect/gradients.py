@@ -37,7 +37,7 @@ def watching() -> Iterator[Callable[[], str]]:
         )
 
 
-class Watched(NamedTuple):
+class WatchedValue(NamedTuple):
     """A value that a tape watches.
 
     While the tape records, the value carries a renamed copy of its node. So a value computed from
@@ -53,7 +53,7 @@ class Tape:
     """A stand-in for `tf.GradientTape`."""
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
-        self._watched: list[Watched] = []
+        self._watched: list[WatchedValue] = []
         self._records = False
 
     def __enter__(self) -> Self:
@@ -84,7 +84,7 @@ class Tape:
                         f"{value.trace.words.advise('write the derivative out')}"
                     )
                 taped = rename(value.node)
-                self._watched.append(Watched(value, value.node, taped))
+                self._watched.append(WatchedValue(value, value.node, taped))
                 if self._records:
                     value.node, value.trace.backward.is_taped = taped, True
 

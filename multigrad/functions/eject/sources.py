@@ -21,7 +21,7 @@ from ...graph.support.class_bases import cached_property
 CODE = (ast.FunctionDef, ast.ClassDef)
 
 
-class Source:
+class ModuleSource:
     """The source of a module, parsed."""
 
     def __init__(self, module: str) -> None:
@@ -43,7 +43,7 @@ class Source:
         }
 
 
-read = functools.cache(Source)
+read = functools.cache(ModuleSource)
 
 
 def _names_of(statement: ast.stmt) -> Iterator[str]:

@@ -62,6 +62,14 @@ from .layer_kinds import (
 )
 
 
+def refuse_other_models(model: Any) -> None:
+    if not isinstance(model, keras.Operation):
+        raise RuleTypeError(
+            f"expected a model or layer of Keras, got a {type(model).__qualname__}: "
+            "xg.attach takes models of torch too"
+        )
+
+
 def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
     """Put rules on layers and operations of an existing Keras model.
 
@@ -94,11 +102,7 @@ def attach(model: Any, rules: Mapping[Any, Any] | Composite) -> Attachment:
         RuleTypeError: it is not a Keras model or layer; a layer takes several tensors, or none that
             has a gradient (when it is called).
     """
-    if not isinstance(model, keras.Operation):
-        raise RuleTypeError(
-            f"expected a model or layer of Keras, got a {type(model).__qualname__}: "
-            "xg.attach takes models of torch too"
-        )
+    refuse_other_models(model)
     layers = list_layers(model)
     known = {id(each.layer) for each in layers}
     if isinstance(rules, Composite):

@@ -188,7 +188,7 @@ def move_calls(before: Graph, after: Graph, given: Mapping[Node, Node]) -> Graph
     return rebuild(after, move)
 
 
-class Calls:
+class CapturedCalls:
     """The calls of one graph being differentiated; a call pulls all its outputs at once."""
 
     def __init__(self, trace: Trace, order: Sequence[Node]) -> None:
@@ -297,7 +297,7 @@ def accumulate_all(
         known = cotangents.get(output)
         cotangents[output] = cotangent if known is None else known + cotangent
     active = _depend_on(order, targets)
-    calls, scans = Calls(trace, order), Scans(trace, order, accumulate_all)
+    calls, scans = CapturedCalls(trace, order), Scans(trace, order, accumulate_all)
     for node in reversed(order):
         # In reverse order every share of a node is known by now.
         if node in combined.modes and (one := combined.one(node)) is not None:
