@@ -105,11 +105,13 @@ _ROWS = (
     Forward("SiLU", ops.SILU),
     Forward("GELU", ops.GELU, {"approximate": False}),
     Forward("Softplus", ops.SOFTPLUS),
-    Forward("Heaviside", ops.HEAVISIDE, {}, False, ("at_zero", 0.0), value_at_zero),
-    Forward("Sign", ops.SIGN, {}, False, ("at_zero", 0.0), value_at_zero),
+    Forward("Heaviside", ops.HEAVISIDE, {}, False, ("at_zero", 0.0), with_setting=value_at_zero),
+    Forward("Sign", ops.SIGN, {}, False, ("at_zero", 0.0), with_setting=value_at_zero),
     Forward("Round", ops.ROUND, differentiable=False),
     Forward("Floor", ops.FLOOR, differentiable=False),
-    Forward("Ternary", ops.SIGN, {}, False, ("threshold", 0.05), zero_within_threshold),
+    Forward(
+        "Ternary", ops.SIGN, {}, False, ("threshold", 0.05), with_setting=zero_within_threshold
+    ),
 )
 ACTIVATIONS = MappingProxyType({row.name: row for row in _ROWS})
 # What the frameworks and papers call them.

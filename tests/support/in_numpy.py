@@ -85,8 +85,8 @@ REFUSED = [
     Refused(
         ("`xg.override`",),
         ("rule of a layer",),
-        "a rule is a name, a Rule or a function, got Relevance",
-        "RuleTypeError",
+        "NumPy has no operation 'linear'",
+        "RuleValueError",
     ),
     Refused(
         ("inside another Function",),

@@ -180,20 +180,8 @@ GAMMA = Formula(
 WSQUARE = Formula("wsquare", (Share((SharePart(ones, squared, squared),), whole),), ("stabilizer",))
 FLAT = Formula("flat", (Share((SharePart(ones, ones),), whole),), ("stabilizer",))
 # b - max(b, 0) - min(b, 0) = 0: biases leave the sum.
-ZBOX = Formula(
-    "zbox",
-    (
-        Share(
-            (
-                SharePart(same, same),
-                SharePart(minus_low, positive),
-                SharePart(minus_high, negative),
-            ),
-            whole,
-        ),
-    ),
-    ("low", "high", "stabilizer"),
-)
+BETWEEN = (SharePart(same, same), SharePart(minus_low, positive), SharePart(minus_high, negative))
+ZBOX = Formula("zbox", (Share(BETWEEN, whole),), ("low", "high", "stabilizer"))
 
 
 # --- what computes them -------------------------------------------------------------------------

@@ -11,11 +11,11 @@ from multigrad.rules import model
 from ...harness.hidden import python
 
 ALIASES = """
-import multigrad.wrappers
-import multigrad.compat.wrappers as room
-from multigrad.wrappers import Activation
-assert multigrad.wrappers is room and multigrad.compat.wrappers is room
-assert room.__spec__.name == room.__name__ == "multigrad.compat.wrappers"
+import multigrad.xp
+import multigrad.capture.dialects.xp as room
+from multigrad.xp import tanh
+assert multigrad.xp is room and room.tanh is tanh
+assert room.__spec__.name == room.__name__ == "multigrad.capture.dialects.xp"
 print("one module")
 """
 

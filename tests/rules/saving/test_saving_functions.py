@@ -137,6 +137,7 @@ def test_functions_give_the_same_in_another_process_without_their_source(
     for name, function in mine.items():
         xg.save(function, tmp_path / f"{name}.json")
     code = (
+        f"import sys; sys.path.append('tests/conformance'); "
         f"from tests.rules.saving.test_saving_functions import *; "
         f"compute_in_folder({str(tmp_path)!r}, {backend.name!r})"
     )

@@ -10,8 +10,8 @@ a graph: inputs, constants, calls of functions with their own gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -20,7 +20,6 @@ import numpy as np
 from ...ir.graph import Node, Region, make_node
 from ...ir.op import Op
 from ...ir.types import BOOL, FLOATS, UNKNOWN, T, Type
-from ...support.threads import set_within
 from ..attributes import ANYTHING, DTYPE, HALVES, NAME, REGION, count, flag
 from ..numerics import RELEASE, Array, as_numpy_dtype
 from ..properties import LINEAR, Degree, is_zero, spread
@@ -87,9 +86,15 @@ class Endless(Exception):
 _most_turns: ContextVar[int | None] = ContextVar("multigrad_most_turns", default=None)
 
 
-def turning_at_most(turns: int) -> AbstractContextManager[int]:
+@contextmanager
+def turning_at_most(turns: int) -> Iterator[None]:
     """Make loops in this context raise `Endless` after so many turns."""
-    return set_within(_most_turns, turns)
+    # Not by `set_within`: ops stand on data alone.
+    token = _most_turns.set(turns)
+    try:
+        yield
+    finally:
+        _most_turns.reset(token)
 
 
 def run_while(
