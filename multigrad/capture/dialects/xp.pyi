@@ -12,7 +12,7 @@ from ...trace.axes import Axis
 from ...trace.xp.linalg import Axes, Parts, Steps
 from ...trace.xp.ops import *
 from ...trace.xp.shapes import Pairs
-from ..symbols.symbols import SymbolicDType
+from ..symbols import SymbolicDType
 
 T = TypeVar("T")  # noqa: PYI001
 Tensor: TypeAlias = Any
