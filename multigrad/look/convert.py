@@ -20,7 +20,8 @@ from ..functions.calls.arguments import flatten
 from ..functions.calls.recipe import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
-from ..functions.proof.bounded import Bounded, has_signs
+from ..functions.proof.bounded import Bounded
+from ..functions.proof.choices import has_signs
 from ..functions.proof.compare import are_off, eps_of, margins, run_reference
 from ..functions.proof.run import MOST_TURNS, Stoppable
 from ..functions.record import NotCaptured

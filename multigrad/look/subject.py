@@ -35,7 +35,8 @@ from ..functions.captures import find_variant
 from ..functions.custom_gradient import recipe_of_pair
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
-from ..functions.proof.bounded import Bounded, Signs, run_bounded
+from ..functions.proof.bounded import Bounded, run_bounded
+from ..functions.proof.choices import VectorSigns
 from ..functions.proof.run import homes
 from ..functions.record import NotCaptured
 from ..graph import random
@@ -501,7 +502,7 @@ def run_graphs(
         given["key"] = random.fold_in(key_from_int(key), 0)
     floats = [each.dtype for each in arrays if is_float_array(each)]
     dtype = floats[0] if floats else np.dtype("float32")
-    signs = Signs(library, dtype) if library else None
+    signs = VectorSigns(library, dtype) if library else None
     outputs = run_bounded(graphs.forward, given, dtype, signs)
     for n, (name, output) in enumerate(zip(graphs.cotangents, outputs, strict=True)):
         given[name] = cotangents(n, np.shape(output.value))

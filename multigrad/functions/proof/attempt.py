@@ -23,7 +23,8 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import dataclass
 from ...trace.derived.derivatives import drop_calls
 from . import samples
-from .bounded import Change, Signs, has_signs, lowest, note_ties, run_bounded
+from .bounded import Change, run_bounded
+from .choices import VectorSigns, choose_smallest_integer, has_signs, note_ties
 from .compare import (
     CHOSEN,
     NOT_AS_KNOWN,
@@ -254,7 +255,7 @@ def _compare(
     try:
         difference = _differ(attempt, sample, outcome, is_call)
         if difference is not None and has_signs(attempt.graphs):
-            signs = Signs(outcome.home, attempt.dtype)  # that the original's library chooses
+            signs = VectorSigns(outcome.home, attempt.dtype)  # that the original's library chooses
             difference = _differ(attempt, sample, outcome, is_call, choose=signs)
         if difference is not None and _is_open(attempt, sample, outcome):
             return leave_open(attempt.subject, CHOSEN)
@@ -357,7 +358,7 @@ def _is_open(attempt: Attempt, sample: Sample, outcome: Outcome) -> bool:
 
 def _fits(attempt: Attempt, sample: Sample, results: Mapping[str, Any], home: str) -> bool:
     # One choice of signs has to explain all results.
-    signs = Signs(home, attempt.dtype)
+    signs = VectorSigns(home, attempt.dtype)
 
     def cost() -> float:
         wide = _rounding(attempt, sample, signs).wide
@@ -385,7 +386,7 @@ def _blame(attempt: Attempt, sample: Sample, outcome: Outcome, difference: Disag
     if _varies(attempt, sample, outcome):
         return VARIES
     if casts_to_integers(attempt.graphs) and _is_meant(
-        attempt, sample, outcome.original or {}, lowest
+        attempt, sample, outcome.original or {}, choose_smallest_integer
     ):
         return OUT_OF_RANGE
     told = [told for graph in attempt.graphs for told in told_conventions(graph)]

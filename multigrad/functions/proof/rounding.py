@@ -19,7 +19,7 @@ from ...graph.ir.types import BOOL, FLOATS, T
 from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.support.class_bases import cached_property
 from ...trace.derived.derivatives import drop_calls
-from .bounded import Bounded, Change, magnitude, run_bounded, run_rounded
+from .bounded import Bounded, Change, magnitude, run_bounded
 from .compare import (
     Disagreement,
     Judge,
@@ -30,6 +30,7 @@ from .compare import (
     run_reference,
     smallest_of,
 )
+from .rounded import run_rounded
 from .run import KEY
 from .samples import FAR, Sample, is_float
 
