@@ -22,10 +22,11 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, distributed, dynamo, eject, export, hooks, importers, models, state
+from . import differences, distributed, dynamo, eject, export, hooks, models, state
 from .attach import attach, host, modes, render, vjp
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
+from .importers import autograd_functions, operators
 from .kernels import elementwise, fast, gradient_lists, masks, ops, random
 
 __all__ = ["backend"]
@@ -115,9 +116,9 @@ backend = Backend(
         bridge=host.bridge,
     ),
     imports=Imports(
-        import_function=importers.import_function,
-        operators=importers.operators,
-        find_operator=importers.find_operator,
+        import_function=autograd_functions.import_function,
+        operators=operators.operators,
+        find_operator=operators.find_operator,
         hook_params=hooks.hook_params,
     ),
     models=Models(

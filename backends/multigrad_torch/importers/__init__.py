@@ -1,0 +1,1 @@
+"""torch's custom gradients, unchanged, as Functions: classes, `torch.library` operators."""
