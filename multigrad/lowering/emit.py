@@ -107,7 +107,7 @@ class Emission:
             f"    return {results}\n\n\n"
         )
 
-    def whole(self, source: str) -> str:
+    def with_definitions(self, source: str) -> str:
         """Return emitted source after the definitions that it needs."""
         return "".join(self.definitions) + source
 

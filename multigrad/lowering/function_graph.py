@@ -301,10 +301,14 @@ class FunctionGraph:
         )
 
     def cut_besides(self, floats: bool) -> ResidualCut | None:
-        """Return the cut that also keeps costly values, or None if there is to be none."""
-        # For code that takes no derivative, with residuals="time" only.
-        costly = self.residuals == TIME and computed_at_cost(self.forward, self.backward)
-        return self.cut_after_loops() if costly and not floats and not self._scans else None
+        """Return the cut of fast code that also keeps costly values; None if there is none."""
+        return self.cut_after_loops() if self.keeps_costly(floats) else None
+
+    def keeps_costly(self, floats: bool) -> bool:
+        """Return whether fast code keeps what cost forward much, with residuals="time" only."""
+        if self.residuals != TIME or floats or self._scans:
+            return False
+        return bool(computed_at_cost(self.forward, self.backward))
 
     def tangent_map(self, backward: Graph) -> Graph:
         """Return `*tangents, *inputs, *outputs, ... -> tangents of the outputs that carry a

@@ -23,7 +23,7 @@ from ...graph.ir.graph import Graph, Location, Node, walk
 from ...graph.ir.types import BOOL, dtype_name
 from ...graph.support.threads import set_within
 from ...graph.support.trees import optree
-from ...lowering.lower import PASSING
+from ...lowering.aliasing import PASSING
 from ...trace.derived.derivatives import passing_to, replay
 from ...trace.trace import Trace, Value, setting
 from ...trace.xp import all as xp

@@ -26,8 +26,8 @@ from ...graph.ops.numerics import as_numpy_dtype
 from ...graph.passes.facts import LIBRARY, ON_NUMBERS, ON_TENSORS
 from ...graph.random import REPLAYED
 from ...graph.support.class_bases import dataclass
+from ...lowering.bare import emit_rule_once
 from ...lowering.function_graph import FunctionGraph
-from ...lowering.lower import emit_rule_once
 from ..documents.rules import SavedRule
 from . import samples
 from .attempt import Attempt, prove

@@ -20,6 +20,7 @@ from ...graph.ir.graph import Graph
 from ...graph.support.params import find_part, is_address, read_params
 from ...graph.support.threads import SERIALS, build_once
 from ...graph.support.trees import optree
+from ...lowering.bare import emit_bare_rule, emit_rule_once
 from ...lowering.input_checks import (
     check_float,
     check_values,
@@ -29,7 +30,6 @@ from ...lowering.input_checks import (
     shapes_agree,
     two_devices,
 )
-from ...lowering.lower import emit_many, emit_rule_once
 from ...trace.active_rules import FREE, KeySource, key_token
 from ...trace.identity import function_key, items_key, owners_of
 from ...trace.lookups import at_present
@@ -560,5 +560,5 @@ def _act(
 
 def _build_many(graph: Graph, backend: Backend, in_place: bool) -> Any:
     assert backend.autodiff.many is not None
-    emit = functools.partial(emit_many, backend=backend)
+    emit = functools.partial(emit_bare_rule, backend=backend)
     return backend.autodiff.many(graph, emit, in_place)

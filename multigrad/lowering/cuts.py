@@ -1,0 +1,124 @@
+"""Where backward is split for a backend: what forward keeps for it.
+
+`find_cuts` has one split for code that may run anywhere: under transforms, and where a derivative
+is taken of it. Where none is taken, fast code may keep more and compute less: `Cuts.wide`.
+"""
+
+from __future__ import annotations
+
+from ..backend.contract import Backend
+from ..graph.ir.graph import Graph, walk
+from ..graph.passes.residuals import ResidualCut
+from ..graph.support.class_bases import dataclass
+from .aliasing import find_aliasing
+from .function_graph import FunctionGraph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WideCut:
+    """A split that keeps more: what loops give at each turn, or what cost forward much.
+
+    Attributes:
+        graphs: the pair that is split; its forward runs the scans that backward reads.
+        cut: the split.
+    """
+
+    graphs: FunctionGraph
+    cut: ResidualCut
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """Where backward is split.
+
+    Attributes:
+        anywhere: the split of code that may be differentiated.
+        wide: the split of fast code that keeps more; None if it keeps the same.
+    """
+
+    anywhere: ResidualCut
+    wide: WideCut | None
+
+    @property
+    def histories(self) -> tuple[str, ...]:
+        """The residuals that fast code keeps in addition."""
+        if self.wide is None:
+            return ()
+        return tuple(r for r in self.wide.cut.residuals if r not in self.anywhere.residuals)
+
+    @property
+    def likes(self) -> tuple[str, ...]:
+        """The residuals of which no code of backward reads more than the shape and dtype."""
+        if self.wide is None:
+            return self.anywhere.likes
+        cuts = (self.anywhere, self.wide.cut)
+        read = {r for each in cuts for r in each.residuals if r not in each.likes}
+        names = dict.fromkeys(r for each in cuts for r in each.residuals)
+        return tuple(name for name in names if name not in read)
+
+
+def find_cuts(
+    graphs: FunctionGraph, backend: Backend, *, forward_mode: bool, fast: bool, compiled: bool
+) -> Cuts:
+    """Split backward as a backend's code needs it.
+
+    Args:
+        forward_mode: whether the object pushes tangents itself.
+        fast: whether the backend has fast code.
+        compiled: whether a compiler reads the code, which takes no derivative of loops.
+    """
+    autodiff = backend.autodiff
+    floats, watched = autodiff.keeps_float_derivatives, autodiff.watches_outputs
+    # A tangent map of the author's own may read anything; one that is transposed, only what is
+    # kept.
+    keeps_inputs = forward_mode and (graphs.pushed is not None or not autodiff.transposes)
+    wide = None
+    if not keeps_inputs and graphs.residuals not in ("input", "recompute"):
+        wide = _find_wide(graphs, backend, fast, compiled)
+    if wide is not None and floats:
+        return Cuts(wide.cut, wide)
+    if keeps_inputs or wide is not None:
+        return Cuts(graphs.cut_at_inputs(), wide)
+    packs = backend.kernels.bits is not None
+    return Cuts(graphs.cut(floats, watched=watched, packs=packs), None)
+
+
+def _find_wide(
+    graphs: FunctionGraph, backend: Backend, fast: bool, compiled: bool
+) -> WideCut | None:
+    floats = backend.autodiff.keeps_float_derivatives
+    if not backend.autodiff.joins_loops:
+        return None
+    serves = fast or compiled
+    if floats:
+        # The code may be differentiated, so the derivative must be that of the ops, or none.
+        serves = not graphs.keeps_output and (graphs.is_once or graphs.is_derivative)
+    if fast and graphs.keeps_costly(floats):
+        wider: FunctionGraph | None = graphs
+    else:
+        wider = graphs.with_histories() if serves else None
+    if wider is None:
+        return None
+    return WideCut(wider, wider.cut_after_loops(floats, watched=backend.autodiff.watches_outputs))
+
+
+def shares_scales(graphs: FunctionGraph, cut: ResidualCut) -> bool:
+    """Return whether forward and what it keeps share work on the smaller tensors only."""
+    # Such as a scale. A value computed of all tensors is better computed again than kept.
+    tensors = [node for node in graphs.forward.inputs if node.type.kind == "tensor"]
+    shared = {*graphs.forward.nodes}.intersection(cut.keep.nodes).difference(tensors)
+    shared = {node for node in shared if node.type.kind == "tensor"}
+    aliasing = find_aliasing(graphs)
+    if not shared or aliasing.passed or aliasing.shared or aliasing.viewed:
+        return False
+    if any(cut.keep.reads(name) for name in graphs.outputs):
+        return False
+    return not any({*tensors} <= {*walk([node])} for node in shared)
+
+
+def join_forward_and_keep(graphs: FunctionGraph, cut: ResidualCut) -> Graph:
+    """Return `*inputs, *params, [key] -> *outputs, *computed residuals`, which shares all work."""
+    results = (*graphs.forward.outputs, *cut.keep.outputs)
+    inputs = dict.fromkeys((*graphs.forward.inputs, *cut.keep.inputs))
+    read = [node for node in inputs if node.attr("name") not in graphs.outputs]
+    return Graph("forward", tuple(read), results, graphs.forward.locations)
