@@ -23,7 +23,8 @@ from ..graph.ir.types import BOOL, FLOATS, WHOLE, T, dtype_name
 from ..graph.ops.numerics import as_numpy_dtype
 from ..graph.passes.facts import SHARDS, Shapes, is_tensor_input, shape_fact
 from ..graph.passes.residuals import BYTES, ResidualCut
-from ..lowering.function_graph import PACK, FunctionGraph
+from ..lowering.function_graph import FunctionGraph
+from ..lowering.packed_masks import PACK
 from ..models.override import is_model_of
 from ..rules.activation import Activation
 from ..rules.model.activation_function import ForwardOfCode, put_under
@@ -273,7 +274,7 @@ def _of_graphs(
     residuals = []
     kept = dict.fromkeys(cut.residuals, cut)
     # A backend that joins loops keeps what the joined loop needs as well.
-    besides = graphs.cut_besides(backend.autodiff.keeps_float_derivatives)
+    besides = graphs.cut_with_costly(backend.autodiff.keeps_float_derivatives)
     if besides is not None and backend.autodiff.joins_loops:
         kept = {**dict.fromkeys(besides.residuals, besides), **kept}
         computed |= dict(zip(besides.computed, besides.keep.outputs, strict=True))

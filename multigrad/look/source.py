@@ -22,9 +22,10 @@ from ..graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, T, Type
 from ..graph.passes.residuals import BYTES, ResidualCut
 from ..graph.support.class_bases import Shown
 from ..lowering.forwards import Forward, find_forward
-from ..lowering.function_graph import PACK, FunctionGraph
+from ..lowering.function_graph import FunctionGraph
 from ..lowering.lower import lower_graphs
 from ..lowering.names import ActivationName
+from ..lowering.packed_masks import PACK
 from ..rules.activation import Activation
 from ..rules.model.activation_function import ForwardOfCode, as_forward, graphs_under
 from ..rules.model.rule import Rule
@@ -162,7 +163,7 @@ def _with_memory(text: str, function: FunctionGraph, memory: bool) -> str:
 
 def describe_kept(function: FunctionGraph) -> str:
     """Return text on what forward keeps for backward, once for backends that keep the same."""
-    besides = function.cut_besides(floats=False)
+    besides = function.cut_with_costly(floats=False)
     # Backends differ in two ways: derivatives kept as floats, and outputs that are watched.
     texts = {
         (floats, watched): describe_cut(function.cut(floats, watched=watched, packs=True))

@@ -31,7 +31,7 @@ from ..graph.passes.facts import assume_alike
 from ..graph.passes.simplify import is_elementwise, scalar_function, symbol_function
 from ..graph.support.class_bases import cached_property, dataclass
 from ..graph.support.threads import SERIALS
-from .function_graph import PACK, UNPACK
+from .packed_masks import PACK, UNPACK
 from .patterns import apply_patterns
 
 # Binding strength of infix symbols, weakest first; comparisons do not chain, so they get

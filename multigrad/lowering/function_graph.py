@@ -1,22 +1,20 @@
-"""`FunctionGraph`, the forward and backward graphs of a replaced gradient, and packed masks.
+"""`FunctionGraph`: the forward and backward graphs of a replaced gradient, and what they are.
 
-With `residuals="packed"` or "recompute", forward keeps masks as bits, eight to a byte. A mask is
-packed if a cotangent has its shape, by which it is unpacked. The two ops for this are in emitted
-graphs only, and call `Kernels.bits`.
+A FunctionGraph is never changed: each step returns another one. In order: what is asked of it, the
+pairs that lowering makes of it, its cuts, and its forward mode.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
-from ..backend.fast import kernel
 from ..errors import RuleValueError, TraceError, UnsupportedOp, suggest
 from ..graph import ops
-from ..graph.ir.graph import Graph, Node, make_node, walk
-from ..graph.ir.types import BOOL, SCALAR_SHAPE, UNKNOWN, Type, is_float
+from ..graph.ir.graph import Graph, make_node, walk
+from ..graph.ir.types import UNKNOWN, Type, is_float
 from ..graph.ops.arrays.loops import joined
 from ..graph.passes.residuals import (
     Keepable,
@@ -34,20 +32,13 @@ from ..graph.support.class_bases import dataclass
 from ..graph.support.params import Fused
 from ..trace.derived.derivatives import drop_calls, pullbacks, tangent_map
 from ..trace.trace import NeedsConcrete
+from .packed_masks import pack_masks
 
+# What `residuals=` may be: what forward keeps.
 TIME = "time"
 WAYS = ("auto", "input", "mask", "packed", "recompute", TIME)
 CHEAP_MASKS = ("mask", "packed", "recompute")
 PACKED = ("packed", "recompute")
-BITS = Type("tensor", "uint8", UNKNOWN)
-
-
-def _same(x: Type, *others: Type) -> Type:
-    return x
-
-
-PACK = kernel("pack_bits", "mask", _same)
-UNPACK = replace(kernel("unpack_bits", "bits like", _same), shape_only=(1,))
 
 
 def read_way(way: Any, subject: str) -> str:
@@ -58,43 +49,6 @@ def read_way(way: Any, subject: str) -> str:
             f"{suggest(str(way), list(WAYS))}"
         )
     return way
-
-
-def pack_masks(cut: ResidualCut, cotangents: Sequence[str]) -> ResidualCut:
-    likes: dict[Any, Node] = {}
-    for node in cut.backward.inputs:
-        if node.attr("name") in cotangents and node.type.kind == "tensor":
-            likes.setdefault(node.type.shape, node)
-    given = {node.attr("name"): node for node in cut.backward.inputs}
-    outputs, changes = [], {}
-    for name, node in zip(cut.computed, cut.keep.outputs, strict=True):
-        like = likes.get(node.type.shape)
-        # Without a cotangent of its shape, nothing would tell how many bits to unpack.
-        if node.type.dtype != BOOL or node.type.shape in (UNKNOWN, SCALAR_SHAPE) or like is None:
-            outputs.append(node)
-            continue
-        outputs.append(make_node(PACK, (node,), {}, BITS))
-        mask = given[name]
-        bits = make_node(mask.op, (), {"name": name}, BITS)
-        changes[mask] = make_node(UNPACK, (bits, like), {}, mask.type)
-    if not changes:
-        return cut
-    inputs = [
-        changes[node].operands[0] if node in changes else node for node in cut.backward.inputs
-    ]
-    backward = replace(substitute(cut.backward, changes), inputs=tuple(inputs))
-    return replace(cut, keep=replace(cut.keep, outputs=tuple(outputs)), backward=backward)
-
-
-def without_packing(keep: Graph, backward: Graph) -> tuple[Graph, Graph]:
-    """Return the graphs with the masks of `pack_masks` as bools, for code that packs by itself."""
-    outputs = [node.operands[0] if node.op is PACK else node for node in keep.outputs]
-    masks = {
-        node: make_node(node.operands[0].op, (), {"name": node.operands[0].attr("name")}, node.type)
-        for node in backward.nodes
-        if node.op is UNPACK
-    }
-    return replace(keep, outputs=tuple(outputs)), substitute(backward, masks)
 
 
 # The names that residuals, cotangents and outputs get, and the shapes that backward compares with.
@@ -155,7 +109,8 @@ class FunctionGraph:
     residuals: str = "auto"
     params: tuple[str, ...] = field(init=False)
     is_random: bool = field(init=False)
-    _found: list[bool] = field(init=False, repr=False, default_factory=list)  # is_derivative
+    # What `is_derivative` found, in a list because the fields are frozen.
+    _known_derivative: list[bool] = field(init=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         nodes = dict.fromkeys((*self.backward.inputs, *self.forward.inputs))
@@ -199,10 +154,9 @@ class FunctionGraph:
     @property
     def is_derivative(self) -> bool:
         """Whether the backward is the forward's true derivative, node by node."""
-        # A list, because the fields are frozen.
-        if not self._found:
-            self._found.append(self._is_derivative())
-        return self._found[0]
+        if not self._known_derivative:
+            self._known_derivative.append(self._is_derivative())
+        return self._known_derivative[0]
 
     def _is_derivative(self) -> bool:
         computed = [output for output in self.forward.outputs if output.op is not ops.INPUT]
@@ -215,6 +169,10 @@ class FunctionGraph:
         except (UnsupportedOp, TraceError, NeedsConcrete):
             return False
         return derivative.outputs == self.backward.outputs
+
+    @property
+    def _scans(self) -> bool:
+        return ops.SCAN in {node.op for node in self.backward.nodes}
 
     def without_calls(self) -> FunctionGraph:
         """Return the pair with ops instead of calls of functions that have their own gradients."""
@@ -241,9 +199,30 @@ class FunctionGraph:
             return plain
         return self
 
-    @property
-    def _scans(self) -> bool:
-        return ops.SCAN in {node.op for node in self.backward.nodes}
+    def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
+        """Return the pair with new names for params and inputs that are words of emitted code."""
+        reserved = set(reserved)
+        own = tuple(name for name in self.inputs if name != "tin")
+        taken = {*reserved, *self.params, *own}
+        renamed: dict[str, str] = {}
+        for name in (*own, *self.params):
+            if name in reserved or OWN_NAMES.fullmatch(name):
+                safe = f"{name}_"
+                # Another param may have the name with an underscore.
+                while safe in taken:
+                    safe += "_"
+                renamed[name] = safe
+                taken.add(safe)
+        if not renamed:
+            return self
+        return replace(
+            self,
+            forward=rename_inputs(self.forward, renamed),
+            backward=rename_inputs(self.backward, renamed),
+            pushed=None if self.pushed is None else rename_inputs(self.pushed, renamed),
+            inputs=tuple(renamed.get(name, name) for name in self.inputs),
+            wrt=tuple(renamed.get(name, name) for name in self.wrt),
+        )
 
     def with_histories(self) -> FunctionGraph | None:
         """Return the pair whose forward runs the scans that backward reads; None without scans."""
@@ -300,7 +279,7 @@ class FunctionGraph:
             bits=self.residuals in CHEAP_MASKS,
         )
 
-    def cut_besides(self, floats: bool) -> ResidualCut | None:
+    def cut_with_costly(self, floats: bool) -> ResidualCut | None:
         """Return the cut of fast code that also keeps costly values; None if there is none."""
         return self.cut_after_loops() if self.keeps_costly(floats) else None
 
@@ -318,18 +297,22 @@ class FunctionGraph:
             UnsupportedOp: there is none of the author's, and backward is not linear in the
                 cotangents.
         """
-        if self.pushed is not None:
-            own = outputs_as_inputs(self.pushed, self.roles)
-            read = [node for node in own.nodes if node.op is ops.INPUT]
-            whole = replace(own, inputs=tuple(dict.fromkeys((*own.inputs, *read))))
-            names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
-            return simplify(rename_inputs(whole, names))
+        return self._transpose(backward) if self.pushed is None else self._own_map(self.pushed)
+
+    def _own_map(self, pushed: Graph) -> Graph:
+        own = outputs_as_inputs(pushed, self.roles)
+        read = [node for node in own.nodes if node.op is ops.INPUT]
+        own = replace(own, inputs=tuple(dict.fromkeys((*own.inputs, *read))))
+        names = {tangent_name(i): name for i, name in enumerate(self.tangents)}
+        return simplify(rename_inputs(own, names))
+
+    def _transpose(self, backward: Graph) -> Graph:
         named = dict(zip(self.inputs, self.tangents, strict=True))
         types = [
             self.type_of(name) or gradient.type
             for name, gradient in zip(self.wrt, backward.outputs, strict=True)
         ]
-        nodes = [
+        tangents = [
             make_node(ops.INPUT, (), {"name": named[name]}, type_)
             for name, type_ in zip(self.wrt, types, strict=True)
         ]
@@ -338,37 +321,12 @@ class FunctionGraph:
             for name, node in zip(self.outputs, self.forward.outputs, strict=True)
         ]
         if len(self.inputs) == 1 and self._keeps_shape(types[0]):
-            outputs[0] = nodes[0]  # an available tensor of the same shape
+            outputs[0] = tangents[0]  # an available tensor of the same shape
         noun = "rule" if self.is_rule else "function"
-        whole = tangent_map(backward, self.cotangents, nodes, outputs, noun)
-        found = zip(self.seeds, whole.outputs, strict=True)
-        carried = tuple([node for seed, node in found if seed is not None])
-        return Graph(whole.name, whole.inputs, carried, whole.locations)
+        every = tangent_map(backward, self.cotangents, tangents, outputs, noun)
+        pairs = zip(self.seeds, every.outputs, strict=True)
+        carried = tuple([node for seed, node in pairs if seed is not None])
+        return Graph(every.name, every.inputs, carried, every.locations)
 
     def _keeps_shape(self, given: Type) -> bool:
         return self.forward.outputs[0].type == given and given.shape != UNKNOWN
-
-    def with_safe_names(self, reserved: Iterable[str]) -> FunctionGraph:
-        """Return the pair with new names for params and inputs that are words of emitted code."""
-        reserved = set(reserved)
-        own = tuple(name for name in self.inputs if name != "tin")
-        taken = {*reserved, *self.params, *own}
-        renamed: dict[str, str] = {}
-        for name in (*own, *self.params):
-            if name in reserved or OWN_NAMES.fullmatch(name):
-                safe = f"{name}_"
-                # Another param may have the name with an underscore.
-                while safe in taken:
-                    safe += "_"
-                renamed[name] = safe
-                taken.add(safe)
-        if not renamed:
-            return self
-        return replace(
-            self,
-            forward=rename_inputs(self.forward, renamed),
-            backward=rename_inputs(self.backward, renamed),
-            pushed=None if self.pushed is None else rename_inputs(self.pushed, renamed),
-            inputs=tuple(renamed.get(name, name) for name in self.inputs),
-            wrt=tuple(renamed.get(name, name) for name in self.wrt),
-        )
