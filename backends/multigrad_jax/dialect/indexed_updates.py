@@ -1,0 +1,184 @@
+"""jax's indexed updates, `x.at[index].add(values)`, on symbolic values.
+
+`x.at` is an `At`, whose index makes an `IndexedUpdate`; its methods return a new tensor and leave x
+as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partialmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from multigrad.capture.meanings.parts import holds_places
+from multigrad.capture.values import indexing
+from multigrad.capture.values.indexing import add_at, holds_array, repeats, told_outside
+from multigrad.capture.values.tracer import V
+from multigrad.graph.ir.types import SCALAR_SHAPE
+from multigrad.trace.trace import Value
+from multigrad.trace.xp import all as xp
+
+from . import families
+
+Tensor = Any
+Handler = Callable[..., Any]
+
+
+class OutOfBounds(NamedTuple):
+    """What a mode means for elements outside of the tensor; see `parts.taken` and `parts.put`.
+
+    Attributes:
+        read: how they are read; None: as jax does by default.
+        written: how they are written; "promised": the author says that there are none.
+    """
+
+    read: str | None
+    written: str | None
+
+
+MODES = {
+    None: OutOfBounds(None, None),
+    "promise_in_bounds": OutOfBounds(None, "promised"),
+    "fill": OutOfBounds("inside", "inside"),
+    "drop": OutOfBounds("inside", "inside"),
+    "clip": OutOfBounds("clip", "clip"),
+}
+# Options that only promise something, on which no result depends.
+HARMLESS = ("indices_are_sorted", "unique_indices")
+
+
+class At:
+    """`x.at`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: V) -> None:
+        self.value = value
+
+    def __getitem__(self, index: Any) -> IndexedUpdate:
+        return IndexedUpdate(self.value, index)
+
+
+class IndexedUpdate:
+    """`x.at[index]`."""
+
+    __slots__ = ("index", "value")
+
+    def __init__(self, value: V, index: Any) -> None:
+        self.value = value
+        self.index = index
+
+    def get(self, *, fill_value: Any = None, **options: Any) -> Tensor:
+        outside = _read_options(options).read
+        fill = families.filling(self.value, fill_value) if outside == "inside" else None
+        return indexing.picked(self.value, self.index, outside, fill)
+
+    def set(self, values: Any, **options: Any) -> Tensor:
+        outside = _read_options(options).written
+        if outside == "promised":
+            raise TypeError("x.at[...].set in the mode 'promise_in_bounds'; leave the mode out")
+        x = self._copy()
+        return cast_as(x, indexing.assigned(x, self.index, values, outside))
+
+    def apply(self, ufunc: Handler, **options: Any) -> Tensor:
+        return self._update(ufunc, [], options)
+
+    def _put(self, compute: Handler, values: Any, **options: Any) -> Tensor:
+        return self._update(compute, [values], options)
+
+    add = partialmethod(_put, xp.add)
+    subtract = partialmethod(_put, xp.subtract)
+    multiply = mul = partialmethod(_put, xp.multiply)
+    divide = partialmethod(_put, xp.divide)
+    power = partialmethod(_put, xp.pow)
+    min = partialmethod(_put, xp.minimum)
+    max = partialmethod(_put, xp.maximum)
+
+    def _update(self, compute: Handler, values: Sequence[Any], options: dict[str, Any]) -> Tensor:
+        outside = _read_options(options).written
+        return cast_as(self.value, self._computed(compute, values, outside))
+
+    def _computed(self, compute: Handler, values: Sequence[Any], outside: str | None) -> Tensor:
+        # `compute(x[index], *values)` at the index, x elsewhere. The kinds of index, in this order:
+        # symbolic places, a list of rows, a mask, all of x, and any other.
+        index = told_outside(self.value, self.index)
+        if holds_places(index):
+            return self._added_at_places(index, compute, values, outside)
+        rows = self._listed_rows()
+        if rows is not None and all(map(_is_scalar, values)):
+            return self._computed_row_by_row(rows, compute, values)
+        x = self._copy()
+        if indexing.is_mask(self.index):
+            return indexing.assigned(x, self.index, self._picked_by_mask(x, compute, values))
+        if indexing.is_whole(self.index):
+            return compute(x, *values)
+        if holds_array(self.index) and repeats(x, self.index):
+            raise TypeError("a place updated twice; write one x.at[i] after the other")
+        return indexing.assigned(x, self.index, compute(x[self.index], *values))
+
+    def _copy(self) -> Any:
+        # A value of its own: the update must not show in x.
+        return self.value.trace.value(self.value.node)
+
+    def _added_at_places(
+        self, index: Any, compute: Handler, values: Sequence[Any], outside: str | None
+    ) -> Tensor:
+        # Places may repeat, and a scatter only adds up.
+        sign = {xp.add: 1, xp.subtract: -1}.get(compute)
+        if sign is None or len(values) != 1:
+            raise TypeError("an update at symbolic places; set, add, subtract and get are known")
+        x = self._copy()
+        at, part = add_at(x, index, values[0] if sign == 1 else -values[0], outside)
+        return indexing.assigned(x, at, part)
+
+    def _listed_rows(self) -> list[int] | None:
+        # None unless the index is a list of integers that is known.
+        if isinstance(self.index, Value) or not hasattr(self.index, "dtype"):
+            return None
+        rows = np.asarray(self.index)
+        return rows.tolist() if rows.ndim == 1 and rows.dtype.kind in "iu" else None
+
+    def _computed_row_by_row(
+        self, rows: Sequence[int], compute: Handler, values: Sequence[Any]
+    ) -> Tensor:
+        # One after the other, as a row may occur twice.
+        x = self._copy()
+        for row in rows:
+            x = indexing.assigned(x, row, compute(x[row], *values))
+        return x
+
+    def _picked_by_mask(self, x: V, compute: Handler, values: Sequence[Any]) -> indexing.Picked:
+        # The values are scalars, or picked by the same mask.
+        picked = [v for v in values if isinstance(v, indexing.Picked)]
+        others = [v for v in values if not isinstance(v, indexing.Picked)]
+        is_same_mask = all(v.mask.node is self.index.node for v in picked)
+        if not is_same_mask or not all(map(_is_scalar, others)):
+            raise x.trace.error(
+                "updates a tensor at a mask by values that are not picked by the same mask. "
+                "Use jnp.where(mask, value, tensor)"
+            )
+        wholes = [v.whole if isinstance(v, indexing.Picked) else v for v in values]
+        return indexing.Picked(compute(x, *wholes), self.index)
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, Value) or value.node.type.shape == SCALAR_SHAPE
+
+
+def _read_options(options: dict[str, Any]) -> OutOfBounds:
+    for name in options:
+        if name != "mode" and name not in HARMLESS:
+            raise TypeError(f"x.at[...] with {name}")
+    mode = options.get("mode")
+    if mode not in MODES:
+        raise TypeError(f"x.at[...] in the mode {mode!r}")
+    return MODES[mode]
+
+
+def cast_as(x: Any, updated: Any) -> Any:
+    """Return an updated tensor in the dtype of the original, if the library's types are known."""
+    dtype, types = x.node.type.dtype, x.trace.types
+    is_same = updated.node.type.dtype == dtype
+    return updated if is_same or types is None else types.cast(updated, dtype)
