@@ -54,7 +54,7 @@ from .calls.decision import (
     Decision,
     Door,
     decide,
-    way_while_cast,
+    form_under_autocast,
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
@@ -322,7 +322,7 @@ class Entries:
         if backend.tensors.weak_types is not None and backend.name == self.recipe.dialect():
             plain = variant.graphs.is_rule or variant.graphs.is_random
             return entry if plain else follow_weak(entry, self.recipe, variant, backend)
-        way = way_while_cast(self.recipe, variant, backend, self.native)
+        way = form_under_autocast(self.recipe, variant, backend, self.native)
         if way == SAME:
             return entry
         layout = variant.layout.without_objects()

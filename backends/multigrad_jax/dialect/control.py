@@ -1,8 +1,14 @@
-"""The meaning in ops of primitives that hold jaxprs: branches, loops, solves; see `traced.py`.
+"""The meaning in ops of primitives that hold jaxprs: branches, loops, linear solves.
 
-A branch on a value computes all ways and chooses among the results. A short loop over rows is
-unrolled, as in `multigrad/capture/control/control.py`, a longer one is recorded as a scan, and one
-that ends by values as a loop. `Unknown` means that the import is refused. Tests:
+| primitive | recorded as |
+|---|---|
+| `cond` | all branches, and a choice among their results by the value of the index |
+| `scan` | one op, or its turns one after the other if they are few, or no op takes them |
+| `while` | its turns as long as the condition is known, else one op |
+| `custom_linear_solve` | the solver's steps |
+
+`CONTROL` has a function for each. It gets `run`, which records an inner jaxpr: `traced.py` passes
+it in, as that module imports this one. `Unknown` means that the import is refused. Tests:
 `tests/capture/control/test_jaxprs_read.py`, `test_loops_by_values.py`.
 """
 
@@ -10,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,26 +48,25 @@ def run_closed(
 
 # --- branches -------------------------------------------------------------------------------------
 def cond(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
-    """One of several jaxprs, by a number; the last one where it is none of theirs."""
-    branches, (which, *arguments) = equation.params["branches"], operands
-    # a known index needs only its own branch
-    if which.known is not None:
-        at = int(which.known)
-        last = len(branches) - 1
+    """Record one of several branches by its index; an index out of range takes the last."""
+    branches, (index, *arguments) = equation.params["branches"], operands
+    if index.known is not None:  # only this branch is needed
+        at, last = int(index.known), len(branches) - 1
         return run_closed(run, scope, branches[at if 0 <= at < last else last], arguments)
-    guards = control.guards_of(which.value, len(branches))
-    ways = [
+    # For each branch: whether it is taken.
+    guards = control.guards_of(index.value, len(branches))
+    of_branches = [
         run_closed(run, scope, branch, [guarded(operand, guard) for operand in arguments])
         for branch, guard in zip(branches, guards, strict=True)
     ]
-    results = ways[-1]
-    for guard, way in zip(guards[:-1], ways, strict=False):
-        results = [chosen(guard, a, b) for a, b in zip(way, results, strict=True)]
+    results = of_branches[-1]
+    for guard, of_branch in zip(guards[:-1], of_branches, strict=False):
+        results = [chosen(guard, a, b) for a, b in zip(of_branch, results, strict=True)]
     return results
 
 
 def guarded(operand: Operand, taken: Any) -> Operand:
-    """Return an operand whose cotangent is zero if its way is not taken, even where it is NaN."""
+    """Return an operand whose cotangent is 0 if its branch is not taken, even where it is NaN."""
     node = operand.value.node
     if operand.known is not None or node.type.kind != "tensor" or not is_float(node.type):
         return operand
@@ -76,7 +81,7 @@ def chosen(taken: Any, a: Operand, b: Operand) -> Operand:
 
 # --- loops ----------------------------------------------------------------------------------------
 def count_equations(jaxpr: Any) -> int:
-    """Return the number of equations of a jaxpr and of those in it."""
+    """Return how many equations a jaxpr has once those inside it are unrolled."""
     total = 0
     for equation in opened(jaxpr)[0].eqns:
         times = equation.params["length"] if equation.primitive.name == "scan" else 1
@@ -84,19 +89,18 @@ def count_equations(jaxpr: Any) -> int:
     return total
 
 
-def check_size(turns: int, body: Any, what: str) -> None:
+def check_size(turns: int, body: Any) -> None:
     size = count_equations(body)
     if turns * size > MOST_OPERATIONS:
         raise Unknown(
-            f"a {what} of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
+            f"a loop of {turns} turns with {size} operations each: at most {MOST_OPERATIONS} "
             "operations are unrolled"
         )
 
 
 def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a loop over the first axis: as one op, or unrolled."""
-    params = equation.params
-    length, body = params["length"], params["jaxpr"]
+    length, body = equation.params["length"], equation.params["jaxpr"]
     if not isinstance(length, int):
         raise Unknown(f"a loop of {length} turns")
     if length * count_equations(body) > MOST_UNROLLED:
@@ -105,22 +109,34 @@ def scan(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -
         except (TypeError, Unknown) as error:  # for example, a turn draws or carries a key
             if length * count_equations(body) > MOST_OPERATIONS:
                 raise Unknown(str(error)) from error
-    check_size(length, body, "loop")
-    first = params["num_consts"] + params["num_carry"]
-    constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
-    shapes = [tuple(variable.aval.shape) for variable in equation.invars[first:]]
+    return _unroll_scan(run, scope, equation, operands)
+
+
+def _scan_parts(params: Any, values: Sequence[Any]) -> tuple[Sequence[Any], ...]:
+    # The constants, the initial carry, and the arrays whose rows the turns get.
+    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return values[:first], values[first:second], values[second:]
+
+
+def _unroll_scan(
+    run: Run, scope: ImportScope, equation: Any, operands: list[Operand]
+) -> list[Operand]:
+    params, carried = equation.params, equation.params["num_carry"]
+    constants, carry, arrays = _scan_parts(params, operands)
+    _, _, variables = _scan_parts(params, equation.invars)
     rows = [
-        _rows(scope, operand, shape)
-        for operand, shape in zip(operands[first:], shapes, strict=True)
+        _rows(scope, operand, tuple(variable.aval.shape))
+        for operand, variable in zip(arrays, variables, strict=True)
     ]
     stacked: list[list[Operand]] = []
-    for i in range(length)[:: -1 if params["reverse"] else 1]:
-        results = run_closed(run, scope, body, [*constants, *carry, *(row(i) for row in rows)])
-        carry = results[: params["num_carry"]]
-        stacked.append(results[params["num_carry"] :])
+    for i in range(params["length"])[:: -1 if params["reverse"] else 1]:
+        arguments = [*constants, *carry, *(row(i) for row in rows)]
+        results = run_closed(run, scope, params["jaxpr"], arguments)
+        carry = results[:carried]
+        stacked.append(results[carried:])
     if params["reverse"]:
         stacked.reverse()
-    outputs = equation.outvars[params["num_carry"] :]
+    outputs = equation.outvars[carried:]
     columns = zip(*stacked, strict=True) if stacked else ([] for _ in outputs)
     return [
         *carry,
@@ -141,11 +157,10 @@ def _record_scan_op(
     """
     params, avals = equation.params, [variable.aval for variable in equation.outvars]
     carried = params["num_carry"]
-    first = params["num_consts"] + carried
-    constants, carry = operands[: params["num_consts"]], operands[params["num_consts"] : first]
+    constants, carry, arrays = _scan_parts(params, operands)
     # The outputs are the carry, then the stacked results.
     carry_avals = avals[:carried]
-    row_avals = [variable.aval for variable in equation.invars[first:]]
+    row_avals = [variable.aval for variable in _scan_parts(params, equation.invars)[2]]
     examples = dict(scope.examples)
 
     def turn(values: Sequence[Any], rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -159,7 +174,7 @@ def _record_scan_op(
 
     try:
         initial = [as_carried(scope, o, aval) for o, aval in zip(carry, carry_avals, strict=True)]
-        pairs = zip(operands[first:], row_avals, strict=True)
+        pairs = zip(arrays, row_avals, strict=True)
         rows = [as_carried(scope, operand, aval) for operand, aval in pairs]
         if not rows:
             counter = lift(scope.trace, np.arange(params["length"], dtype=np.int32))
@@ -171,6 +186,7 @@ def _record_scan_op(
 
 
 def _rows(scope: ImportScope, operand: Operand, shape: tuple[Any, ...]) -> Callable[[int], Operand]:
+    # An operand may be of length 1 where `shape` is longer: what it broadcasts to.
     def row(i: int) -> Operand:
         if operand.known is not None:
             return scope.lift(operand.known[i])
@@ -193,35 +209,41 @@ def _stack(scope: ImportScope, column: list[Operand], shape: tuple[Any, ...]) ->
 
 def while_(run: Run, scope: ImportScope, equation: Any, operands: list[Operand]) -> list[Operand]:
     """Record a loop, unrolled as long as its condition is a known number."""
-    params = equation.params
-    test, body = params["cond_jaxpr"], params["body_jaxpr"]
-    ends = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    for_test, for_body, carry = (
-        operands[: ends[0]],
-        operands[ends[0] : ends[1]],
-        operands[ends[1] :],
-    )
-    turns = 0
-    mapped = tuple(test.out_avals[0].shape)
-    if mapped:
-        return _record_while_op(run, scope, equation, [for_test, for_body, carry])
+    condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
+    parts = _while_parts(equation.params, operands)
+    if condition.out_avals[0].shape:  # a condition for each example
+        return _record_while_op(run, scope, equation, parts)
+    turns, carry = 0, parts.carry
     while True:
-        (goes_on,) = run_closed(run, scope, test, [*for_test, *carry])
+        (goes_on,) = run_closed(run, scope, condition, [*parts.condition_constants, *carry])
         if goes_on.known is None:
-            return _record_while_op(run, scope, equation, [for_test, for_body, carry])
+            return _record_while_op(run, scope, equation, parts._replace(carry=carry))
         if not goes_on.known:
             return carry
         turns += 1
-        check_size(turns, body, "loop")
-        carry = run_closed(run, scope, body, [*for_body, *carry])
+        check_size(turns, body)
+        carry = run_closed(run, scope, body, [*parts.body_constants, *carry])
+
+
+class WhileParts(NamedTuple):
+    """The operands of a `while`: what its two jaxprs read besides the carry, and the carry."""
+
+    condition_constants: list[Operand]
+    body_constants: list[Operand]
+    carry: list[Operand]
+
+
+def _while_parts(params: Any, operands: list[Operand]) -> WhileParts:
+    first = params["cond_nconsts"]
+    second = first + params["body_nconsts"]
+    return WhileParts(operands[:first], operands[first:second], operands[second:])
 
 
 def _record_while_op(
-    run: Run, scope: ImportScope, equation: Any, parts: Sequence[list[Operand]]
+    run: Run, scope: ImportScope, equation: Any, parts: WhileParts
 ) -> list[Operand]:
-    for_test, for_body, carry = parts
     params = equation.params
-    mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)
+    mapped = tuple(params["cond_jaxpr"].out_avals[0].shape)  # the axes of `vmap`
     avals = [variable.aval for variable in equation.outvars]
     examples = dict(scope.examples)
 
@@ -231,11 +253,11 @@ def _record_while_op(
     def as_operands(values: Sequence[Any]) -> list[Operand]:
         return [Operand(v, tuple(a.shape)) for v, a in zip(values, avals, strict=True)]
 
-    # After `vmap` each example has a condition: the loop runs while one holds, and examples that
+    # Each example has a condition then: the loop runs while one of them holds, and examples that
     # have ended keep their carry, as in jax's lowering (jax/_src/lax/control_flow/loops.py).
     def each_goes_on(values: Sequence[Any]) -> Any:
         (condition,) = run_closed(
-            run, scope, params["cond_jaxpr"], [*for_test, *as_operands(values)]
+            run, scope, params["cond_jaxpr"], [*parts.condition_constants, *as_operands(values)]
         )
         return as_carried(scope, condition, params["cond_jaxpr"].out_avals[0])
 
@@ -243,7 +265,7 @@ def _record_while_op(
         return xp.any(each_goes_on(values)) if mapped else each_goes_on(values)
 
     def turn(values: Sequence[Any]) -> list[Any]:
-        arguments = [*for_body, *as_operands(values)]
+        arguments = [*parts.body_constants, *as_operands(values)]
         after = as_tensors(run_closed(run, scope, params["body_jaxpr"], arguments))
         if not mapped:
             return after
@@ -255,7 +277,7 @@ def _record_while_op(
         return carry_after
 
     try:
-        return as_operands(record_loop(scope.trace, as_tensors(carry), goes_on, turn))
+        return as_operands(record_loop(scope.trace, as_tensors(parts.carry), goes_on, turn))
     except TypeError as error:
         raise Unknown(str(error)) from error
     finally:  # values of a turn do not exist outside it

@@ -23,7 +23,7 @@ from multigrad.backend.discovery import load_backend
 from multigrad.capture.types.oracle import ModeOf
 from multigrad.errors import MultigradError, TraceError, UnsupportedOp
 from multigrad.functions.calls.arguments import Layout, flatten
-from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, way_while_cast
+from multigrad.functions.calls.decision import COMPILED, EXPORTED, SAME, decide, form_under_autocast
 from multigrad.functions.calls.facts import gather_facts
 from multigrad.functions.calls.recipe import Variant
 from multigrad.functions.function import Function
@@ -339,7 +339,7 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
         message = f"{recipe.subject} reads a tensor from outside at each call"
         raise NotCaptured(TraceError(message))
     is_cast = torch._C._is_any_autocast_enabled()
-    is_uncast = is_cast and way_while_cast(recipe, variant, torchs, native) != SAME
+    is_uncast = is_cast and form_under_autocast(recipe, variant, torchs, native) != SAME
     layout = variant.layout
     numbers = [leaves[i] for i in layout.indices("number")]
     # Tensors have no values while Dynamo traces, so numbers that are tensors are not checked.

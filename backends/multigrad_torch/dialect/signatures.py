@@ -18,9 +18,10 @@ Parameter = inspect.Parameter
 
 
 def signature_of(function: Any) -> inspect.Signature:
-    """Return a function's signature, merged from its overloads: that of the one with the most
-    positional parameters, with those of the others as keywords. Parameters that an overload lacks
-    are optional.
+    """Return a function's signature; of one written in C, merged from its overloads.
+
+    The overload with the most positional parameters gives these; the other overloads' own become
+    keywords. A parameter that any overload lacks is optional.
 
     Raises:
         ValueError: torch knows no signature.
@@ -31,43 +32,45 @@ def signature_of(function: Any) -> inspect.Signature:
         overloads = find_overloads(function.__name__)
         if not overloads:
             raise
-    # `overloads[0]` has the most positional parameters from here on.
-    overloads.sort(key=lambda rows: sum(not each.kwarg_only for each in rows), reverse=True)
+    overloads.sort(key=lambda arguments: sum(not a.kwarg_only for a in arguments), reverse=True)
+    longest = overloads[0]
     params: dict[str, Parameter] = {}
-    for rows in overloads:
-        for each in rows:
-            is_keyword = each.kwarg_only or rows is not overloads[0]
-            name = "input" if each.name == "self" else each.name
+    for arguments in overloads:
+        for argument in arguments:
+            name = _python_name(argument)
             if name not in params:
+                is_keyword = argument.kwarg_only or arguments is not longest
                 kind = Parameter.KEYWORD_ONLY if is_keyword else Parameter.POSITIONAL_OR_KEYWORD
                 params[name] = Parameter(name, kind)
-            if each.has_default_value():
-                params[name] = params[name].replace(default=each.default_value)
-    for name, each in params.items():
-        is_needed = all(
-            name in (row.name.replace("self", "input") for row in rows) for rows in overloads
-        )
-        if each.default is Parameter.empty and not is_needed:
-            params[name] = each.replace(default=NOT_GIVEN)
+            if argument.has_default_value():
+                params[name] = params[name].replace(default=argument.default_value)
+    for name, param in params.items():
+        is_needed = all(name in map(_python_name, arguments) for arguments in overloads)
+        if param.default is Parameter.empty and not is_needed:
+            params[name] = param.replace(default=NOT_GIVEN)
     if "pin_memory" in params:  # a function that makes a tensor
         params["requires_grad"] = Parameter("requires_grad", Parameter.KEYWORD_ONLY, default=False)
-    return inspect.Signature(sorted(params.values(), key=lambda each: each.kind))
+    return inspect.Signature(sorted(params.values(), key=lambda param: param.kind))
+
+
+def _python_name(argument: Any) -> str:
+    return "input" if argument.name == "self" else argument.name
 
 
 def find_overloads(name: str) -> list[Any]:
-    """Return the parameters of an operator's overloads that take tensors and return a new one."""
+    """Return the schema's arguments of each overload that takes tensors and returns a new one."""
     schemas = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
     return [
-        rows
-        for rows in (schema.arguments for schema in schemas)
-        if any(str(each.type) in ("Tensor", "List[Tensor]") for each in rows)
-        and not any(each.is_out or "Dimname" in str(each.type) for each in rows)
-        and not any(each.alias_info and each.alias_info.is_write for each in rows)
+        arguments
+        for arguments in (schema.arguments for schema in schemas)
+        if any(str(each.type) in ("Tensor", "List[Tensor]") for each in arguments)
+        and not any(each.is_out or "Dimname" in str(each.type) for each in arguments)
+        and not any(each.alias_info and each.alias_info.is_write for each in arguments)
     ]
 
 
-# NumPy's names of parameters, which torch accepts in all its functions that are written in C.
-NUMPYS = {
+# NumPy's names of parameters -> torch's: its functions that are written in C take both.
+NUMPY_NAMES = {
     "axis": "dim",
     "keepdims": "keepdim",
     "x": "input",
@@ -76,5 +79,5 @@ NUMPYS = {
     "x2": "other",
 }
 # The names that handlers are registered by: of functions (`torch.`, `F.`), and of tensors' methods.
-TORCH = Library(torch, {"F": F}, signature_of, also=NUMPYS)
-TENSOR = Library(torch.Tensor, signature_of=signature_of, also=NUMPYS)
+TORCH = Library(torch, {"F": F}, signature_of, also=NUMPY_NAMES)
+TENSOR = Library(torch.Tensor, signature_of=signature_of, also=NUMPY_NAMES)

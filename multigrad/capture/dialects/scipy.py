@@ -1,7 +1,8 @@
 """SciPy's linear algebra and special functions, on symbolic values.
 
 They are known once the user's code has imported `scipy.linalg` or `scipy.special`; nothing here
-imports them. `scipy.linalg` offers no protocol for other tensors, so code gets stand-ins.
+imports them. `scipy.special` has ufuncs, whose calls with symbolic values reach NumPy's dialect;
+`scipy.linalg` offers no protocol, so code gets stand-ins for its functions.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ def solve_triangular(
 
 def inv(a: Tensor, assume_a: Any = None, lower: bool = False) -> Tensor:
     if assume_a not in (None, "gen", "general"):
-        raise TypeError(f"inv with assume_a={assume_a!r}; 'gen' is known")
+        raise TypeError(f"inv takes no assume_a but 'gen', got {assume_a!r}")
     return xp.inv(a)
 
 
 def pinv(a: Tensor, atol: Any = None, rtol: Any = None, return_rank: bool = False) -> Tensor:
     if atol is not None or return_rank:
-        raise TypeError("pinv with atol or return_rank; use rtol")
+        raise TypeError("pinv takes neither atol nor return_rank; use rtol")
     return matrices.pinv(a, rtol, 1.0)
 
 
@@ -62,7 +63,7 @@ def lu_solve(lu_and_piv: tuple[Tensor, Tensor], b: Tensor, trans: int = 0) -> Te
 
 def lu(a: Tensor, permute_l: bool = False, p_indices: bool = False) -> Any:
     if p_indices and not permute_l:
-        raise TypeError("lu with p_indices")
+        raise TypeError("lu takes p_indices only with permute_l")
     p, lower, upper = matrices.lu(a)
     return (xp.matmul(p, lower), upper) if permute_l else (p, lower, upper)
 
@@ -80,7 +81,7 @@ def eigh(
     subset_by_value: Any = None,
 ) -> Any:
     if any(each is not None for each in (b, subset_by_index, subset_by_value)):
-        raise TypeError("eigh with b or a subset")
+        raise TypeError("eigh takes neither b nor a subset")
     values, vectors = matrices.eigh(a, not lower)
     return values if eigvals_only else (values, vectors)
 
@@ -89,15 +90,16 @@ eigvalsh = functools.partial(eigh, eigvals_only=True)
 
 
 def qr(a: Tensor, mode: str = "full", pivoting: bool = False) -> Any:
-    # Without "economic" q is square, and r keeps its zero rows, which has no derivative if rows >
-    # columns.
+    # In the mode "full" q is square and r keeps its rows of zeros: if there are more rows than
+    # columns, that has no derivative.
     if pivoting or mode not in ("full", "economic", "r"):
-        raise TypeError("qr with pivoting or another mode; 'economic' is known")
+        raise TypeError("qr takes no pivoting, and no mode but 'full', 'economic' and 'r'")
     q, r = matrices.qr(a, mode != "economic")
     return (r,) if mode == "r" else (q, r)
 
 
-NAMED: dict[Any, str] = {
+# The functions of scipy.linalg by the module that has their handlers.
+LINALG_NAMES: dict[Any, str] = {
     matrices: "lu_factor; svdvals; scipy_solve: solve; norm",
     parts: "block_diag",
     __name__: """
@@ -113,7 +115,7 @@ def gammaln(x: Tensor) -> Tensor:
     return xp.where(xp.equal(x, -math.inf), -math.inf, xp.lgamma(x))
 
 
-SCIPY: dict[str, Handler] = {
+SPECIAL: dict[str, Handler] = {
     **ops_by_name("""
         cbrt; expm1; exp2; log1p; xlogy; xlog1py; erf; erfc; erfinv; ndtr; ndtri; log_ndtr;
         digamma: psi; i0e; i1e; sigmoid: expit; log_sigmoid: log_expit; logit
@@ -125,16 +127,16 @@ SCIPY: dict[str, Handler] = {
 
 
 def of_scipy(function: Any) -> Handler:
-    """Return the handler of a function of scipy.special or scipy.linalg, if these are imported.
+    """Return the handler of a function of scipy.special or scipy.linalg.
 
     Raises:
-        KeyError: the function is not one of them.
+        KeyError: it is no such function, or its module is not imported.
     """
     special = imported_module("scipy.special")
     name = getattr(function, "__name__", "")
     if special is None or getattr(special, name, None) is not function:
         return functions()[function]
-    return SCIPY[name]
+    return SPECIAL[name]
 
 
 def functions() -> dict[Any, Handler]:
@@ -145,11 +147,15 @@ def functions() -> dict[Any, Handler]:
 
 @functools.cache
 def named_in(module: ModuleType) -> dict[Any, Handler]:
-    return Library(module).called(NAMED)
+    return Library(module).called(LINALG_NAMES)
 
 
 def stand_ins(has_symbols: Callable[..., bool]) -> dict[Any, Handler]:
-    """Return the stand-ins for scipy.linalg's functions; they record if `has_symbols` holds."""
+    """Return what takes the place of scipy.linalg's functions in captured code.
+
+    Args:
+        has_symbols: whether a tuple of arguments holds a symbolic value; then a call is recorded.
+    """
     return {each: functools.partial(call, has_symbols, each) for each in functions()}
 
 

@@ -1,18 +1,17 @@
 """How a call runs: by its graph, as its author wrote it, or not at all.
 
-Everything that runs a Function or writes one down is a `Door`: it names itself, says what a graph
-may leave out for it, and asks `decide`. So all of them decide alike.
+A graph may lack what its code does besides returning: raise an error by a value, write into an
+argument. These are its omissions. Each way to run a Function, or to write it down, is a `Door`,
+which says which omissions do not count there; `decide` decides for all doors alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ...backend.contract import Backend
-from ...errors import (
-    UnsupportedOp,
-)
+from ...errors import UnsupportedOp
 from ...trace.assertions import (
     ASSERTIONS,
     AUTOCAST,
@@ -28,13 +27,10 @@ from ...trace.assertions import (
 from .effects import COPIES, describe
 from .recipe import Recipe, Variant
 
-Tensor = Any
-OWN = __name__.partition(".")[0]
-
-# The answers of `way_while_cast`.
+# The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"
 EFFECTS = frozenset((UPDATES, NOTES))
-# Omissions that nothing could decide by values where compilers and transforms take the graph.
+# Omissions that compilers and transforms accept: there no values are seen that could decide them.
 UNSEEN = frozenset((ASSERTIONS, BRANCHES, ORDERS, SPARSE, UNDIFFERENTIATED))
 
 
@@ -43,10 +39,10 @@ class Door(NamedTuple):
 
     Attributes:
         name: its name in messages.
-        takes: the kinds of omissions despite which the graph runs there. AUTOCAST is one of them
-            wherever the framework does not choose dtypes by itself.
-        refuses: those that it refuses on the code's own framework; for others the code runs as
-            written there.
+        takes: the kinds of omissions that do not count there. AUTOCAST is one of them at every
+            door while the framework does not choose dtypes by itself.
+        refuses: the kinds that are an error on the code's own framework. For all other kinds the
+            code runs as written there.
     """
 
     name: str
@@ -54,12 +50,12 @@ class Door(NamedTuple):
     refuses: frozenset[str] = frozenset()
 
     def showing(self, kinds: frozenset[str]) -> Door:
-        """Return this door where omissions of these kinds would show, so that it takes none."""
+        """Return this door for a place where omissions of these kinds would show, so they count."""
         return self._replace(takes=self.takes - kinds)
 
 
 INSTEAD = f"return the new value, or have it write on copies by capture={COPIES}"
-# Entries are built once, so `way_while_cast` decides about AUTOCAST at each call.
+# Entries are built once, so `form_under_autocast` decides about AUTOCAST at each call.
 EAGER = Door("eager code", takes=frozenset((AUTOCAST,)))
 COMPILED = Door("compiled code", takes=UNSEEN | {FORWARD_MODE})
 TRANSFORMED = Door("a transform of functions", takes=UNSEEN | {FORWARD_MODE})
@@ -81,7 +77,7 @@ class Decision(NamedTuple):
     Attributes:
         variant: the graphs.
         reason: why the code runs as written; "": the graphs run.
-        kinds: the omissions of its graphs that a door does not accept.
+        kinds: the omissions of its graphs that count at the door; none if the graphs run.
     """
 
     variant: Variant
@@ -98,9 +94,13 @@ def decide(
 ) -> Decision:
     """Decide how a call runs at a door.
 
-    In this order: the graph where it leaves nothing out that counts at this door, or on another
-    framework, which has nothing but the graph; an error for what `door` refuses; the graph where
-    the author chose; or as written, with the first omission as the reason.
+    The first that applies:
+
+    1. the graph, if it leaves nothing out that counts at this door;
+    2. the graph, on another framework than the code's own, which has nothing else;
+    3. an error, if it leaves out what this door refuses;
+    4. the graph, if the author has chosen;
+    5. the code as written, with the first omission as the reason.
 
     Args:
         variant: what the call was captured to.
@@ -117,8 +117,7 @@ def decide(
     # AUTOCAST matters only while the framework chooses dtypes.
     takes = door.takes if casts is not None and casts.is_on() else door.takes | {AUTOCAST}
     left_out = {k: v for k, v in omissions_of(recipe, variant).items() if k not in takes}
-    # On another framework there is nothing but the graph.
-    if not is_home or not left_out:
+    if not left_out or not is_home:
         return Decision(variant)
     refused = [left_out[kind] for kind in left_out if kind in door.refuses]
     if refused:
@@ -130,23 +129,30 @@ def decide(
     return Decision(variant, next(iter(left_out.values())), frozenset(left_out))
 
 
-def way_while_cast(recipe: Recipe, variant: Variant, backend: Backend, native: bool | None) -> str:
-    """Return how a captured form runs under autocast.
+def form_under_autocast(
+    recipe: Recipe, variant: Variant, backend: Backend, native: bool | None
+) -> str:
+    """Return which form of a call runs under autocast.
 
-    SAME as otherwise, by the ORIGINAL code, or by the GRAPH in its own dtypes.
+    SAME: the one that runs otherwise, too; ORIGINAL: the code as written; GRAPH: the graph, in its
+    own dtypes.
+
+    Args:
+        native: see `decide`.
     """
     casts, graphs = backend.autodiff.casts, variant.graphs
     if casts is None or graphs.is_rule:
         return SAME
-    if backend.name == recipe.dialect():  # where the capture has noted what autocast changes
-        is_cast = AUTOCAST in variant.omissions
-        return SAME if not is_cast else GRAPH if native is False else ORIGINAL
+    if backend.name == recipe.dialect():  # the capture has noted whether autocast changes it
+        if AUTOCAST not in variant.omissions:
+            return SAME
+        return GRAPH if native is False else ORIGINAL
     nodes = (*graphs.forward.nodes, *graphs.backward.nodes)
     return GRAPH if any(casts.of(node.op) for node in nodes) else SAME
 
 
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
-    """Return the effects of a call's code that its graph leaves out: descriptions by kind."""
+    """Return what a graph leaves out of its code: descriptions by kind."""
     omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
     if variant.updates and not recipe.copies:
         where = next((f"{each.where}; " for each in variant.updates if each.where), "")
