@@ -24,7 +24,7 @@ from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import GradientError
 from multigrad.functions.calls.arguments import read_parameters, signature_of
 from multigrad.functions.calls.gradients import asked_variables, deliver, outputs_of
-from multigrad.functions.calls.recipe import Recipe, Recorded, kind_name
+from multigrad.functions.calls.recipe import ImportedGradient, Recipe, Recorded, kind_name
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.support.class_bases import dataclass
@@ -77,9 +77,7 @@ def recipe_of_decorated(function: Callable[..., Any], name: str, original: Any) 
         functions=(function,),
         written_in="tensorflow",
         signature=signature_of(function),
-        apply=original,
-        bound_to=bound_to,
-        makes_arrays_of_numbers=True,
+        imported=ImportedGradient(original, bound_to=bound_to, makes_arrays_of_numbers=True),
     )
 
 

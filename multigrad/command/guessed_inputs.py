@@ -237,7 +237,8 @@ def guess_inputs(obj: Any) -> list[Any]:
     number if it takes no tensor.
     """
     original = find_original(obj)
-    fixed = original.function.recipe.fixed_names
+    imported = original.function.recipe.imported
+    fixed = () if imported is None else imported.fixed_names
     generator = np.random.default_rng(SEED)
     return [
         guess_number(parameter) if parameter.name in fixed else draw(SHAPE, "float32", generator)

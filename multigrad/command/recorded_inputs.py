@@ -169,7 +169,8 @@ class Recorder:
 
     def watch(self, n: int, target: Any) -> None:
         if isinstance(target, type) and find_custom(target) is not None:
-            takes_ctx = not find_original(target).function.recipe.has_setup
+            imported = find_original(target).function.recipe.imported
+            takes_ctx = imported is None or not imported.has_setup
             # `takes_ctx` is a bool used as 0 or 1: ctx is no input.
             self._replace(target, "forward", lambda args, _: self.keep(n, None, args[takes_ctx:]))
         elif isinstance(target, type):

@@ -218,7 +218,7 @@ def capture(
     recipe: Recipe, layout: Layout, facts: Mapping[str, Any], leaves: Sequence[Any] = ()
 ) -> Variant:
     """Return the graphs of a recipe for arguments of a layout; see `capture_function`."""
-    run = capture_function if recipe.capture is None else recipe.capture
+    run = recipe.graphs.capture or capture_function
     return run(recipe, layout, facts, leaves)
 
 
@@ -228,15 +228,15 @@ def prove(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: b
     Raises:
         DisprovedError: they are not.
     """
-    compare = prove_code if recipe.prove is None else recipe.prove
+    compare = recipe.graphs.prove or prove_code
     return compare(recipe, variant, leaves, is_call=is_call)
 
 
 def prove_code(recipe: Recipe, variant: Variant, leaves: Sequence[Any], *, is_call: bool) -> str:
     """Compare graphs with the code that they were captured from; see `captures.prove`."""
-    if recipe.modes:
+    if recipe.options.modes:
         # As sums: autodiff knows no other way to combine.
-        recipe = replace(recipe, modes=())
+        recipe = replace(recipe, options=replace(recipe.options, modes=()))
         variant = capture_function(recipe, variant.layout, variant.facts, leaves)
     if variant.combines:
         return note_open(recipe, "it calls a function that has accumulate=; autodiff adds up")
@@ -358,8 +358,9 @@ def inline(
     leaves, tree = completion.complete(leaves, tree)
     trace = next(leaf.trace for leaf in leaves if isinstance(leaf, Value))
     layout = recipe.lay_out(completion.parameters, leaves, tree)
-    if recipe.apply_within is not None:
-        within = recipe.apply_within(trace, *layout.rebuild(leaves))
+    imported = recipe.imported
+    if imported is not None and imported.apply_within is not None:
+        within = imported.apply_within(trace, *layout.rebuild(leaves))
         if within is not None:
             return within[0]
     try:
@@ -379,7 +380,7 @@ def inline(
     graphs = variant.graphs
     # What limits the inner capture limits the outer one, too.
     trace.limits.omissions.update(variant.omissions)
-    trace.backward.combines |= variant.combines or bool(recipe.modes)
+    trace.backward.combines |= variant.combines or bool(recipe.options.modes)
     trace.backward.is_once |= not graphs.second_order
     values = {
         leaf.name: trace.value(lift_leaf(trace, leaf, value))
@@ -404,7 +405,7 @@ def inline(
         names=names,
         wrt=graphs.wrt,
         outputs=tuple(o.node for o in outputs),
-        modes=modes_of(recipe.modes, layout),
+        modes=modes_of(recipe.options.modes, layout),
         refused=graphs.refused,
     )
     result = assemble(variant, mark(trace, called, [values[name].node for name in names]))
@@ -425,13 +426,13 @@ def _put_effects(
     # Updates of arguments, and attributes that were set, happen to the symbols there.
     holders = {leaf.name: each for leaf, each in zip(variant.layout.leaves, leaves, strict=True)}
     flat, forward = optree.tree_leaves(result, none_is_leaf=True), variant.graphs.forward
-    if recipe.copies:
+    if recipe.options.copies:
         check_apart(recipe.subject, variant.updates, leaves)
     else:
         put_updates(trace, variant.updates, forward, inputs=values, holders=holders, outputs=flat)
     if variant.notes:
         everything = {**holders, **dict(enumerate(flat))}
-        is_class = recipe.apply is not None
+        is_class = recipe.imported is not None
         put_notes(trace, variant.notes, forward, values, everything, is_class=is_class)
 
 

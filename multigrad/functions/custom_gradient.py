@@ -1,6 +1,7 @@
 """`xg.custom_gradient` and `xg.function`: Functions of the user's own code, in any library.
 
-The first takes `f(*args, **kwargs) -> (outputs, grad)`, the second a forward and a backward.
+The first takes `f(*args, **kwargs) -> (outputs, grad)`, the second a forward and a backward. Both
+check what they are given and read the options; `code_recipes.py` has how the code then runs.
 """
 
 from __future__ import annotations
@@ -8,151 +9,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol, overload
 
-from ..capture.copies.run_or_import import run_written_in
 from ..capture.user_code.object_state import OWN
 from ..capture.user_code.options import Capture, capture_options
 from ..capture.user_code.signature import name_of
-from ..errors import GradientError, RuleTypeError
+from ..errors import RuleTypeError
 from ..graph.support.params import Fused, P, R, Residuals, read_fused
 from ..lowering.function_graph import read_way
-from ..trace.trace import Trace
-from .calls.arguments import BoundFunction, read_parameters, signature_of
-from .calls.gradients import (
-    Modes,
-    asked_variables,
-    deliver,
-    note_uses,
-    read_modes,
-    refuse_second_call,
-    tensors_with_modes,
-)
-from .calls.recipe import Recipe, Recorded, kind_name, library_of
+from .calls.arguments import BoundFunction, signature_of
+from .calls.gradients import note_uses, read_modes, refuse_second_call, tensors_with_modes
+from .calls.recipe import Options
+from .code_recipes import recipe_of_gradient, recipe_of_pair
 from .function import Function
 from .object_arguments import OfObject, holds_state
 
 Tensor = Any
-UPSTREAM = "upstream"
-
-
-def recipe_of_gradient(
-    function: Callable[..., Any], name: str, *, library: str = "", **fields: Any
-) -> Recipe:
-    """Return the recipe of a function that returns its outputs and a function of their cotangents.
-
-    Args:
-        library: what its author says that it is written in.
-        fields: those of `Recipe`.
-    """
-
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        result = run_written_in(library, function, trace, *args, **kwargs)
-        return split_result(name, result, args, kwargs)
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        return split_result(name, function(*args, **kwargs), args, kwargs)
-
-    def copied(copy: Callable[[Any], Any]) -> Recipe:
-        return recipe_of_gradient(copy(function), name, library=library, **fields)
-
-    return Recipe(
-        name,
-        run,
-        record,
-        functions=(function,),
-        written_in=partial(library_of, function, said=library),
-        signature=signature_of(function),
-        copied=copied,
-        **fields,
-    )
-
-
-def refuse_class(function: Any) -> None:
-    """Raise if this is not callable, or is a class, whose call makes an object."""
-    if not callable(function):
-        is_name = isinstance(function, str)
-        advice = "; xg.activation(name) gives an activation as a function" if is_name else ""
-        raise RuleTypeError(
-            f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
-        )
-    if isinstance(function, type):
-        raise TypeError(
-            f"expected a function, got the class {function.__name__!r}: give an object of it, or "
-            "an autograd.Function class to xg.convert"
-        )
-
-
-def refuse_rule(function: Any) -> None:
-    """Raise if this is a rule, which has no forward."""
-    if type(function).__module__.startswith(OWN) and hasattr(function, "under"):
-        raise RuleTypeError(
-            f"rule {function.name!r} says a gradient, not a forward: put it under an activation, "
-            f'xg.get({function.name!r}).under("ReLU")'
-        )
-
-
-def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    """Return the checked outputs and gradient function that a decorated function returned."""
-    is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
-    if not is_pair:
-        kind = f"a {kind_name(result)}" if result is not None else "None"
-        raise GradientError(
-            f"function {name!r} returned {kind}; expected (outputs, grad), where grad(upstream) "
-            "returns the gradients of the arguments"
-        )
-    outputs, grad = result
-
-    def pull(upstream: Any) -> Any:
-        return call_gradient(grad, upstream, outputs, args, kwargs)
-
-    return Recorded(outputs, pull)
-
-
-def call_gradient(
-    grad: Callable[..., Any],
-    upstream: Any,
-    outputs: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
-    """Call a gradient function in the form that its parameters ask for.
-
-    `grad(upstream)`; `grad(*args, upstream=upstream)`, where `upstream` follows other parameters;
-    `grad(a, b)` with one parameter for each of several outputs. One that takes `variables`
-    (TensorFlow's form) returns a pair.
-    """
-    parameters = read_parameters(grad)
-    if parameters is None:
-        return grad(upstream)
-    rows = list(parameters.values())
-    positional = [p for p in rows if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    spread = any(p.kind is p.VAR_POSITIONAL for p in rows)
-    several = isinstance(outputs, tuple | list)
-    if "variables" in parameters:
-        positional = [p for p in positional if p.name != "variables"]
-        cotangents = tuple(upstream) if several and (spread or len(positional) > 1) else (upstream,)
-        # TensorFlow's form: the variables that the function read get gradients of their own.
-        variables = asked_variables()
-        returned = grad(*cotangents, variables=variables)
-        is_pair = isinstance(returned, tuple | list) and len(returned) == 2
-        if not (is_pair and (variables or isinstance(returned[1], list))):
-            return returned
-        deliver(returned[1])
-        return returned[0]
-    named = parameters.get(UPSTREAM)
-    if named is not None and (
-        named.kind is named.KEYWORD_ONLY or spread or len(positional) == len(args) + 1
-    ):
-        takes_any = any(p.kind is p.VAR_KEYWORD for p in rows)
-        accepted = {
-            name: value for name, value in kwargs.items() if takes_any or name in parameters
-        }
-        return grad(*args, **{**accepted, UPSTREAM: upstream})
-    if several and (spread or len(positional) == len(outputs) > 1):
-        return grad(*upstream)
-    return grad(upstream)
+# The argument of an activation.
+TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class CustomGradientDecorator(Protocol):
@@ -238,83 +112,11 @@ def custom_gradient(
         function,
         name_of(function),
         library=options.library,
-        native=options.native,
-        copies=options.copies,
+        options=Options(native=options.native, copies=options.copies),
     )
     made: Function[P, R] = Function(recipe, function, options.prove)
     made.choose(fused=read_fused(fused))
     return made
-
-
-# --- a plain forward and a plain backward; without one, the true derivative ----------------------
-
-
-TENSOR = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def recipe_of_pair(
-    forward: Callable[..., Any],
-    backward: Callable[..., Any] | None = None,
-    residuals: Callable[..., Any] | None = None,
-    *,
-    library: str = "",
-    rolls: bool = False,
-    **fields: Any,
-) -> Recipe:
-    """Return the recipe of a forward and a backward, two plain functions; None: the derivative.
-
-    Args:
-        library: what their author says that they are written in.
-        rolls: whether loops that were unrolled become scans.
-        fields: those of `Recipe`.
-    """
-    functions = (forward, backward, residuals)
-
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-            return run_written_in(library, function, trace, *given, **named)
-
-        outputs = run(forward, *args, **kwargs)
-
-        def pull_kept(upstream: Any) -> Any:  # residuals come from the outputs that backward has
-            return pull_of(run, outputs, args, kwargs)(upstream)
-
-        if residuals is None or backward is None:
-            pull = pull_of(run, outputs, args, kwargs)
-            return Recorded(outputs, pull, rolls=rolls and pull is None)
-        return Recorded(outputs, pull_kept, keeps_output=True)
-
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        def run_plainly(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-            return function(*given, **named)
-
-        outputs = forward(*args, **kwargs)
-        return Recorded(outputs, pull_of(run_plainly, outputs, args, kwargs))
-
-    def pull_of(
-        run: Callable[..., Any], outputs: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        if backward is None:
-            return None
-        if residuals is None:
-            return lambda upstream: run(backward, upstream, *args, **kwargs)
-        kept = run(residuals, outputs, *args, **kwargs)
-        return lambda upstream: run(backward, upstream, kept)
-
-    def copied(copy: Callable[[Any], Any]) -> Recipe:
-        return recipe_of_pair(*map(copy, functions), library=library, rolls=rolls, **fields)
-
-    fields = {"name": name_of(forward), **fields}
-    return Recipe(
-        run=run,
-        record=record,
-        functions=tuple(each for each in functions if each is not None),
-        written_in=partial(library_of, forward, backward, said=library),
-        signature=signature_of(forward),
-        is_derived=backward is None,
-        copied=copied,
-        **fields,
-    )
 
 
 def function(
@@ -379,9 +181,9 @@ def function(
     """
     refuse_class(forward)
     refuse_rule(forward)
-    way = None
+    keeping = None  # the word that says what is kept for backward
     if isinstance(residuals, str):
-        way, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
+        keeping, residuals = read_way(residuals, f"function {name_of(forward)!r}"), None
     for each in (backward, residuals):
         if each is not None and not callable(each):
             raise TypeError(f"expected a function, got {type(each).__name__} {each!r:.40}")
@@ -391,35 +193,27 @@ def function(
         refuse_modes(forward, backward, options.native)
         options = replace(options, native=False)  # as it is, its framework would add up
     if backward is None and residuals is None and holds_state(forward):
-        return _of_object(forward, options, way)
+        return _of_object(forward, options, keeping)
     # An activation, and a Function with values for some of its arguments, know symbols themselves.
     if type(forward).__module__.startswith(OWN) and not isinstance(forward, Function):
-        forward = calling(forward)
-    recipe = _recipe_of(forward, backward, residuals, options, modes)
-    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
-    made.choose(fused=read_fused(fused), residuals=way or "auto")
-    return made
-
-
-def _recipe_of(
-    forward: Any, backward: Any, residuals: Any, options: Capture, modes: Modes
-) -> Recipe:
-    return recipe_of_pair(
+        forward = as_plain_function(forward)
+    recipe = recipe_of_pair(
         forward,
         backward,
         residuals,
         library=options.library,
         rolls=options.rolls,
-        native=options.native,
-        copies=options.copies,
-        modes=modes,
+        options=Options(native=options.native, copies=options.copies, modes=modes),
     )
+    made: Function[P, R] = (Accumulating if modes else Function)(recipe, forward, options.prove)
+    made.choose(fused=read_fused(fused), residuals=keeping or "auto")
+    return made
 
 
-def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:
+def _of_object(forward: Any, options: Capture, keeping: str | None) -> OfObject:
     # Its tensors are read at each call, so that it has no options for captured graphs.
     option, subjects = "", "functions and classes"
-    if way is not None:
+    if keeping is not None:
         option = "residuals="
     elif options.copies:
         option = "copies=True"
@@ -431,6 +225,30 @@ def _of_object(forward: Any, options: Capture, way: str | None) -> OfObject:
             f"framework: {option} is for {subjects}"
         )
     return OfObject(forward, options.native, options.library, options.prove)
+
+
+def refuse_class(function: Any) -> None:
+    """Raise if this is not callable, or is a class, whose call makes an object."""
+    if not callable(function):
+        is_name = isinstance(function, str)
+        advice = "; xg.activation(name) gives an activation as a function" if is_name else ""
+        raise RuleTypeError(
+            f"expected a function, got {type(function).__name__} {function!r:.40}{advice}"
+        )
+    if isinstance(function, type):
+        raise TypeError(
+            f"expected a function, got the class {function.__name__!r}: give an object of it, or "
+            "an autograd.Function class to xg.convert"
+        )
+
+
+def refuse_rule(function: Any) -> None:
+    """Raise if this is a rule, which has no forward."""
+    if type(function).__module__.startswith(OWN) and hasattr(function, "under"):
+        raise RuleTypeError(
+            f"rule {function.name!r} says a gradient, not a forward: put it under an activation, "
+            f'xg.get({function.name!r}).under("ReLU")'
+        )
 
 
 def refuse_modes(forward: Any, backward: Any, native: bool | None) -> None:
@@ -455,7 +273,7 @@ class Accumulating(Function[P, R]):
 
     def _apply(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.parameters is not None  # `accumulate` names them
-        tensors = tensors_with_modes(self.recipe.modes, self.parameters, args, kwargs)
+        tensors = tensors_with_modes(self.recipe.options.modes, self.parameters, args, kwargs)
         # Asked before the call, so that a refused one computes nothing.
         refuse_second_call(self.name, tensors)
         outputs = super()._apply(args, kwargs)
@@ -463,23 +281,22 @@ class Accumulating(Function[P, R]):
         return outputs
 
 
-def calling(forward: Any) -> Callable[..., Any]:
-    """Return a plain function that calls an activation or a bound Function."""
-    # Its signature has the arguments that are still open.
+def as_plain_function(callable_: Any) -> Callable[..., Any]:
+    """Return a plain function that calls an activation or a bound Function.
+
+    Its signature has the arguments that are still open, and its name is the callable's.
+    """
 
     def call(x: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return forward(x, *args, **kwargs)
+        return callable_(x, *args, **kwargs)
 
     # Messages name the activation, not this wrapper.
-    call.__name__ = call.__qualname__ = getattr(
-        getattr(forward, "forward", forward), "name", name_of(forward)
-    )
-    attributes: dict[str, Any] = {
-        "__signature__": inspect.signature(call).replace(parameters=[TENSOR])
-    }
-    if isinstance(forward, BoundFunction) and forward.function.parameters is not None:
-        known = forward.function.parameters
-        rest = [p for p in known.parameters.values() if p.name not in forward.params]
-        attributes["__signature__"] = known.replace(parameters=rest)
-    call.__dict__.update(attributes)
+    named = getattr(callable_, "forward", callable_)
+    call.__name__ = call.__qualname__ = getattr(named, "name", name_of(callable_))
+    signature = inspect.Signature([TENSOR])
+    if isinstance(callable_, BoundFunction) and callable_.function.parameters is not None:
+        known = callable_.function.parameters
+        rest = [p for p in known.parameters.values() if p.name not in callable_.params]
+        signature = known.replace(parameters=rest)
+    call.__dict__["__signature__"] = signature
     return call

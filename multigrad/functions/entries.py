@@ -127,7 +127,7 @@ class Entries:
 
     def lowered(self, variant: Variant, backend: Backend) -> Attached:
         """Return a variant lowered to one backend, once for each set of choices."""
-        if variant.updates and not self.recipe.copies:
+        if variant.updates and not self.recipe.options.copies:
             module = self.captures.module
             warn_left_out(self.recipe.subject, variant.updates, backend.name, module)
         graphs, key = variant.graphs, backend.name
@@ -192,11 +192,12 @@ class Entries:
     @property
     def runs_as_written(self) -> bool:
         """Whether it runs as written while no compiler traces."""
-        return self.native is True or self.recipe.looks_at_values
+        return self.native is True or self.recipe.options.looks_at_values
 
     def _asks_original(self, leaves: Sequence[Any]) -> bool:
         # Numbers alone name no framework: the original's library may make its own arrays of them.
-        makes_arrays = self.recipe.makes_arrays_of_numbers
+        imported = self.recipe.imported
+        makes_arrays = imported is not None and imported.makes_arrays_of_numbers
         is_plain = all(
             leaf is None or isinstance(leaf, int | float | str) or callable(leaf) for leaf in leaves
         )
@@ -205,8 +206,9 @@ class Entries:
     def _original_entry(
         self, rebuild: Callable[..., Any], backend: Backend | None, reason: str | TraceError
     ) -> Entry:
-        apply, copies = self.recipe.apply, self.recipe.copies
-        assert apply is not None
+        imported, copies = self.recipe.imported, self.recipe.options.copies
+        assert imported is not None
+        apply = imported.apply
 
         def original(leaves: Sequence[Any], draws: KeySource) -> Any:
             # `rebuild` nests the leaves into (args, kwargs).
@@ -260,7 +262,9 @@ class Entries:
             # On its own framework an imported function runs as written whatever went wrong;
             # gradients that do not fit are raised, unless that framework refuses them itself
             # (`is_checked`).
-            is_caught = self.recipe.is_checked or not isinstance(error, GradientError)
+            imported = self.recipe.imported
+            is_checked = imported is not None and imported.is_checked
+            is_caught = is_checked or not isinstance(error, GradientError)
             is_home = is_original_on(self.recipe, backend)
             if self.native is False or not (is_caught and is_home):
                 raise
@@ -405,9 +409,9 @@ class Entries:
             raise no_original(error, self.recipe) from error.__cause__
 
         # Some libraries call their own gradient in another framework's program (`call_across`).
-        across = self.recipe.call_across
-        if across is not None and backend.name != self.recipe.dialect():
-            return Entry(lambda leaves, draws: across(backend, layout, leaves))
+        opaque = self.recipe.opaque
+        if opaque is not None and backend.name != self.recipe.dialect():
+            return Entry(lambda leaves, draws: opaque.call_across(backend, layout, leaves))
 
         def native(leaves: Sequence[Any], draws: KeySource) -> Any:
             try:

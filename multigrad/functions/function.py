@@ -104,8 +104,8 @@ class Function(InNotebooks, Generic[P, R]):
             Entries(
                 self.captures,
                 Completion(parameters) if completion is None else completion,
-                native=recipe.native,
-                fused=recipe.fused,
+                native=recipe.options.native,
+                fused=recipe.options.fused,
             )
         )
 
@@ -195,9 +195,9 @@ class Function(InNotebooks, Generic[P, R]):
         """
         if instance is None:
             return self
-        bound_to = self.recipe.bound_to
-        if bound_to is not None:  # a library's own custom gradient binds as that library does
-            recipe = bound_to(instance)
+        imported = self.recipe.imported
+        if imported is not None and imported.bound_to is not None:
+            recipe = imported.bound_to(instance)  # as its library binds it
             if recipe is None:
                 return self
             bound = Function(recipe, prove=self.captures.prove)

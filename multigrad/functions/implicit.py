@@ -22,7 +22,7 @@ from ..graph.support.trees import optree
 from ..trace.trace import Trace
 from ..trace.xp import all as xp
 from .calls.arguments import owner_of, signature_of
-from .calls.recipe import Recipe, Recorded, library_of
+from .calls.recipe import Options, Recipe, Recorded, library_of
 from .custom_gradient import function, refuse_class, refuse_rule
 from .function import Function
 from .implicit_backward import (
@@ -437,10 +437,9 @@ def recipe_of_equation(
         # Of no library: it calls what is written for one as that has to be called.
         functions=(equation.solver, equation.residual.function),
         signature=signature_of(equation.solver),
-        native=native,
-        looks_at_values=looks_at_values,
         origin=equation,
         copied=copied,
+        options=Options(native, looks_at_values),
     )
 
 
@@ -463,7 +462,7 @@ def recipe_of_solution(equation: Equation, *, native: bool) -> Recipe:
         return pulled_by(equation.pull, *args)
 
     functions = (equation.solver, equation.residual.function)
-    return Recipe(equation.name, run, record, functions=functions, native=native)
+    return Recipe(equation.name, run, record, functions=functions, options=Options(native))
 
 
 class Steps(NamedTuple):

@@ -23,7 +23,7 @@ from ..graph.support.trees import optree
 from ..trace.derived.derivatives import accumulate_all
 from ..trace.trace import NeedsConcrete, Trace, Value, cast_node
 from ..trace.xp import all as xp
-from .calls.recipe import Recipe, Recorded, library_of, never_run
+from .calls.recipe import Options, Recipe, Recorded, library_of, never_run
 
 Tree = Any
 
@@ -338,7 +338,7 @@ def _recipe_of_graph(
         record,
         functions=(residual.function,),
         written_in=residual.dialect,
-        native=False,
+        options=Options(native=False),
     )
 
 

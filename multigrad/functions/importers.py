@@ -27,7 +27,7 @@ from ..graph.support.params import P, R
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction
-from .calls.recipe import CodeRecipe, Recipe, Recorded, Variant
+from .calls.recipe import CodeRecipe, GraphSource, Recipe, Recorded, Variant
 from .captures import prove_code
 from .custom_gradient import function, refuse_rule
 from .function import Function
@@ -252,7 +252,8 @@ def from_custom_jvp(f: Callable[P, R], *, prove: bool = True) -> Function[P, R]:
         TraceError: at a call in another framework; it cannot be captured.
     """
     imported = import_from(framework_of(f, framework_of(type(f), "jax")), f, prove)
-    if not imported.recipe.gives_tangents:
+    recipe = imported.recipe
+    if recipe.imported is None or not recipe.imported.gives_tangents:
         raise RuleTypeError(
             f"{named(f)} has no tangent rule of its own (jax.custom_jvp, a class's jvp): "
             "xg.convert takes it, and forward mode is the transpose of its backward"
@@ -310,15 +311,16 @@ def as_function(
         RuleTypeError: `copies` is set, which recipes of this framework do not know.
     """
     recipe = recipe.as_recipe() if isinstance(recipe, CodeRecipe) else recipe
+    imported = recipe.imported
     if copies:
-        if recipe.on_copies is None:
+        if imported is None or imported.on_copies is None:
             raise RuleTypeError(
                 f"{named(native)} is a custom gradient of {framework}, which is not captured "
                 "writing into its arguments: leave copies=True out"
             )
-        recipe = recipe.on_copies()
-    kind = MayTakeObjects if recipe.holds is not None else Function
-    return kind(recipe, prove=prove)
+        recipe = imported.on_copies()
+    takes_objects = imported is not None and imported.holds is not None
+    return (MayTakeObjects if takes_objects else Function)(recipe, prove=prove)
 
 
 # --- a module for another framework ---------------------------------------------------------------
@@ -417,7 +419,12 @@ def recipe_of_module(
     if signature is not None:
         signature = signature.replace(parameters=[PARAMETERS, *signature.parameters.values()])
     return replace(
-        inner, run=run, record=record, signature=signature, copied=None, prove=_prove_module
+        inner,
+        run=run,
+        record=record,
+        signature=signature,
+        copied=None,
+        graphs=GraphSource(prove=_prove_module),
     )
 
 

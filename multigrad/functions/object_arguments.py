@@ -32,7 +32,7 @@ from ..graph.support.trees import optree
 from ..trace.active_rules import FREE
 from ..trace.trace import Trace, Value, copy_of
 from .calls.arguments import Completion, flatten, owner_of, replace_at, signature_of, unwrap
-from .calls.recipe import Recipe, Recorded, library_of
+from .calls.recipe import ImportedGradient, Options, Recipe, Recorded, library_of
 from .entries import MOST_ENTRIES
 from .function import Function
 
@@ -107,9 +107,9 @@ def recipe_of_object(
         functions=(function,),
         written_in=home,
         signature=signature_of(method),
-        native=native,
         is_derived=True,
         copied=copied,
+        options=Options(native=native),
     )
 
 
@@ -307,9 +307,10 @@ def on_backend(backend: Backend | None, tensor: Tensor) -> Tensor:
 def holding(inner: Recipe) -> Recipe:
     """Return the recipe of a framework's own custom gradient whose arguments may hold tensors.
 
-    The tensors of objects among its arguments are hidden arguments. `inner` has `holds` and
-    `gather`.
+    The tensors of objects among its arguments are hidden arguments. `inner.imported` has `holds`
+    and `gather`.
     """
+    imported = _imported(inner)
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return inner.run(*opened(inner, args, kwargs))
@@ -321,9 +322,13 @@ def holding(inner: Recipe) -> Recipe:
         inner,
         run=run,
         record=partial(_record_holding, inner),
-        run_primal=run_primal,
-        apply=partial(_apply_holding, inner),
+        imported=replace(imported, run_primal=run_primal, apply=partial(_apply_holding, inner)),
     )
+
+
+def _imported(recipe: Recipe) -> ImportedGradient:
+    assert recipe.imported is not None
+    return recipe.imported
 
 
 def opened(inner: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -373,8 +378,8 @@ def _record_holding(
 def _apply_holding(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
     # The original, as it runs on its own framework. With other tensors than those of the objects,
     # copies of the objects hold these, and `gather` gives them their gradients.
-    apply, gather, holds = inner.apply, inner.gather, inner.holds
-    assert apply is not None
+    imported = _imported(inner)
+    apply, gather, holds = imported.apply, imported.gather, imported.holds
     assert gather is not None
     if STATE not in kwargs:
         return apply(*args, **kwargs)
@@ -396,8 +401,9 @@ def _apply_holding(inner: Recipe, /, *args: Any, **kwargs: Any) -> Any:
 def filled_with(recipe: Recipe, arguments: Arguments, hidden: dict[str, Any]) -> Arguments:
     """Return arguments with copies of the objects, which hold the tensors that are given."""
     leaves, tree = flatten(*arguments)
-    assert recipe.holds is not None
-    places = [i for i, leaf in enumerate(leaves) if recipe.holds(leaf)]
+    holds = _imported(recipe).holds
+    assert holds is not None
+    places = [i for i, leaf in enumerate(leaves) if holds(leaf)]
     owner = tuple(leaves[i] for i in places)
     copies = Filled(owner, read_state(owner), hidden).copy
     return optree.tree_unflatten(tree, replace_at(leaves, places, copies))
@@ -419,7 +425,7 @@ class MayTakeObjects(Function):
     """A framework's own custom gradient, some of whose arguments may hold tensors."""
 
     def __init__(self, recipe: Recipe, prove: bool = True) -> None:
-        completion = HiddenTensors(holds=recipe.holds)
+        completion = HiddenTensors(holds=_imported(recipe).holds)
         super().__init__(holding(recipe), prove=prove, completion=completion)
         completion.parameters = self.parameters
 

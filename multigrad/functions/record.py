@@ -208,7 +208,7 @@ class _Recording:
         self.first = first
         self.derived: tuple[Any, ...] = ()  # of which nodes, and what `derivative` gave
         self.layout = layout
-        self.is_imported = recipe.apply is not None
+        self.is_imported = recipe.imported is not None
         kind = "imported function" if self.is_imported else "function"
         self.trace = prepare(Trace(recipe.name, facts, Attributed, kind, xp_dialect))
         self.trace.source.defined = defined_at(recipe.functions)
@@ -277,7 +277,7 @@ class _Recording:
         updates = find_updates(layout.leaves, leaves, before, flat, recorded.dirty)
         named = {leaf.name: symbol for leaf, symbol in zip(layout.leaves, leaves, strict=True)}
         dirty = recorded.dirty
-        if self.recipe.copies:  # each copy is what the code has made of it
+        if self.recipe.options.copies:  # each copy is what the code has made of it
             dirty = tuple(named[update.leaf.name] for update in updates)
         elif self.is_imported:  # by somebody else, who may not be told to copy
             hide(updates, named, self.inputs)
@@ -349,12 +349,12 @@ class _Recording:
             viewed=viewed,
             copied=copied,
             second_order=second_order and not is_once,
-            refused=self.recipe.refused(layout),
+            refused=self.recipe.arguments.refused(layout),
             pushed=None if pushed is None else simplify(pushed),
             is_pushed_first=is_pushed_first,
         ).without_calls()
         # The original may have derivatives that its graph lacks.
-        if self.is_imported and second_order and graphs.is_once and not self.recipe.copies:
+        if self.is_imported and second_order and graphs.is_once and not self.recipe.options.copies:
             trace.omit(ORDERS)
         return graphs
 
@@ -572,7 +572,7 @@ class _Recording:
             for value, cotangent in zip(values, cotangents, strict=True)
             if is_float(value.node.type)
         ]
-        by_name = modes_of(self.recipe.modes, self.layout)
+        by_name = modes_of(self.recipe.options.modes, self.layout)
         modes = {self.inputs[name]: mode for name, mode in by_name.items() if name in floats}
         gradients = accumulate_all(self.trace, seeds, targets, modes)
         nodes = [

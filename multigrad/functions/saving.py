@@ -55,7 +55,7 @@ def encode_function(function: Function, is_bare: bool = False) -> dict[str, Data
         TraceError: it has not been captured.
         FormatError: an argument is neither a tensor nor a number, bool, str or None.
     """
-    if function.recipe.modes:
+    if function.recipe.options.modes:
         raise FormatError(
             f"function {function.name!r} has accumulate=, which no document holds: keep its code, "
             "or write a file of what it was lowered to, xg.source(..., standalone=True)"

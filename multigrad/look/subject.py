@@ -31,8 +31,9 @@ from ..functions.calls.arguments import (
     unwrap,
 )
 from ..functions.calls.decision import SHOWN
+from ..functions.calls.recipe import Options
 from ..functions.captures import find_variant
-from ..functions.custom_gradient import recipe_of_pair
+from ..functions.code_recipes import recipe_of_pair
 from ..functions.function import Function
 from ..functions.importers import as_function, find_custom
 from ..functions.proof.bounded import Bounded, run_bounded
@@ -319,7 +320,8 @@ def find_original(obj: Any, copies: bool = False) -> Original:
     if imported is not None:
         backend, own = imported
         function = as_function(backend.name, obj, own, copies=copies)
-        call = function.recipe.apply or obj
+        imported_as = function.recipe.imported
+        call = obj if imported_as is None else imported_as.apply
         return Original(function.name, call, (backend,), function, is_custom=True)
     if isinstance(obj, type):
         obj = _make(obj)
@@ -328,7 +330,7 @@ def find_original(obj: Any, copies: bool = False) -> Original:
             f"expected a custom gradient or a function of tensors, got a {type(obj).__name__}"
         )
     name = name_of(obj)
-    recipe = recipe_of_pair(obj, copies=copies)
+    recipe = recipe_of_pair(obj, options=Options(copies=copies))
     function = Function(recipe, obj)
     likely = tuple(_homes(obj, recipe.dialect()))
     return Original(name, obj, likely, function, is_custom=False)

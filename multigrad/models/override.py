@@ -30,8 +30,8 @@ from ..errors import (
     RuleValueError,
     suggest,
 )
-from ..functions.calls.recipe import Recipe, Recorded
-from ..functions.custom_gradient import recipe_of_pair
+from ..functions.calls.recipe import Options, Recipe, Recorded
+from ..functions.code_recipes import recipe_of_pair
 from ..functions.function import Function
 from ..graph.ir.op import Op
 from ..graph.ir.types import INPUT, format_shape, is_float
@@ -376,7 +376,7 @@ def recipe_of_override(
     function: Callable[..., Any], rows: Sequence[tuple[RecordedCall, Over]]
 ) -> Recipe:
     """Return the recipe of a function without a backward, and of the rules on what it calls."""
-    plain = recipe_of_pair(function, native=False)
+    plain = recipe_of_pair(function, options=Options(native=False))
     record_plain = plain.record
     assert record_plain is not None
 

@@ -330,7 +330,7 @@ def call_activation(
         if guest == host.name:
             return function.entries.on(host, leaves).run(leaves, draws)
     layout = function.recipe.lay_out(None, leaves, flatten(tuple(leaves), {})[1])
-    function.recipe.check(host, leaves)
+    function.recipe.arguments.check(host, leaves)
     return _call_leaves(function, layout, leaves, host, load_backend(guest), draws=draws)
 
 
@@ -418,7 +418,7 @@ def make_foreign(
         keep=keep,
         backward=backward,
         wrt=tuple(i for i, each in enumerate(wrt) if each),
-        like=(0,) if function.recipe.gives_like_input else None,
+        like=(0,) if function.recipe.graphs.gives_like_input else None,
         undifferentiable=emitted.derivative.undifferentiable,
         key=key_place if plain_functions.is_random else None,
         keeps_outputs=plain_functions.keeps_outputs,
@@ -442,7 +442,7 @@ def _call_as_it_is(
     function: Function, host: Backend, guest: Backend, layout: Layout, leaves: Sequence[Any]
 ) -> Any:
     places = tensors_among(layout, leaves)
-    gives_like_input = function.recipe.gives_like_input
+    gives_like_input = function.recipe.graphs.gives_like_input
     seen: dict[str, Any] = {}
     if gives_like_input:
         seen = {"nesting": optree.tree_structure(0), "positions": [0], "flat": [None]}

@@ -21,7 +21,15 @@ from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at, signature_of
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.gradients import match_gradients
-from ..functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant
+from ..functions.calls.recipe import (
+    GraphSource,
+    NotCaptured,
+    OpaqueCalls,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+)
 from ..functions.custom_gradient import refuse_class, refuse_rule
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name
@@ -225,12 +233,11 @@ def recipe_of_opaque(code: OpaqueCode) -> Recipe:
         code.run,
         written_in="numpy",
         signature=code.signature,
-        native=True,
         is_derived=code.backward is None,
         copied=copied,
-        capture=refuse,
-        call_across=code.call_across,
-        guest_for=code.guest_for,
+        options=Options(native=True),
+        graphs=GraphSource(refuse),
+        opaque=OpaqueCalls(code.call_across, code.guest_for),
     )
 
 

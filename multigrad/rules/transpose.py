@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import RuleTypeError, RuleValueError, UnsupportedOp
 from ..functions.calls.decision import TRANSPOSED
-from ..functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant
+from ..functions.calls.recipe import NotCaptured, Options, Recipe, Recorded, Variant
 from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
@@ -137,7 +137,7 @@ def _recipe_of_transpose(
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         raise UnsupportedOp(f"{recipe.subject} is a graph, so it cannot run as written")
 
-    recipe = Recipe(name, run, record, signature=signature, native=False)
+    recipe = Recipe(name, run, record, signature=signature, options=Options(native=False))
     return recipe
 
 

@@ -27,7 +27,8 @@ from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
 from ..functions.calls.gradients import match_gradients
 from ..functions.calls.recipe import Variant
-from ..functions.custom_gradient import recipe_of_pair, refuse_class
+from ..functions.code_recipes import recipe_of_pair
+from ..functions.custom_gradient import refuse_class
 from ..functions.entries import MOST_ENTRIES
 from ..functions.function import Function
 from ..functions.record import NotCaptured

@@ -18,7 +18,15 @@ from multigrad.capture.user_code.inspection import contents, plain_function
 from multigrad.errors import GradientError, TraceError
 from multigrad.functions.calls.arguments import Layout, positional_names, signature_of
 from multigrad.functions.calls.gradients import as_outputs, make_tangent, outputs_of
-from multigrad.functions.calls.recipe import Pushed, Recipe, Recorded, kind_name
+from multigrad.functions.calls.recipe import (
+    ArgumentRules,
+    ImportedGradient,
+    Pushed,
+    Recipe,
+    Recorded,
+    kind_name,
+    no_refusals,
+)
 from multigrad.functions.recapture import are_close
 from multigrad.graph import ops
 from multigrad.graph.ir import questions
@@ -42,17 +50,24 @@ _recorded = threading.local()
 
 
 def recipe_of_custom(
-    function: Any, name: str, original: Any, *, run: Any, record: Any, **fields: Any
+    function: Any,
+    original: Any,
+    *,
+    run: Any,
+    record: Any,
+    rules: tuple[Any, ...],
+    gives_tangents: bool = False,
+    refused: Callable[[Layout], Mapping[str, str]] = no_refusals,
 ) -> Recipe:
     """Return the recipe of a custom function of jax.
 
     Args:
         original: the same, perhaps under `jax.jit`.
         run, record: see `Recipe`; they run its rules.
-        fields: more of `Recipe`.
+        rules: the user's functions that say its gradient.
+        gives_tangents: see `ImportedGradient`.
+        refused: see `ArgumentRules`.
     """
-    signature = signature_of(primal_of(function))
-    names = positional_names(signature)
 
     def run_primal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return primal_of(function)(*args, **kwargs)
@@ -64,19 +79,29 @@ def recipe_of_custom(
         return (call_itself(function, compute, *args, **kwargs),)
 
     return Recipe(
-        name,
+        name_of(function),
         run,
         record,
+        rules,
         written_in=jax.__name__,
-        signature=signature,
-        apply=original,
-        run_primal=run_primal,
-        apply_within=apply_within,
-        fixed_names=tuple(names[i] for i in static_of(function) if -len(names) <= i < len(names)),
-        is_checked=True,
-        makes_arrays_of_numbers=True,
-        **fields,
+        signature=signature_of(primal_of(function)),
+        arguments=ArgumentRules(refused=refused),
+        imported=ImportedGradient(
+            original,
+            run_primal,
+            apply_within,
+            gives_tangents=gives_tangents,
+            is_checked=True,
+            fixed_names=fixed_names(function),
+            makes_arrays_of_numbers=True,
+        ),
     )
+
+
+def fixed_names(function: Any) -> tuple[str, ...]:
+    """Return the names of the arguments in `nondiff_argnums`."""
+    names = positional_names(signature_of(primal_of(function)))
+    return tuple(names[i] for i in static_of(function) if -len(names) <= i < len(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,11 +298,10 @@ def recipe_of_jvp(function: Any, original: Any) -> Recipe:
     name = name_of(function)
     return recipe_of_custom(
         function,
-        name,
         original,
         run=functools.partial(_run_jvp, function),
         record=functools.partial(_record_jvp, function, name),
-        functions=(function.jvp,),
+        rules=(function.jvp,),
         gives_tangents=True,
     )
 
@@ -415,7 +439,8 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
 
     def refused(layout: Layout) -> Mapping[str, str]:
         # Derivatives by arguments in `nondiff_argnums`: jax refuses each tracer there.
-        own = [x for x in layout.tensors if x.path.partition("[")[0] in recipe.fixed_names]
+        fixed = fixed_names(function)
+        own = [x for x in layout.tensors if x.path.partition("[")[0] in fixed]
         return {leaf.name: REFUSAL.format(recipe.subject, leaf.path) for leaf in own}
 
     def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
@@ -427,11 +452,10 @@ def recipe_of_vjp(function: Any, original: Any) -> Recipe:
 
     recipe = recipe_of_custom(
         function,
-        name,
         original,
         run=functools.partial(_run_vjp, function, name, lambda rule, *args: rule(*args)),
         record=record,
-        functions=(function.fwd, function.bwd),
+        rules=(function.fwd, function.bwd),
         refused=refused,
     )
     return recipe

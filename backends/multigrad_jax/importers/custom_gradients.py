@@ -17,8 +17,8 @@ from jax.interpreters import ad, batching
 from multigrad.capture.foreign_calls import Interception, comes_to_us
 from multigrad.capture.user_code.inspection import plain_function
 from multigrad.errors import RuleTypeError
-from multigrad.functions.calls.recipe import Recipe
-from multigrad.functions.custom_gradient import recipe_of_gradient
+from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe
+from multigrad.functions.code_recipes import recipe_of_gradient
 from multigrad.functions.function import Function
 from multigrad.functions.importer_api import import_once
 from multigrad.graph.ir.types import is_float
@@ -247,10 +247,12 @@ def recipe_of_pullback(function: Rule, name: str, original: Any, copies: bool = 
         function,
         name,
         library="jax",
-        copies=copies,
-        apply=original,
-        on_copies=partial(recipe_of_pullback, function, name, original, copies=True),
-        makes_arrays_of_numbers=True,
+        options=Options(copies=copies),
+        imported=ImportedGradient(
+            original,
+            on_copies=partial(recipe_of_pullback, function, name, original, copies=True),
+            makes_arrays_of_numbers=True,
+        ),
     )
 
 

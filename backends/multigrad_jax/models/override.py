@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core, source_info_util
 
+from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
-from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
 from multigrad.models.interpose import put_over
 from multigrad.models.override import Following, SelectedCalls, one_input

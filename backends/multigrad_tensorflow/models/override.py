@@ -26,8 +26,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.framework.op_callbacks import add_op_callback, remove_op_callback
 
 from multigrad.capture.foreign_calls import Interception
+from multigrad.capture.user_code.signature import name_of
 from multigrad.errors import RuleValueError
-from multigrad.functions.custom_gradient import name_of
 from multigrad.functions.function import Function
 from multigrad.graph.support.threads import make_lock
 from multigrad.models.interpose import check_fit, put_over

@@ -162,7 +162,7 @@ def call_of_activation(
         # own.
         return call_plain(forward_on(backend, forward), passes_gradient=False)
     values, function = in_force.values, put_under(in_force.specialization, forward)
-    function.recipe.check(backend, (None, *map(settle, values)))
+    function.recipe.arguments.check(backend, (None, *map(settle, values)))
     is_jitted = token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
     hides_numbers = token.startswith(JIT_NUMBERS_AS_INPUTS) and activation.rule is None
     tensors, first, kind = tensors_in(in_force), JIT_INPUTS if is_jitted else 0, "call"
@@ -238,7 +238,7 @@ def operator_of_activation(
             f"{function.recipe.title} runs as written, and an exported operator is a graph: leave "
             "native=True out, so that it is captured"
         )
-    function.recipe.check(load_backend("torch"), (x, *values))
+    function.recipe.arguments.check(load_backend("torch"), (x, *values))
     variant = find_variant(function, (x, *values), described)
     return emit_operator(function, variant, list(map(write, values)), ACTIVATION_PARAMETERS)
 
@@ -308,8 +308,8 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     Raises:
         Question: if `prepare` has to be told more.
     """
-    guest_for = function.recipe.guest_for
-    if function.native is True and guest_for is None:
+    opaque = function.recipe.opaque
+    if function.native is True and opaque is None:
         raise MultigradError(f"function {function.name!r} runs as written")
     args, kwargs = restore(described)
     flat, nesting = flatten(args, kwargs)
@@ -320,15 +320,15 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     if sum(map(is_tensor, leaves)) > sum(map(is_tensor, flat)):
         message = f"{function.recipe.subject} has tensors for defaults, no inputs of the graph"
         raise NotCaptured(TraceError(message))
-    if guest_for is not None and asks_for_operators():
+    if opaque is not None and asks_for_operators():
         raise UnsupportedOp(
             f"{function.recipe.subject} runs on NumPy's arrays, so no exported program holds it: "
             "export what comes before and after it"
         )
-    if guest_for is not None:
+    if opaque is not None:
         if not has_lengths(described):
             raise Question(LENGTHS)
-        return call_of_guest(guest_for(find_layout(function, leaves, tree), leaves))
+        return call_of_guest(opaque.guest_for(find_layout(function, leaves, tree), leaves))
     variant = find_variant(function, leaves, described, tree)
     recipe, native, torchs = function.recipe, function.native, load_backend("torch")
     door = EXPORTED if asks_for_operators() else COMPILED
@@ -344,7 +344,7 @@ def call_of_function(function: Function, described: Any) -> CompiledCall:
     numbers = [leaves[i] for i in layout.indices("number")]
     # Tensors have no values while Dynamo traces, so numbers that are tensors are not checked.
     if not any(map(is_tensor, numbers)):
-        function.recipe.check(load_backend("torch"), leaves)
+        function.recipe.arguments.check(load_backend("torch"), leaves)
     words = [write(number) for number in numbers]
     parameters = [f"x{i}" for i in range(len(layout.tensors))]
     if asks_for_operators():

@@ -365,10 +365,10 @@ def store_class(function: Function, has_keywords: bool = False) -> str:
     """
     if torch._C._are_functorch_transforms_active():
         return ""
-    cls = function.recipe.origin
+    cls, copies = function.recipe.origin, function.recipe.options.copies
     is_plain = function.native is not False and not function.is_keyed and not has_keywords
     is_class = isinstance(cls, type) and issubclass(cls, torch.autograd.Function)
-    if not (is_class and is_plain) or function.recipe.copies or torch.compiler.is_exporting():
+    if not (is_class and is_plain) or copies or torch.compiler.is_exporting():
         return ""
     name = f"{OWN_CLASS}{function.identifier}"
     setattr(CALLS, name, cls)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from multigrad.capture.copies.run_or_import import run_written_in
-from multigrad.functions.calls.recipe import Recipe, Recorded
+from multigrad.functions.calls.recipe import ImportedGradient, Options, Recipe, Recorded
 from multigrad.functions.function import Function
 from multigrad.functions.object_arguments import MayTakeObjects
 from multigrad.trace.trace import Trace
@@ -55,16 +55,18 @@ def recipe_of_class(function_class: FunctionClass, copies: bool = False) -> Reci
         functions=code.functions,
         written_in="torch",
         signature=code.signature,
-        copies=copies,
-        gives_tangents=code.gives_tangents,
         origin=function_class,
-        apply=code.apply,
-        on_copies=partial(recipe_of_class, function_class, copies=True),
-        bound_to=stay_unbound,
-        run_primal=partial(run_primal, code),
-        has_setup=code.has_setup,
-        holds=holds_parameters,
-        gather=gather,
+        options=Options(copies=copies),
+        imported=ImportedGradient(
+            code.apply,
+            partial(run_primal, code),
+            on_copies=partial(recipe_of_class, function_class, copies=True),
+            bound_to=stay_unbound,
+            gives_tangents=code.gives_tangents,
+            has_setup=code.has_setup,
+            holds=holds_parameters,
+            gather=gather,
+        ),
     )
 
 

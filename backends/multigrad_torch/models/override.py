@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from multigrad.functions.custom_gradient import name_of
+from multigrad.capture.user_code.signature import name_of
 from multigrad.models.attribution.kinds import is_layer_rule
 from multigrad.models.interpose import over, unmet
 from multigrad.models.override import Following, Meant, refuse_operation

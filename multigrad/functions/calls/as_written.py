@@ -1,8 +1,8 @@
 """Code run as its author wrote it, with the framework's own custom gradient around it.
 
 `decision` says when. `run_as_it_is` makes a call that can be differentiated, `run_recipe` only runs
-the code and returns its pullback. An imported function has an original (`Recipe.apply`), which runs
-on its own framework alone; other code may also run on another framework's tensors, where it is
+the code and returns its pullback. An imported function has an original (`ImportedGradient`), which
+runs on its own framework alone; other code may also run on another framework's tensors, where it is
 foreign if it was not captured, and a failure says why.
 """
 
@@ -111,7 +111,7 @@ def tensors_among(layout: Layout, leaves: Sequence[Any]) -> tuple[int, ...]:
 
 def is_imported(recipe: Recipe) -> bool:
     """Return whether a recipe is a framework's own custom gradient, run by its original."""
-    return recipe.apply is not None
+    return recipe.imported is not None
 
 
 def is_original_on(recipe: Recipe, backend: Backend) -> bool:
@@ -138,9 +138,9 @@ def run_recipe(
     """
     refuse_elsewhere(error, backend)
     is_home = backend.name == recipe.dialect()
-    if is_home and not recipe.copies:
+    if is_home and not recipe.options.copies:
         return recipe.run(args, kwargs)
-    if recipe.copies:
+    if recipe.options.copies:
         args, kwargs = copied_all((args, kwargs))
     if is_home:
         recorded = recipe.run(args, kwargs)
@@ -153,7 +153,7 @@ def run_recipe(
         attempt = partial(run_abroad, recipe, leaves, foreign)
         recorded = attempt(recipe.run, args, kwargs)
         pull = None if recorded.pull is None else partial(attempt, recorded.pull)
-    if not recipe.copies or pull is None:
+    if not recipe.options.copies or pull is None:
         return replace(recorded, pull=pull)
 
     def pull_copied(upstream: Any, **context: Any) -> Any:

@@ -74,7 +74,7 @@ def _run_on(run: Run, draws: KeySource, *leaves: Any) -> Any:
 
 def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Attached) -> Entry:
     """Return the entry that passes the leaves of a call to the framework's own function."""
-    layout, call = variant.layout, lowered.call
+    layout, call, check = variant.layout, lowered.call, recipe.arguments.check
     tensors, numbers = layout.indices("tensor"), layout.indices("number")
     # The order of the graphs' inputs: tensors come first.
     order = (*tensors, *numbers)
@@ -90,14 +90,14 @@ def bind_leaves(recipe: Recipe, variant: Variant, backend: Backend, lowered: Att
             raise
 
     def run_checked(leaves: Sequence[Any], draws: KeySource) -> Any:
-        recipe.check(backend, leaves)
+        check(backend, leaves)
         return call(*leaves)
 
     def run_chosen(leaves: Sequence[Any], draws: KeySource) -> Any:
         return call(*[leaves[i] for i in order])
 
     def run_random(leaves: Sequence[Any], draws: KeySource) -> Any:
-        recipe.check(backend, leaves)
+        check(backend, leaves)
         return call(*[leaves[i] for i in order], draws.next_key(backend))
 
     # The cheapest that suffices: each frame costs time at every call.

@@ -154,7 +154,7 @@ def form_under_autocast(
 def omissions_of(recipe: Recipe, variant: Variant) -> Mapping[str, str]:
     """Return what a graph leaves out of its code: descriptions by kind."""
     omissions = {kind: f"its graph lacks {words}" for kind, words in variant.omissions.items()}
-    if variant.updates and not recipe.copies:
+    if variant.updates and not recipe.options.copies:
         where = next((f"{each.where}; " for each in variant.updates if each.where), "")
         omissions[UPDATES] = f"it {describe(variant.updates)} ({where}{INSTEAD})"
     if variant.notes:

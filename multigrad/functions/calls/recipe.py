@@ -117,17 +117,121 @@ def library_of(*functions: Any, said: str = "") -> str:
 
 
 def no_check(backend: Backend, leaves: Sequence[Any]) -> None:
-    """Accept the arguments of a call: `Recipe.check`."""
+    """Accept the arguments of a call: `ArgumentRules.check`."""
 
 
 def no_refusals(layout: Layout) -> Mapping[str, str]:
-    """Refuse no derivatives: `Recipe.refused`."""
+    """Refuse no derivatives: `ArgumentRules.refused`."""
     return {}
 
 
 def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Raise: `Recipe.run` of what runs by its graph alone."""
     raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the author of a function has chosen.
+
+    Attributes:
+        native: see `custom_gradient`.
+        looks_at_values: whether it runs unchanged where values are known, which graphs cannot look
+            at.
+        copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
+        modes: how the cotangents of arguments become one, where they are not added up.
+        fused: whether its parts run as one kernel each; see `xg.activation`.
+    """
+
+    native: bool | None = None
+    looks_at_values: bool = False
+    copies: bool = False
+    modes: Modes = ()
+    fused: Fused = "auto"
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRules:
+    """What holds for the arguments of a call.
+
+    Attributes:
+        lay_out_leaves: see `Recipe.lay_out`; None: by the signature.
+        check: `check(backend, leaves)` checks the values of a call, whose kinds are known.
+        refused: gives messages for derivatives that its author refuses, by the names of tensors.
+    """
+
+    lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
+    check: Callable[[Backend, Sequence[Any]], None] = no_check
+    refused: Callable[[Layout], Mapping[str, str]] = no_refusals
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSource:
+    """Where graphs come from, and what is known of them, if they are not captured from code.
+
+    Attributes:
+        capture: `capture(recipe, layout, facts, leaves)`; None: `Recipe.record` is run.
+        prove: `prove(recipe, variant, leaves, is_call=)`; None: the code is compared.
+        note_native: see `Recipe.give_up`; None: as functions do.
+        gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
+    """
+
+    capture: Callable[..., Variant] | None = None
+    prove: Callable[..., str] | None = None
+    note_native: Callable[[TraceError], TraceError | None] | None = None
+    gives_like_input: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueCalls:
+    """How code of which nothing is captured runs for other frameworks than its own.
+
+    Attributes:
+        call_across: `call_across(host, layout, leaves)` calls it in another framework.
+        guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
+    """
+
+    call_across: Callable[[Backend, Layout, Sequence[Any]], Any]
+    guest_for: Callable[[Layout, Sequence[Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedGradient:
+    """What a framework's own custom gradient has besides its code.
+
+    Attributes:
+        apply: `apply(*args, **kwargs)`, the original, unchanged.
+        run_primal: gives the outputs of forward alone, for the framework's autodiff to see; None:
+            as `Recipe.run` does.
+        apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
+            within its own rules while these are recorded; None elsewhere.
+        on_copies: makes the recipe that has `copies`; None: there is none.
+        bound_to: binds it to an instance, as its library does with methods, and returns None where
+            that binds nothing; None: as functions do.
+        gives_tangents: whether its author gives its tangents, too.
+        has_setup: whether its backward gets a context that a method of its own has set up.
+        is_checked: whether its framework refuses gradients that do not fit.
+        fixed_names: the arguments that its library takes for constants.
+        makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
+        holds, gather: how it takes objects with tensors among its arguments; see
+            `object_arguments`.
+    """
+
+    apply: Callable[..., Any]
+    run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
+    apply_within: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Any] | None = None
+    on_copies: Callable[[], Recipe] | None = None
+    bound_to: Callable[[Any], Recipe | None] | None = None
+    gives_tangents: bool = False
+    has_setup: bool = False
+    is_checked: bool = False
+    fixed_names: tuple[str, ...] = ()
+    makes_arrays_of_numbers: bool = False
+    holds: Callable[[Any], bool] | None = None
+    gather: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,53 +241,23 @@ class Recipe:
     Attributes:
         name: the name of the function, for messages.
         run: `run(args, kwargs)` runs it as written, on a framework's tensors.
-        record: `record(trace, args, kwargs)` runs it on symbolic values; None: `capture` has its
-            graphs.
+        record: `record(trace, args, kwargs)` runs it on symbolic values; None: `graphs.capture`
+            has its graphs.
         functions: the user's functions that it runs, the forward first; none of graphs.
         written_in: the library that it is written in, or a function that tells it; see `dialect`.
         signature: of its arguments; None: it is not known.
-        native: see `custom_gradient`.
-        copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
-        modes: how the cotangents of arguments become one, where they are not added up.
-        fused: whether its parts run as one kernel each; see `xg.activation`.
         is_derived: whether its gradient is the true derivative, of autodiff.
-        gives_tangents: whether its author gives its tangents, too.
-        gives_like_input: whether there is one output, of the shape and dtype of the first tensor.
-        looks_at_values: whether it runs unchanged where values are known, which graphs cannot look
-            at.
         subject: what messages call it.
         title: the subject, made unique where two Functions of one rule occur.
         origin: what it was made of, if that is more than functions: a document, a class, the parts
             of a chain, an equation.
         copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
             calls none of the user's own.
-
-    A framework's own custom gradient has besides:
-        apply: `apply(*args, **kwargs)`, the original, unchanged; None: it comes from no framework.
-        on_copies: makes the recipe that has `copies`; None: there is none.
-        bound_to: binds it to an instance, as its library does with methods, and returns None where
-            that binds nothing; None: as functions do.
-        run_primal: gives the outputs of forward alone, for the framework's autodiff to see; None:
-            as `run` does.
-        apply_within: `apply_within(trace, args, kwargs)` gives the result, in a tuple, of a call
-            within its own rules while these are recorded; None elsewhere.
-        fixed_names: the arguments that its library takes for constants.
-        has_setup: whether its backward gets a context that a method of its own has set up.
-        is_checked: whether its framework refuses gradients that do not fit.
-        makes_arrays_of_numbers: whether its library makes arrays of its own of Python numbers.
-        holds, gather: how it takes objects with tensors among its arguments; see
-            `object_arguments`.
-
-    And what is no code of one function:
-        lay_out_leaves: see `lay_out`; None: by its signature.
-        check: `check(backend, leaves)` checks the values of a call, whose kinds are known.
-        refused: gives messages for derivatives that its author refuses, by the names of tensors.
-        capture: `capture(recipe, layout, facts, leaves)`; None: `record` is run.
-        prove: `prove(recipe, variant, leaves, is_call=)`; None: its code is compared.
-        note_native: see `give_up`; None: as functions do.
-        call_across: `call_across(host, layout, leaves)` calls it in another framework; None: it is
-            not called there as it is.
-        guest_for: `guest_for(layout, leaves)` makes the guest that runs for another framework.
+        options: what its author has chosen.
+        arguments: what holds for the arguments of a call.
+        graphs: where graphs come from, if not from code.
+        imported: the framework's own custom gradient that it is; None: it comes from no framework.
+        opaque: how other frameworks call it, if nothing of it is captured; None: by its graphs.
     """
 
     name: str
@@ -192,39 +266,16 @@ class Recipe:
     functions: tuple[Any, ...] = ()
     written_in: str | Callable[[], str] = ""
     signature: inspect.Signature | None = None
-    native: bool | None = None
-    copies: bool = False
-    modes: Modes = ()
-    fused: Fused = "auto"
     is_derived: bool = False
-    gives_tangents: bool = False
-    gives_like_input: bool = False
-    looks_at_values: bool = False
     subject: str = ""
     title: str = ""
     origin: Any = None
     copied: Callable[[Callable[[Any], Any]], Recipe] | None = None
-    # --- a framework's own custom gradient
-    apply: Callable[..., Any] | None = None
-    on_copies: Callable[[], Recipe] | None = None
-    bound_to: Callable[[Any], Recipe | None] | None = None
-    run_primal: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None
-    apply_within: Callable[[Trace, tuple[Any, ...], dict[str, Any]], Any] | None = None
-    fixed_names: tuple[str, ...] = ()
-    has_setup: bool = False
-    is_checked: bool = False
-    makes_arrays_of_numbers: bool = False
-    holds: Callable[[Any], bool] | None = None
-    gather: Callable[..., Any] | None = None
-    # --- no code of one function
-    lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
-    check: Callable[[Backend, Sequence[Any]], None] = no_check
-    refused: Callable[[Layout], Mapping[str, str]] = no_refusals
-    capture: Callable[..., Variant] | None = None
-    prove: Callable[..., str] | None = None
-    note_native: Callable[[TraceError], TraceError | None] | None = None
-    call_across: Callable[[Backend, Layout, Sequence[Any]], Any] | None = None
-    guest_for: Callable[[Layout, Sequence[Any]], Any] | None = None
+    options: Options = DEFAULTS
+    arguments: ArgumentRules = ArgumentRules()
+    graphs: GraphSource = GraphSource()
+    imported: ImportedGradient | None = None
+    opaque: OpaqueCalls | None = None
 
     def __post_init__(self) -> None:
         if not self.subject:
@@ -238,20 +289,22 @@ class Recipe:
 
     def run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the outputs that forward alone gives, for a framework's own autodiff to see."""
-        run = self.run_primal
-        return self.run(args, kwargs).outputs if run is None else run(args, kwargs)
+        if self.imported is None or self.imported.run_primal is None:
+            return self.run(args, kwargs).outputs
+        return self.imported.run_primal(args, kwargs)
 
     def lay_out(
         self, parameters: inspect.Signature | None, leaves: Sequence[Any], tree: Any
     ) -> Layout:
-        read = self.lay_out_leaves or partial(read_layout, self.name)
+        """Return the layout of a call's leaves: which are tensors, numbers, or fixed."""
+        read = self.arguments.lay_out_leaves or partial(read_layout, self.name)
         return read(parameters, leaves, tree)
 
     def give_up(self, error: TraceError) -> TraceError | None:
         """Return why it runs as written, for messages; raise that if it must not."""
-        if self.note_native is not None:
-            return self.note_native(error)
-        if self.native is False:
+        if self.graphs.note_native is not None:
+            return self.graphs.note_native(error)
+        if self.options.native is False:
             raise error
         return error.to_keep()
 
@@ -259,7 +312,8 @@ class Recipe:
 class CodeRecipe:
     """The base of recipes that backends of other authors write as classes.
 
-    Their attributes and methods are the fields of `Recipe`; `functions` is a method.
+    Their attributes and methods are the fields of `Recipe` and of its groups, without the names of
+    the groups; `functions` is a method.
     """
 
     name: str
@@ -271,9 +325,24 @@ class CodeRecipe:
         return ()
 
     def as_recipe(self) -> Recipe:
-        names = {each.name for each in fields(Recipe)} - {"functions", "written_in"}
-        attributes = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return Recipe(functions=self.functions(), written_in=self.dialect, **attributes)
+        def named(names: Iterable[str]) -> dict[str, Any]:
+            return {name: getattr(self, name) for name in names if hasattr(self, name)}
+
+        def group(kind: Any) -> Any:
+            return kind(**named(each.name for each in fields(kind)))
+
+        grouped = {"options", "arguments", "graphs", "imported", "opaque"}
+        own = {each.name for each in fields(Recipe)} - grouped - {"functions", "written_in"}
+        return Recipe(
+            **named(own),
+            functions=self.functions(),
+            written_in=self.dialect,
+            options=group(Options),
+            arguments=group(ArgumentRules),
+            graphs=group(GraphSource),
+            imported=group(ImportedGradient) if hasattr(self, "apply") else None,
+            opaque=group(OpaqueCalls) if hasattr(self, "guest_for") else None,
+        )
 
 
 # --- what fails while a function is captured -----------------------------------------------------

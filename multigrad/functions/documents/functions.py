@@ -50,7 +50,7 @@ from ...trace.derived.derivatives import replay
 from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
 from ..calls.binding import assemble
-from ..calls.recipe import NotCaptured, Recipe, Recorded, Variant
+from ..calls.recipe import ArgumentRules, NotCaptured, Options, Recipe, Recorded, Variant
 from .format import MOST_DOC, Data, Form, choose, decode_arrays
 
 
@@ -91,9 +91,9 @@ def recipe_of_document(saved: SavedFunction) -> Recipe:
         run,
         partial(_record, saved, signature),
         signature=signature,
-        native=False,
-        refused=refused,
         origin=saved,
+        options=Options(native=False),
+        arguments=ArgumentRules(refused=refused),
     )
 
 

@@ -90,7 +90,8 @@ class FunctionUnderProof:
     def apply(self) -> Callable[..., Any] | None:
         """The framework's own custom gradient, which its autodiff runs."""
         # Torch's modes, by which draws are replayed, do not reach into its own backward.
-        return None if self.graphs.is_random else self.recipe.apply
+        imported = self.recipe.imported
+        return None if imported is None or self.graphs.is_random else imported.apply
 
     @cached_property
     def asked(self) -> tuple[str, ...]:

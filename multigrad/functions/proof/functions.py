@@ -128,7 +128,7 @@ def _runs(
         lowered=partial(run_lowered, captured),
         is_random=graphs.is_random,
         stop=Stoppable(functions, turns=turns),
-        elsewhere=captured.recipe.apply is None,
+        elsewhere=captured.recipe.imported is None,
     )
 
 

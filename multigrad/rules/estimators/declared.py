@@ -23,8 +23,8 @@ from ...capture.dialect import XP, check_dialect
 from ...errors import GradientError, RuleTypeError, RuleValueError, suggest
 from ...functions.calls.arguments import Completion, Layout, flatten, read_layout
 from ...functions.calls.binding import Entry
-from ...functions.calls.recipe import Recipe, Recorded
-from ...functions.custom_gradient import recipe_of_gradient
+from ...functions.calls.recipe import ArgumentRules, Options, Recipe, Recorded
+from ...functions.code_recipes import recipe_of_gradient
 from ...functions.entries import Entries, kind_of
 from ...functions.function import Function
 from ...graph.ir.types import FLOATS, T
@@ -188,7 +188,8 @@ def examples_of(arguments: Sequence[Argument]) -> tuple[Any, ...]:
 def _recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
     # An argument without a gradient gets None.
     name = function.__name__
-    own = recipe_of_gradient(function, name, library=check_dialect(XP), native=False)
+    options = Options(native=False)
+    own = recipe_of_gradient(function, name, library=check_dialect(XP), options=options)
     record_own = own.record
     assert record_own is not None
 
@@ -210,7 +211,8 @@ def _recipe_of_estimator(function: Callable[..., Any]) -> Recipe:
     def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
         return _padded(own.run(args, kwargs), len(args))
 
-    return replace(own, run=run, record=record, lay_out_leaves=lay_out_leaves, copied=None)
+    arguments = ArgumentRules(lay_out_leaves)
+    return replace(own, run=run, record=record, copied=None, arguments=arguments)
 
 
 def _padded(recorded: Recorded, count: int) -> Recorded:

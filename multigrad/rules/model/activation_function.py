@@ -13,7 +13,7 @@ import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -28,10 +28,19 @@ from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
 from ...functions.calls.decision import SHOWN
-from ...functions.calls.recipe import NotCaptured, Recipe, Recorded, Variant, never_run
+from ...functions.calls.recipe import (
+    ArgumentRules,
+    GraphSource,
+    NotCaptured,
+    Options,
+    Recipe,
+    Recorded,
+    Variant,
+    never_run,
+)
 from ...functions.captures import inline
 from ...functions.chain import list_tensors
-from ...functions.custom_gradient import calling as plain_call
+from ...functions.custom_gradient import as_plain_function
 from ...functions.custom_gradient import function as make_function
 from ...functions.function import Function
 from ...functions.object_arguments import OfObject, holds_state, owner_of_method, recipe_of_object
@@ -272,7 +281,7 @@ def _function_of(forward: Any, name: str) -> Function:
         if not (forward.completion.is_needed(()) or has_defaults(forward)):
             return forward
         # With its defaults: a forward is called with one tensor.
-        return make_function(plain_call(forward))
+        return make_function(as_plain_function(forward))
     if type(forward).__module__.startswith(OWN):  # an activation, a Function with values
         return make_function(forward)
     refuse_tensors(forward, name)
@@ -333,28 +342,32 @@ def recipe_under(specialization: Specialization | None, forward: Forward) -> Rec
     names = ("tin", *(() if specialization is None else specialization.runtime))
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
-    fields: dict[str, Any] = {
-        "signature": signature,
-        "gives_like_input": True,
-        "lay_out_leaves": partial(_lay_out, specialization),
-        "capture": partial(_capture, specialization, forward),
-        "prove": partial(_prove, specialization),
-    }
+    arguments = ArgumentRules(partial(_lay_out, specialization))
+    graphs = GraphSource(
+        partial(_capture, specialization, forward),
+        partial(_prove, specialization),
+        gives_like_input=True,
+    )
     if specialization is None:
-        subject = f"activation {forward.name!r}"
-        return Recipe(name_under(None, forward), never_run, subject=subject, **fields)
+        return Recipe(
+            name_under(None, forward),
+            never_run,
+            signature=signature,
+            subject=f"activation {forward.name!r}",
+            arguments=arguments,
+            graphs=graphs,
+        )
     rule: Any = specialization.rule
     return Recipe(
         name_under(specialization, forward),
         partial(_run, specialization, forward),
-        native=rule.native,
-        fused=rule.fused,
+        signature=signature,
         subject=specialization.subject,
         title=f"{specialization.subject} under {forward.name}",
         origin=specialization,
-        check=partial(_check, specialization),
-        note_native=specialization.give_up,
-        **fields,
+        options=Options(native=rule.native, fused=rule.fused),
+        arguments=replace(arguments, check=partial(_check, specialization)),
+        graphs=replace(graphs, note_native=specialization.give_up),
     )
 
 

@@ -1,0 +1,253 @@
+"""The recipes of the user's own code: of a function that returns its gradient too, and of a pair.
+
+`recipe_of_gradient`, of `xg.custom_gradient`:
+
+    f(*args) -> (outputs, grad)              grad(upstream) -> gradients
+
+`recipe_of_pair`, of `xg.function`:
+
+    forward(*args) -> outputs                backward(grad_out, *args) -> gradients
+    residuals(outputs, *args) -> kept        backward(grad_out, kept) -> gradients
+
+Each has `Recipe.run`, which calls the code as it is, and `Recipe.record`, which captures it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from ..capture.copies.run_or_import import run_written_in
+from ..capture.user_code.signature import name_of
+from ..errors import GradientError
+from ..graph.support.class_bases import dataclass
+from ..trace.trace import Trace
+from .calls.arguments import read_parameters, signature_of
+from .calls.gradients import asked_variables, deliver
+from .calls.recipe import (
+    DEFAULTS,
+    ImportedGradient,
+    Options,
+    Pull,
+    Recipe,
+    Recorded,
+    kind_name,
+    library_of,
+)
+
+UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
+
+
+# --- a function that returns its outputs and a gradient function ---------------------------------
+
+
+def recipe_of_gradient(
+    function: Callable[..., Any],
+    name: str,
+    *,
+    library: str = "",
+    options: Options = DEFAULTS,
+    imported: ImportedGradient | None = None,
+) -> Recipe:
+    """Return the recipe of a function that returns its outputs and a function of their cotangents.
+
+    Args:
+        library: what its author says that it is written in.
+        imported: see `Recipe`; then `function` is what its framework has decorated.
+    """
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        result = run_written_in(library, function, trace, *args, **kwargs)
+        return split_result(name, result, args, kwargs)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        return split_result(name, function(*args, **kwargs), args, kwargs)
+
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_gradient(
+            copy(function), name, library=library, options=options, imported=imported
+        )
+
+    return Recipe(
+        name,
+        run,
+        record,
+        functions=(function,),
+        written_in=partial(library_of, function, said=library),
+        signature=signature_of(function),
+        copied=copied,
+        options=options,
+        imported=imported,
+    )
+
+
+def split_result(name: str, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    """Return the checked outputs and gradient function that a decorated function returned."""
+    is_pair = isinstance(result, tuple | list) and len(result) == 2 and callable(result[1])
+    if not is_pair:
+        kind = f"a {kind_name(result)}" if result is not None else "None"
+        raise GradientError(
+            f"function {name!r} returned {kind}; expected (outputs, grad), where grad(upstream) "
+            "returns the gradients of the arguments"
+        )
+    outputs, grad = result
+
+    def pull(upstream: Any) -> Any:
+        return call_gradient(grad, upstream, outputs, args, kwargs)
+
+    return Recorded(outputs, pull)
+
+
+def call_gradient(
+    grad: Callable[..., Any],
+    upstream: Any,
+    outputs: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Call a gradient function in the form that its parameters ask for.
+
+    - `grad(*cotangents, variables=...)`, TensorFlow's form, which returns a pair;
+    - `grad(*args, upstream=upstream)`, where `upstream` follows other parameters;
+    - `grad(a, b)`, with one parameter for each of several outputs;
+    - `grad(upstream)` in all other cases.
+    """
+    parameters = read_parameters(grad)
+    if parameters is None:
+        return grad(upstream)
+    rows = parameters.values()
+    takes_any_number = any(p.kind is p.VAR_POSITIONAL for p in rows)
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    count = sum(p.kind in by_position and p.name != VARIABLES for p in rows)
+    has_several = isinstance(outputs, tuple | list)
+    if VARIABLES in parameters:
+        is_spread = has_several and (takes_any_number or count > 1)
+        return _call_with_variables(grad, upstream if is_spread else (upstream,))
+    named = parameters.get(UPSTREAM)
+    if named is not None and (
+        named.kind is named.KEYWORD_ONLY or takes_any_number or count == len(args) + 1
+    ):
+        return _call_with_upstream(grad, upstream, parameters, args, kwargs)
+    is_spread = has_several and (takes_any_number or count == len(outputs) > 1)
+    return grad(*upstream) if is_spread else grad(upstream)
+
+
+def _call_with_variables(grad: Callable[..., Any], cotangents: Sequence[Any]) -> Any:
+    # The variables that the function read get gradients of their own.
+    variables = asked_variables()
+    returned = grad(*cotangents, variables=variables)
+    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+    if not (is_pair and (variables or isinstance(returned[1], list))):
+        return returned
+    deliver(returned[1])
+    return returned[0]
+
+
+def _call_with_upstream(
+    grad: Callable[..., Any],
+    upstream: Any,
+    parameters: Mapping[str, inspect.Parameter],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    # It gets those keywords of the call that it takes.
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    accepted = {name: value for name, value in kwargs.items() if takes_any or name in parameters}
+    return grad(*args, **{**accepted, UPSTREAM: upstream})
+
+
+# --- a plain forward and a plain backward; without one, the true derivative ----------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pair:
+    """The user's functions; see `xg.function`.
+
+    `call(function, *args, **kwargs)`, an argument of `pull`, runs one of them.
+    """
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any] | None
+    residuals: Callable[..., Any] | None
+
+    def pull(
+        self,
+        call: Callable[..., Any],
+        outputs: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Pull | None:
+        """Compute what is kept, and return `pull(grad_out)`; None: there is no backward."""
+        backward = self.backward
+        if backward is None:
+            return None
+        if self.residuals is None:
+            return lambda grad_out: call(backward, grad_out, *args, **kwargs)
+        kept = call(self.residuals, outputs, *args, **kwargs)
+        return lambda grad_out: call(backward, grad_out, kept)
+
+
+def recipe_of_pair(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    residuals: Callable[..., Any] | None = None,
+    *,
+    name: str = "",
+    library: str = "",
+    rolls: bool = False,
+    options: Options = DEFAULTS,
+) -> Recipe:
+    """Return the recipe of a forward and a backward, two plain functions; None: the derivative.
+
+    Args:
+        name: "" is that of the forward.
+        library: what their author says that they are written in.
+        rolls: whether loops that were unrolled become scans.
+    """
+    pair = _Pair(forward, backward, residuals)
+    functions = (forward, backward, residuals)
+
+    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        outputs = forward(*args, **kwargs)
+        return Recorded(outputs, pair.pull(call_plainly, outputs, args, kwargs))
+
+    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+            return run_written_in(library, function, trace, *given, **named)
+
+        outputs = call(forward, *args, **kwargs)
+        if backward is None:
+            return Recorded(outputs, None, rolls=rolls)
+        if residuals is None:
+            return Recorded(outputs, pair.pull(call, outputs, args, kwargs))
+
+        def pull_later(grad_out: Any) -> Any:
+            # What is kept is computed of the outputs that backward has.
+            pull = pair.pull(call, outputs, args, kwargs)
+            assert pull is not None  # there is a backward
+            return pull(grad_out)
+
+        return Recorded(outputs, pull_later, keeps_output=True)
+
+    def copied(copy: Callable[[Any], Any]) -> Recipe:
+        return recipe_of_pair(
+            *map(copy, functions), name=name, library=library, rolls=rolls, options=options
+        )
+
+    return Recipe(
+        name or name_of(forward),
+        run,
+        record,
+        functions=tuple(each for each in functions if each is not None),
+        written_in=partial(library_of, forward, backward, said=library),
+        signature=signature_of(forward),
+        is_derived=backward is None,
+        copied=copied,
+        options=options,
+    )
+
+
+def call_plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
