@@ -1,21 +1,15 @@
-"""The source of modules of ours: their statements, and the text of each for another file.
-
-Names are replaced and annotations taken off. Edits are made by position, so that the layout and the
-comments of the source stay.
-"""
+"""The sources of our own modules: their statements by name, and the text of each."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import inspect
-import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...errors import UnsupportedOp
 from ...graph.support.class_bases import cached_property
 
 CODE = (ast.FunctionDef, ast.ClassDef)
@@ -58,6 +52,7 @@ def _names_of(statement: ast.stmt) -> Iterator[str]:
 
 
 def defines_one(statement: ast.stmt) -> bool:
+    """Return whether a statement assigns to one name, and to nothing else."""
     if isinstance(statement, ast.AnnAssign):
         return isinstance(statement.target, ast.Name)
     return (
@@ -80,7 +75,7 @@ def segment(module: str, statement: ast.AST) -> str:
 
 
 def attached(module: str, name: str) -> Iterator[ast.stmt]:
-    """Yield the statements that add to a name's meaning: its methods as calls and decorators."""
+    """Yield the statements that call a method of a name, as `f.defvjp(...)` or `@f.def_vmap`."""
     for statement in read(module).tree.body:
         if isinstance(statement, ast.FunctionDef):
             heads: list[ast.expr] = statement.decorator_list
@@ -96,6 +91,7 @@ def attached(module: str, name: str) -> Iterator[ast.stmt]:
 
 
 def origin(statement: ast.ImportFrom, module: str) -> str:
+    """Return the module from which a statement of `module` imports, by its full name."""
     if not statement.level:
         return statement.module or ""
     holder = sys.modules[module]
@@ -103,221 +99,3 @@ def origin(statement: ast.ImportFrom, module: str) -> str:
     base = (package or "").split(".")
     base = base[: len(base) - statement.level + 1]
     return ".".join([*base, *([statement.module] if statement.module else [])])
-
-
-# --- a statement as the text of another file -----------------------------------------------------
-
-
-Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-# (modules of ours before it, name, what is bound around it) -> the expression that stands for it;
-# None: the name stays.
-Resolve: TypeAlias = Callable[[tuple[str, ...], str, frozenset[str]], str | None]
-Edit: TypeAlias = tuple[int, int, str]
-REMARKS = re.compile(r"[ \t]+# (type: ignore|noqa)[^\n]*")
-WIDEST = 100
-
-
-def rewrite(
-    text: str,
-    resolve: Resolve,
-    ours: Callable[[str], bool],
-    *,
-    name: str = "",
-    decorated: bool = True,
-) -> str:
-    """Return a statement with its free names resolved.
-
-    Args:
-        ours: whether a name is bound to a module of ours, whose attributes are names too.
-        name: what the function or class is called in the file; its own name where empty.
-        decorated: whether its decorators stay.
-
-    Raises:
-        UnsupportedOp: it changes a variable outside it.
-    """
-    tree = ast.parse(text)
-    source = _EditedText(text)
-    first = tree.body[0]
-    if isinstance(first, ast.FunctionDef | ast.ClassDef):
-        if name and name != first.name:
-            source.rename(first, name)
-        if not decorated:
-            source.undecorate(first)
-    for node in ast.walk(tree):
-        source.strip(node)
-    dropped = set() if decorated else set(map(id, getattr(first, "decorator_list", ())))
-    bound = _bound(tree) if len(tree.body) > 1 else frozenset()
-    for free, around in _free(tree, bound, dropped):
-        path, node = _path(free, ours)
-        expression = resolve(path[:-1], path[-1], around)
-        if expression is not None and expression != ".".join(path):
-            assert source.data[source.start(node) : source.end(node)] == ".".join(path).encode()
-            source.edit(node, expression)
-    return REMARKS.sub("", source.edited())
-
-
-class _EditedText:
-    # A text and its edits; positions of the syntax tree count bytes of a line.
-
-    def __init__(self, text: str) -> None:
-        self.data = text.encode()
-        self.starts = [0]
-        for line in self.data.splitlines(keepends=True):
-            self.starts.append(self.starts[-1] + len(line))
-        self.edits: list[Edit] = []
-
-    def at(self, line: int, column: int) -> int:
-        return self.starts[line - 1] + column
-
-    def start(self, node: ast.AST) -> int:
-        return self.at(node.lineno, node.col_offset)  # type: ignore[attr-defined]
-
-    def end(self, node: ast.AST) -> int:
-        return self.at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
-
-    def edit(self, node: ast.AST, text: str) -> None:
-        self.edits.append((self.start(node), self.end(node), text))
-
-    def rename(self, node: ast.FunctionDef | ast.ClassDef, name: str) -> None:
-        word = b"class" if isinstance(node, ast.ClassDef) else b"def"
-        start = self.data.index(node.name.encode(), self.start(node) + len(word))
-        self.edits.append((start, start + len(node.name.encode()), name))
-
-    def undecorate(self, node: ast.FunctionDef | ast.ClassDef) -> None:
-        if node.decorator_list:
-            start = self.at(node.decorator_list[0].lineno, 0)
-            self.edits.append((start, self.at(node.lineno, 0), ""))
-
-    def strip(self, node: ast.AST) -> None:
-        """Take annotations off, and all of a docstring but its first sentence."""
-        if isinstance(node, ast.arg) and node.annotation is not None:
-            start = self.start(node) + len(node.arg.encode())
-            self.edits.append((start, self.end(node.annotation), ""))
-        elif isinstance(node, ast.AnnAssign):
-            start, end = self.end(node.target), self.end(node.annotation)
-            self.edits.append((start, end, ""))
-        elif isinstance(node, ast.FunctionDef):
-            if node.returns is not None:
-                end = self.end(node.returns)
-                start = self.data.rindex(b"->", 0, self.start(node.returns))
-                self.edits.append((start, end, ""))
-                while self.data[start - 1 : start] == b" ":
-                    start -= 1
-                    self.edits.append((start, start + 1, ""))
-            self._hug_defaults(node.args)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            self._shorten_docstring(node)
-
-    def _hug_defaults(self, args: ast.arguments) -> None:
-        # A default follows without spaces where no annotation comes before it.
-        positional = [*args.posonlyargs, *args.args]
-        count = len(positional) - len(args.defaults)
-        pairs = [*zip(positional[count:], args.defaults, strict=True)]
-        pairs += [(a, d) for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d]
-        for arg, default in pairs:
-            if arg.annotation is not None:
-                self.edits.append((self.end(arg.annotation), self.start(default), "="))
-
-    def _shorten_docstring(self, node: ast.FunctionDef | ast.ClassDef) -> None:
-        docstring = ast.get_docstring(node)
-        if docstring is None:
-            return
-        # The first sentence, or nothing where that does not fit on a line.
-        paragraph = " ".join(docstring.partition("\n\n")[0].split())
-        sentence = re.split(r"(?<=\w)[.:;] ", paragraph)[0].rstrip(".") + "."
-        indent = node.body[0].col_offset
-        if len(sentence) + indent + 6 > WIDEST and len(node.body) > 1:
-            start = self.at(node.body[0].lineno, 0)
-            self.edits.append((start, self.at((node.body[0].end_lineno or 0) + 1, 0), ""))
-            return
-        quoted = repr(sentence)[1:-1].replace("\\'", "'").replace('"', '\\"')
-        self.edit(node.body[0], f'"""{quoted}"""')
-
-    def edited(self) -> str:
-        data, text, last = self.data, b"", 0
-        for start, end, new in sorted(set(self.edits)):
-            if start < last:  # within what has been replaced
-                continue
-            text += data[last:start] + new.encode()
-            last = end
-        return (text + data[last:]).decode()
-
-
-def _path(node: ast.AST, ours: Callable[[str], bool]) -> tuple[tuple[str, ...], ast.AST]:
-    # An attribute of a module of ours is a name, too: the module comes before it.
-    names: list[str] = []
-    inner = node
-    while isinstance(inner, ast.Attribute):
-        names.append(inner.attr)
-        inner = inner.value
-    assert isinstance(inner, ast.Name)
-    if not names or not ours(inner.id):
-        return (inner.id,), inner
-    attribute = node
-    while isinstance(attribute, ast.Attribute) and attribute.value is not inner:
-        attribute = attribute.value
-    return (inner.id, names[-1]), attribute
-
-
-def _bound(node: ast.AST) -> frozenset[str]:
-    # The names that a function, or the top level, binds itself; inner functions bind their own.
-    names: set[str] = set()
-    args = getattr(node, "args", None)
-    if isinstance(args, ast.arguments):
-        parameters = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-        names.update(arg.arg for arg in parameters if arg is not None)
-    body = node.body if isinstance(node.body, list) else [node.body]  # type: ignore[attr-defined]
-    waiting: list[ast.AST] = [*body]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(each.name)
-            continue
-        if isinstance(each, ast.Lambda):
-            continue
-        if isinstance(each, ast.Name) and not isinstance(each.ctx, ast.Load):
-            names.add(each.id)
-        elif isinstance(each, ast.Import | ast.ImportFrom):
-            names.update(alias.asname or alias.name.partition(".")[0] for alias in each.names)
-        elif isinstance(each, ast.ExceptHandler) and each.name:
-            names.add(each.name)
-        waiting.extend(ast.iter_child_nodes(each))
-    return frozenset(names)
-
-
-def _free(
-    node: ast.AST, bound: frozenset[str], dropped: set[int]
-) -> Iterator[tuple[ast.AST, frozenset[str]]]:
-    # Each free name comes with the attributes taken of it, and with the names bound around it.
-    if id(node) in dropped:
-        return
-    if isinstance(node, ast.Nonlocal | ast.Global):
-        raise UnsupportedOp(f"it changes a variable outside it, {', '.join(node.names)}")
-    if isinstance(node, ast.arg | ast.AnnAssign):  # the annotation is taken off
-        if isinstance(node, ast.AnnAssign) and node.value is not None:
-            yield from _free(node.value, bound, dropped)
-        return
-    if isinstance(node, ast.Attribute | ast.Name):
-        inner: ast.AST = node
-        while isinstance(inner, ast.Attribute):
-            inner = inner.value
-        if isinstance(inner, ast.Name):
-            if isinstance(inner.ctx, ast.Load) and inner.id not in bound:
-                yield node, bound
-            return
-    if isinstance(node, Function):
-        outer = [*getattr(node, "decorator_list", ())]
-        outer += [each for each in (*node.args.defaults, *node.args.kw_defaults) if each]
-        for each in outer:
-            yield from _free(each, bound, dropped)
-        inner_bound = bound | _bound(node)
-        for each in node.body if isinstance(node.body, list) else [node.body]:
-            yield from _free(each, inner_bound, dropped)
-        return
-    if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        targets = {
-            n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)
-        }
-        bound = bound | targets
-    for child in ast.iter_child_nodes(node):
-        yield from _free(child, bound, dropped)

@@ -12,7 +12,6 @@ import functools
 import importlib
 import inspect
 import keyword
-import math
 import re
 import sys
 import types
@@ -26,8 +25,8 @@ from ...errors import MultigradError, UnsupportedOp
 from ...graph.ir.graph import ArrayValue
 from ...graph.ir.op import Op
 from ...graph.ops.table import Composed
-from . import sources
-from .sources import rewrite
+from . import literals, sources
+from .rewriting import FreeName, rewrite
 
 STANDARD = sys.stdlib_module_names
 # What a file raises for an error of ours that derives from none of Python's own.
@@ -37,8 +36,21 @@ PLAIN_ERROR = "RuntimeError"
 class Shaker:
     """A file that is being written, until it is complete.
 
-    `imports` are its import statements, `parts` its definitions, each after what it needs where
-    that counts, and `taken` the names that mean something in it.
+    Every name in a piece of code leads to a definition, whose names lead to others:
+
+        add(code)        the names of emitted code ─► express
+        express(value)   a literal, a framework's public name, an import; of ours ─► include, lift
+        include(name)    a statement of a module of ours, inlined: its names ─► refer
+        lift(function)   an inner function of ours, inlined with what it closes over ─► refer
+        refer(name)      a name within a module of ours ─► express, include
+
+    Attributes:
+        modules: the framework's modules by the names under which a file has them.
+        forms: what a file holds instead of some values.
+        roots: the packages that are inlined: ours, and the backend's.
+        imports: the import statements so far.
+        parts: the definitions so far, each after what it needs where that counts.
+        taken: the names that mean something in the file.
     """
 
     def __init__(
@@ -52,19 +64,21 @@ class Shaker:
         self.imports: set[str] = set()
         self.parts: list[str] = []
         self.taken = {*taken, *dir(builtins), *keyword.kwlist, *modules}
+        self.public = _public_names(modules)
+        # The names of what is written already: by value, by `id`, or by (module, name).
         self.known: dict[Any, str] = {}
         self.alive: list[Any] = []  # whose `id` is a key of `known`
-        self.scalars: dict[int, Any] = {}
-        self.public = _public_names(modules)
+        self.scalars: dict[int, Any] = {}  # forms of functions of numbers, by `id`
 
     def add(self, text: str, namespace: Mapping[str, Any]) -> str:
         """Return code with its free names resolved by a namespace; add what they need."""
         defined = {node.name for node in ast.parse(text).body if isinstance(node, sources.CODE)}
 
-        def resolve(path: tuple[str, ...], name: str, around: frozenset[str]) -> str | None:
-            if path or name in defined or name not in namespace:
+        def resolve(name: FreeName) -> str | None:
+            word = name.word
+            if name.module or word in defined or word not in namespace:
                 return None
-            return self.unshadowed(self.express(namespace[name], name), around)
+            return self.unshadowed(self.express(namespace[word], word), name.bound_around)
 
         return rewrite(text, resolve, lambda name: False)
 
@@ -75,7 +89,7 @@ class Shaker:
         if isinstance(value, Composed):
             value = value.function
         if isinstance(value, bool | int | float | str | type(None) | types.EllipsisType):
-            return self.written(literal(value))
+            return self.import_roots(literals.literal(value))
         if isinstance(value, types.ModuleType):
             return self.import_module(value)
         public = self.find_public(value)
@@ -86,9 +100,9 @@ class Shaker:
         if isinstance(value, tuple | list | dict):
             return self.collection(value, name)
         if isinstance(value, ArrayValue):
-            return self.define(value, name, lambda: self.written(array(value)))
+            return self.define(value, name, lambda: self.import_roots(literals.array(value)))
         if isinstance(value, np.dtype):
-            return self.written(dtype(value))
+            return self.import_roots(literals.dtype(value))
         if isinstance(value, functools.partial):
             return self.partial(value, name)
         if isinstance(value, types.SimpleNamespace):  # the parts of a composite
@@ -122,8 +136,8 @@ class Shaker:
         except TypeError:  # not hashable
             return value
 
-    def written(self, expression: str) -> str:
-        """Note the modules that an expression names."""
+    def import_roots(self, expression: str) -> str:
+        """Return an expression, and import the modules that it names."""
         for root in {word.partition(".")[0] for word in re.findall(r"[A-Za-z_][\w.]*", expression)}:
             if root in self.modules:
                 self.import_root(root)
@@ -318,25 +332,33 @@ class Shaker:
         closed: Mapping[str, Any],
         decorated: bool = True,
     ) -> str:
-        """Return the text of a statement of a module of ours for the file."""
+        """Return the text of a statement of a module of ours for the file.
+
+        Args:
+            name: what it defines is called so in the file; "" if it defines nothing.
+            closed: the values over which an inner function closes, by name.
+            decorated: whether its decorators stay.
+        """
         scope = vars(sys.modules[module])
 
         def is_module(word: str) -> bool:
             value = closed.get(word, scope.get(word))
             return isinstance(value, types.ModuleType) and self.is_ours(value.__name__)
 
-        def resolve(path: tuple[str, ...], word: str, around: frozenset[str]) -> str | None:
-            expression = stands_for(path, word)
-            return None if expression is None else self.unshadowed(expression, around)
+        def resolve(name: FreeName) -> str | None:
+            expression = stands_for(name.module, name.word)
+            if expression is None:
+                return None
+            return self.unshadowed(expression, name.bound_around)
 
-        def stands_for(path: tuple[str, ...], word: str) -> str | None:
-            if path:
-                return self.refer(scope[path[0]].__name__, word)
+        def stands_for(before: str, word: str) -> str | None:
+            if before:
+                return self.refer(scope[before].__name__, word)
             if word in closed:
                 value = closed[word]
                 if isinstance(value, str):
                     # An f-string holds no quotes (Python 3.11).
-                    return self.define((word, value), word, lambda: literal(value))
+                    return self.define((word, value), word, lambda: literals.literal(value))
                 if callable(value) and hasattr(value, "__name__"):
                     return self.express(value, _word(value.__name__) or word)
                 return self.express(value, word)
@@ -405,47 +427,3 @@ def scalar_form(op: Op, native: Callable[..., Any]) -> Callable[..., Any]:
         return result.item() if hasattr(result, "item") else result
 
     return by_numpy if exact is None or op.attrs else on_numbers
-
-
-# --- numbers, dtypes and arrays as Python writes them, to the bit --------------------------------
-
-
-LISTED = 64  # elements up to which an array is written as a list
-LINE = 40  # bytes in a line of hexadecimal digits
-
-
-def literal(value: Any) -> str:
-    """Return a number, a string or None; Python has no literal for infinity and NaN."""
-    if isinstance(value, float) and not math.isfinite(value):
-        name = "math.nan" if math.isnan(value) else "math.inf"
-        return f"-{name}" if value < 0 else name
-    if isinstance(value, str):
-        quoted = repr(value)
-        plain = quoted.startswith("'") and '"' not in quoted and "\\" not in quoted
-        return f'"{quoted[1:-1]}"' if plain else quoted
-    return repr(value)
-
-
-def dtype(value: np.dtype[Any]) -> str:
-    """Return the expression of a NumPy dtype, which ml_dtypes may define."""
-    package = value.type.__module__.partition(".")[0]
-    return (
-        f"np.dtype(ml_dtypes.{value.name})"
-        if package == "ml_dtypes"
-        else f'np.dtype("{value.name}")'
-    )
-
-
-def array(value: ArrayValue) -> str:
-    """Return the expression of a NumPy array: a list of its numbers, or its bytes."""
-    stored = np.frombuffer(value.data, np.dtype(value.dtype))
-    few = stored.size <= LISTED
-    if few and stored.size and np.all(np.isfinite(stored.astype(np.float64))):
-        return f'np.array({stored.reshape(value.shape).tolist()!r}, "{value.dtype}")'
-    digits = value.data.hex()
-    lines = [f'"{digits[i : i + 2 * LINE]}"' for i in range(0, len(digits), 2 * LINE)]
-    text = "\n    ".join(lines) or '""'
-    return (
-        f'np.frombuffer(\n    bytes.fromhex(\n    {text}\n    ),\n    "{value.dtype}",\n'
-        f").reshape({value.shape!r})"
-    )
