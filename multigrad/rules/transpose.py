@@ -1,10 +1,13 @@
-"""`xg.linear_transpose`: the transpose of a linear function, as a Function for every framework."""
+"""`xg.linear_transpose`: the transpose of a linear function, as a Function for every framework.
+
+The function is captured, and its pullback is read from the graph: for a linear function that is the
+transpose, whatever the inputs are. `Transpose` runs that graph.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from ..functions.calls.recipe import NotCaptured, Options, Recipe, Recorded, Var
 from ..functions.function import Function
 from ..graph.ir.graph import Graph, freeze
 from ..graph.ir.types import T
+from ..graph.support.class_bases import dataclass
 from ..graph.support.trees import optree
 from ..lowering.function_graph import FunctionGraph
 from ..trace.coercion import array_node
@@ -25,6 +29,9 @@ from .vjp import as_function, open_inputs
 
 Tensor = Any
 Shape = tuple[int, ...]
+SIGNATURE = inspect.Signature(
+    [inspect.Parameter("cotangent", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+)
 
 
 def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tuple[Any, ...]]:
@@ -71,19 +78,19 @@ def linear_transpose(f: Callable[..., Any], *examples: Any) -> Function[..., tup
         variant = function.entries.decide(TRANSPOSED, layout, whole, backend).variant
     except NotCaptured as error:
         raise error.error from error.error.__cause__
-    subject = function.recipe.subject
-    graphs = variant.graphs
-    names = [leaf.name for leaf in layout.leaves[:count]]
-    _check_linear(subject, graphs, names)
-    recipe = _recipe_of_transpose(
-        f"transpose of {function.name}",
+    graphs, names = variant.graphs, [leaf.name for leaf in layout.leaves[:count]]
+    _check_linear(function.recipe.subject, graphs, names)
+    outputs, outputs_tree = optree.tree_flatten(f(*examples), none_is_leaf=True)
+    transpose = Transpose(
+        name=f"transpose of {function.name}",
         graph=pullbacks(graphs.forward, names, graphs.seeds),
-        shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
+        input_shapes={name: tuple(leaf.shape) for name, leaf in zip(names, leaves, strict=True)},
         numbers={layout.leaves[i].name: float(whole[i]) for i in layout.indices("number")},
-        examples=tree,
-        match=partial(_match, variant, _shapes_of(f(*examples))),
+        inputs_tree=tree,
+        outputs=_seeded_outputs(variant, outputs),
+        outputs_tree=outputs_tree,
     )
-    return Function(recipe)
+    return Function(transpose.as_recipe())
 
 
 def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> None:
@@ -99,85 +106,84 @@ def _check_linear(subject: str, graphs: FunctionGraph, names: Sequence[str]) -> 
         )
 
 
-def _shapes_of(outputs: Any) -> tuple[list[Shape | None], Any]:
-    flat, nesting = optree.tree_flatten(outputs, none_is_leaf=True)
-    return [None if not hasattr(y, "shape") else tuple(y.shape) for y in flat], nesting
+def _seeded_outputs(variant: Variant, outputs: Sequence[Any]) -> list[tuple[int, str, Shape]]:
+    # Outputs that are fixed values, or that no gradient passes, have no cotangent.
+    places = [i for i in range(len(outputs)) if i not in variant.fixed]
+    pairs = zip(places, variant.graphs.seeds, strict=True)
+    return [(i, seed, tuple(outputs[i].shape)) for i, seed in pairs if seed is not None]
 
 
-def _recipe_of_transpose(
-    name: str,
-    *,
-    graph: Graph,
-    shapes: Mapping[str, Shape],
-    numbers: Mapping[str, float],
-    examples: Any,
-    match: Callable[[str, Trace, Any], dict[str, Value]],
-) -> Recipe:
-    """Return the recipe of the transpose of a function that was captured.
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """The transpose of a captured linear function.
 
-    Args:
-        graph: `*seeds, *inputs, *params -> cotangents of the inputs`, of which shapes are read.
-        shapes: of the inputs, by name.
-        numbers: the function's, by name.
-        examples: the nesting of (args, kwargs).
-        match: gives a cotangent's parts by the names of the seeds.
+    Attributes:
+        graph: `*seeds, *inputs, *params -> cotangents of the inputs`; a seed is the cotangent of an
+            output, and of the inputs only the shapes are read.
+        input_shapes: by the names of the inputs.
+        numbers: the values of the function's params, by name.
+        inputs_tree: the nesting of the function's (args, kwargs).
+        outputs: of each output with a seed the position among all, the seed's name and the shape.
+        outputs_tree: the nesting of all outputs, and so of the cotangent.
     """
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter("cotangent", kind)])
 
-    def record(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        (cotangent,) = inspect.Signature.bind(signature, *args, **kwargs).args
-        seeds = match(recipe.subject, trace, cotangent)
+    name: str
+    graph: Graph
+    input_shapes: Mapping[str, Shape]
+    numbers: Mapping[str, float]
+    inputs_tree: Any
+    outputs: Sequence[tuple[int, str, Shape]]
+    outputs_tree: Any
+
+    @property
+    def subject(self) -> str:
+        return f"function {self.name!r}"
+
+    def as_recipe(self) -> Recipe:
+        return Recipe(
+            self.name, self.run, self.record, signature=SIGNATURE, options=Options(native=False)
+        )
+
+    def record(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        (cotangent,) = inspect.Signature.bind(SIGNATURE, *args, **kwargs).args
+        seeds = self.read_seeds(trace, cotangent)
         # Only the shapes of the inputs are read, because the function is linear in them.
-        zeros = {name: _zeros(trace, shape) for name, shape in shapes.items()}
-        cotangents = replay(trace, graph, {**zeros, **numbers, **seeds})
-        args, _ = optree.tree_unflatten(examples, cotangents)
+        zeros = {name: _zeros(trace, shape) for name, shape in self.input_shapes.items()}
+        cotangents = replay(trace, self.graph, {**zeros, **self.numbers, **seeds})
+        args, _ = optree.tree_unflatten(self.inputs_tree, cotangents)
         return Recorded(tuple(args), None)
 
-    def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-        raise UnsupportedOp(f"{recipe.subject} is a graph, so it cannot run as written")
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+        raise UnsupportedOp(f"{self.subject} is a graph, so it cannot run as written")
 
-    recipe = Recipe(name, run, record, signature=signature, options=Options(native=False))
-    return recipe
+    def read_seeds(self, trace: Trace, cotangent: Any) -> dict[str, Value]:
+        """Return the parts of a cotangent by the names of their seeds.
 
+        Raises:
+            RuleTypeError: it is not nested like the outputs.
+            RuleValueError: a part has another shape than its output.
+        """
+        flat, tree = optree.tree_flatten(cotangent, none_is_leaf=True)
+        if tree != self.outputs_tree:
+            raise RuleTypeError(
+                f"{self.subject} takes one cotangent nested like the function's outputs, "
+                f"{self.outputs_tree}, None for zero; got {tree}"
+            )
+        return {seed: self._read_seed(trace, flat[i], shape) for i, seed, shape in self.outputs}
 
-def _match(
-    variant: Variant,
-    outputs: tuple[list[Shape | None], Any],
-    subject: str,
-    trace: Trace,
-    cotangent: Any,
-) -> dict[str, Value]:
-    # `outputs`: the shapes of the function's outputs as a flat list, and their nesting.
-    shapes, nesting = outputs
-    flat, nested = optree.tree_flatten(cotangent, none_is_leaf=True)
-    if nested != nesting:
-        raise RuleTypeError(
-            f"{subject} takes one cotangent nested like the function's outputs, {nesting},"
-            f" None for zero; got {nested}"
-        )
-    # Outputs that are fixed values have no cotangent.
-    places = [i for i in range(len(shapes)) if i not in variant.fixed]
-    seeds: dict[str, Value] = {}
-    for i, seed in zip(places, variant.graphs.seeds, strict=True):
-        if seed is None:
-            continue
-        shape: Any = shapes[i]
-        value: Any = flat[i]
+    def _read_seed(self, trace: Trace, value: Any, shape: Shape) -> Value:
         node = getattr(value, "node", None)
         # None and plain numbers become tensors of the output's shape.
         if node is None or node.type.kind == "scalar":
             zeros = _zeros(trace, shape)
-            seeds[seed] = zeros if value is None else zeros + value
-            continue
+            return zeros if value is None else zeros + value
         actual = tuple(map(int, value.shape))
         if actual != shape:
             raise RuleValueError(
-                f"{subject} got a cotangent of shape {actual} for an output of shape "
+                f"{self.subject} got a cotangent of shape {actual} for an output of shape "
                 f"{shape}; expected the same shape"
             )
-        seeds[seed] = value
-    return seeds
+        return value
 
 
 def _zeros(trace: Trace, shape: Shape) -> Value:

@@ -11,7 +11,8 @@ from multigrad.models import attribution
 from multigrad.models.attribution import composites
 from multigrad.models.attribution.relevance import RULES, Relevance
 from multigrad.rules import estimators
-from multigrad.rules.estimators.declared import Argument, Estimator
+from multigrad.rules.estimators.arguments import Argument
+from multigrad.rules.estimators.declared import Estimator
 
 EXAMPLE = """```python
 import torch

@@ -9,7 +9,8 @@ from typing import Any
 
 from ...errors import RuleValueError, suggest
 from ...trace.xp import all as xp
-from .declared import estimator, summed, widened
+from .arguments import summed, widened
+from .declared import estimator
 
 Tensor = Any
 # Beyond it exp(-u) is zero in every dtype; u itself may be infinite.

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...errors import RuleValueError
 from ...trace.xp import all as xp
-from .declared import estimator, is_tensor, row, summed, widened
+from .arguments import is_tensor, one_axis, summed, widened
+from .declared import estimator
 
 Tensor = Any
 BITS = ">= 1 and <= 16"
@@ -263,7 +264,7 @@ def lsq_plus(
 
 @estimator(
     ranges={"start": "finite"},
-    shapes={"widths": row},
+    shapes={"widths": one_axis},
     examples=(np.linspace(-0.5, 3.5, 12).reshape(3, 4), np.array([1.0, 0.5, 0.75]), 0.0),
 )
 def n2uq(x: Tensor, widths: Tensor, start: Tensor = 0.0) -> Any:

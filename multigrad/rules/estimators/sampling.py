@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...trace.xp import all as xp
-from .declared import estimator, summed, widened
+from .arguments import summed, widened
+from .declared import estimator
 
 Tensor = Any
 

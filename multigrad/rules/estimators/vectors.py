@@ -8,14 +8,15 @@ import numpy as np
 
 from ...trace.xp import all as xp
 from ...trace.xp.transposes import untake_at
-from .declared import alike, codes, estimator, summed, widened
+from .arguments import codebook_of_vectors, same_shape, summed, widened
+from .declared import estimator
 
 Tensor = Any
 TABLE = np.array([[0.5, -1.0, 0.25, 1.0], [-0.75, 0.5, 1.5, 0.0], [1.0, 1.0, -1.0, 0.5]])
 
 
 @estimator(
-    shapes={"codebook": codes},
+    shapes={"codebook": codebook_of_vectors},
     examples=(np.linspace(-1.0, 1.0, 12).reshape(3, 4), TABLE, False, False),
 )
 def vq(
@@ -50,7 +51,7 @@ def vq(
     return ((chosen, index) if with_index else chosen), grad
 
 
-@estimator(shapes={"q": alike})
+@estimator(shapes={"q": same_shape})
 def straight_through(x: Tensor, q: Tensor) -> Any:
     """q, exactly.
 
@@ -99,7 +100,7 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     return xp.sum(a * b, axis=-1, keepdims=True)
 
 
-@estimator(shapes={"q": alike})
+@estimator(shapes={"q": same_shape})
 def rotation_trick(x: Tensor, q: Tensor) -> Any:
     """q, exactly: each vector of x turned to q and stretched.
 

@@ -1,7 +1,8 @@
-"""Gradient transforms: what scales, limits, stops or jams a whole gradient; `tin` may be None.
+"""Gradient transforms: rules that scale, limit or stop a gradient, or add noise to it.
 
-None of those that limit overflows where the gradient is finite: norms are of what is scaled by its
-peak. Under `vmap` a norm is per example, as for `clip_norm`.
+All but `adaptive_clip` take None for `tin`. Norms are those of one gradient tensor, under `vmap` of
+each example's. The rules of `norms.py` compute them without overflow where the gradient is finite;
+`clip_norm` does not, as it has FreeGrad's numbers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from . import norms
 Tensor = Any
 
 
+# --- scaled, shifted, replaced or stopped ---------------------------------------------------------
 @register("scale", ranges={"s": "finite"})
 def scale(ctx: Any, grad_out: Tensor, tin: Tensor | None, s: float = 1.0) -> Tensor:
     """grad_out * s.
@@ -32,20 +34,6 @@ def gradient_reversal(ctx: Any, grad_out: Tensor, tin: Tensor | None, alpha: flo
     Source: Ganin and Lempitsky, 2015 (arXiv 1409.7495), eq. 9.
     """
     return -alpha * grad_out
-
-
-@register("clip_norm", ranges={"max_norm": ">= 0", "eps": ">= 0 and finite"})
-def clip_norm(
-    ctx: Any, grad_out: Tensor, tin: Tensor | None, max_norm: float = 1.0, eps: float = 1e-12
-) -> Tensor:
-    """grad_out * min(1, max_norm / max(norm, eps)), with the Euclidean norm of the whole tensor.
-
-    Where the norm is above the range (65504 in float16, squares above 3e38 in float32), the result
-    is zero. Under `vmap` the norm is per example; on a sharded axis it is what the framework says
-    (global under jax's automatic sharding, per shard in `shard_map` and data-parallel torch).
-    Source: "clip_norm" of FreeGrad.
-    """
-    return grad_out * xp.minimum(max_norm / xp.maximum(xp.norm(grad_out), eps), 1.0)
 
 
 @register("centralize")
@@ -87,6 +75,7 @@ def sign(ctx: Any, grad_out: Tensor, tin: Tensor | None) -> Tensor:
     return xp.sign(grad_out)
 
 
+# --- limited --------------------------------------------------------------------------------------
 @register("clip_value", ranges={"limit": ">= 0"})
 def clip_value(ctx: Any, grad_out: Tensor, tin: Tensor | None, limit: float = 1.0) -> Tensor:
     """grad_out limited to [-limit, limit], element by element; NaN stays NaN.
@@ -94,6 +83,20 @@ def clip_value(ctx: Any, grad_out: Tensor, tin: Tensor | None, limit: float = 1.
     Source: `clip_grad_value_` of torch.nn.utils.
     """
     return xp.clip(grad_out, -limit, limit)
+
+
+@register("clip_norm", ranges={"max_norm": ">= 0", "eps": ">= 0 and finite"})
+def clip_norm(
+    ctx: Any, grad_out: Tensor, tin: Tensor | None, max_norm: float = 1.0, eps: float = 1e-12
+) -> Tensor:
+    """grad_out * min(1, max_norm / max(norm, eps)), with the Euclidean norm of the whole tensor.
+
+    Where the norm is above the range (65504 in float16, squares above 3e38 in float32), the result
+    is zero. Under `vmap` the norm is per example; on a sharded axis it is what the framework says
+    (global under jax's automatic sharding, per shard in `shard_map` and data-parallel torch).
+    Source: "clip_norm" of FreeGrad.
+    """
+    return grad_out * xp.minimum(max_norm / xp.maximum(xp.norm(grad_out), eps), 1.0)
 
 
 @register("clip_rms", ranges={"threshold": "> 0"})

@@ -20,7 +20,8 @@ from multigrad.graph.support.params import Range
 from multigrad.look.curves import Picture, grid, observe
 from multigrad.look.pictures import SIDES, make_picture
 from multigrad.look.rule_description import Described, as_tried, describe, describe_estimator
-from multigrad.rules.estimators.declared import Estimator, broadcasts, catalogue
+from multigrad.rules.estimators.arguments import broadcastable
+from multigrad.rules.estimators.declared import Estimator, catalogue
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.registry import get, rules
 from multigrad.trace.trace import NeedsConcrete
@@ -173,7 +174,7 @@ def choose_arguments(function: Estimator) -> dict[str, Any]:
     for argument, example in zip(function.arguments[1:], examples[1:], strict=True):
         if argument.default is not inspect.Parameter.empty:
             found[argument.name] = argument.default
-        elif argument.fits is broadcasts:
+        elif argument.check_shape is broadcastable:
             found[argument.name] = float(example) if np.ndim(example) == 0 else NUMBER
         else:
             found[argument.name] = example
