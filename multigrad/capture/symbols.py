@@ -14,7 +14,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..graph import ops
@@ -497,23 +497,23 @@ def _real(classes: Any) -> Any:
     return builtins.type if classes is type_of else classes
 
 
-def asks_for_class(trace: Trace) -> bool:
+def asks_for_class(trace: Trace, reader: FrameType) -> bool:
     """Return whether user code, a `match`, a dispatch or the library's `isinstance` reads
-    `__class__`.
+    `__class__`. A library's C code that user code calls gets the symbol's own class: told that it
+    is a tensor, it would read its memory.
 
-    A library's C code that user code calls gets the symbol's own class: told that it is a tensor,
-    it would read its memory.
+    Args:
+        reader: the innermost frame of Python code that reads it.
     """
     # Without it (never): test_a_number_answers_as_python_s; (always): torch's C takes a symbol for
     # a tensor in test_conversion_of_a_tensor_is_no_constant.
-    frame = sys._getframe(2)
-    code = frame.f_code
+    code = reader.f_code
     if code is not _DISPATCHING and not any(code is each for each in trace.source.codes):
         dialect = find_dialect(trace.reading.dialect)
-        module = str(frame.f_globals.get("__name__", ""))
+        module = str(reader.f_globals.get("__name__", ""))
         is_asking = dialect is not None and module.startswith(dialect.classes.asking)
-        return is_asking and is_call_of(frame, "isinstance", 2)
-    opcode = code.co_code[frame.f_lasti]
+        return is_asking and is_call_of(reader, "isinstance", 2)
+    opcode = code.co_code[reader.f_lasti]
     return opcode in _ASKING or dis.opname[opcode] == "MATCH_CLASS"
 
 
@@ -530,12 +530,12 @@ def compares_identity(code: CodeType) -> bool:
     return False
 
 
-def uses_attribute(name: str, depth: int = 2) -> bool:
-    """Return whether the calling code reads `x.name` itself, not through `hasattr`."""
+def reads_attribute(reader: FrameType, name: str) -> bool:
+    """Return whether the code of a frame reads `x.name` itself, not through `hasattr`."""
     # Without it a right rule is disproved:
     # test_what_an_attribute_check_asks_of_its_own_library_is_python_s_answer.
-    frame = sys._getframe(depth)
-    return frame.f_code.co_code[frame.f_lasti] in _ASKING and name in frame.f_code.co_names
+    code = reader.f_code
+    return code.co_code[reader.f_lasti] in _ASKING and name in code.co_names
 
 
 class Dispatch:

@@ -34,11 +34,15 @@ def site() -> tuple[str, ...]:
     return tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
-def is_asked_by(codes: set[CodeType]) -> bool:
-    """Return whether the user's code asks, directly or through Python's standard library."""
+def is_asked_by(codes: set[CodeType], frame: FrameType | None = None) -> bool:
+    """Return whether the user's code asks, directly or through Python's standard library.
+
+    Args:
+        frame: the frame that asks; None: that which called the caller of this function.
+    """
     # Without it (never): test_text_that_no_sample_of_a_proof_shows_is_not_captured gets a graph;
     # (always): test_a_message_of_a_library_shows_a_symbol gets no message.
-    frame: FrameType | None = sys._getframe(2)
+    frame = sys._getframe(2) if frame is None else frame
     while frame is not None:
         code = frame.f_code
         if any(code is own for own in codes):

@@ -181,9 +181,9 @@ def in_dialect(module: Any) -> None:
     module.register_dialect = register_dialect
 
 
-def in_tracer(module: Any) -> None:
+def in_attributes(module: Any) -> None:
     """Count methods, and attributes that no symbol answers."""
-    find_row, bound = module.find_row, module._Bound.__init__
+    find_row, bound = module.find_row, module.BoundMethod.__init__
 
     def find_counted(name: str, dialect: Any, kind: Any) -> Any:
         row = find_row(name, dialect, kind)
@@ -191,8 +191,8 @@ def in_tracer(module: Any) -> None:
             note(name_of_dialect(dialect), "missing", f"x.{name}")
         return row
 
-    def __init__(self: Any, method: Any, value: Any, name: str, updates: bool = False) -> None:
-        bound(self, method, value, name, updates)
+    def __init__(self: Any, method: Any, value: Any, name: str) -> None:
+        bound(self, method, value, name)
         from multigrad.capture.values import methods
 
         library = value.trace.reading.dialect
@@ -201,14 +201,14 @@ def in_tracer(module: Any) -> None:
         plain = name.removesuffix("_")
         rows = ((library, own, name), ("shared", methods.METHODS, name))
         rows += (("shared", methods.IN_PLACE, name), (library, own, plain))
-        rows += (("shared", methods.METHODS, plain), (library, {name: method}, name))
+        rows += (("shared", methods.METHODS, plain), (library, {name: method.record}, name))
         room, row = next((room, row) for room, table, row in rows if table.get(row) is not None)
         note(room, "method", row)
         if library:
             note(library, "called", row)
 
     module.find_row = find_counted
-    module._Bound.__init__ = __init__
+    module.BoundMethod.__init__ = __init__
 
 
 def name_of_dialect(dialect: Any) -> str:
@@ -255,7 +255,7 @@ def owners(index: Any, kind: str, function: Any) -> Iterable[str]:
 PATCHES: dict[str, Callable[[Any], None]] = {
     "multigrad.capture.dialect": in_dialect,
     "multigrad.capture.foreign_calls": in_calls,
-    "multigrad.capture.values.tracer": in_tracer,
+    "multigrad.capture.values.attributes": in_attributes,
     "multigrad.capture.copies.substitute": in_substitution,
 }
 

@@ -31,7 +31,7 @@ from multigrad.capture.dialects import xp as xp_dialect
 from multigrad.capture.meanings import creation
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import SymbolicDType
-from multigrad.capture.values.methods import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
+from multigrad.capture.values.attributes import INDICES, MEMORY, PARTS, PRIVATE, VALUES, refusals
 from multigrad.graph.ir.types import FLOATS, T
 from multigrad.trace.trace import NeedsConcrete
 from multigrad.trace.xp import all as xp

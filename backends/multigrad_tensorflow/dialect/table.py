@@ -33,7 +33,7 @@ from multigrad.capture.meanings.parts import rank
 from multigrad.capture.name_tables import AliasesAndMore, named
 from multigrad.capture.symbols import SymbolicShape
 from multigrad.capture.types.oracle import StandInCall, TypeOracle, run_each
-from multigrad.capture.values.methods import NUMBERS, PRIVATE, refusals
+from multigrad.capture.values.attributes import NUMBERS, PRIVATE, refusals
 from multigrad.trace.trace import Value
 from multigrad.trace.xp import all as xp
 

@@ -22,7 +22,8 @@ from multigrad.capture.dtypes import cast
 from multigrad.capture.meanings import arrays
 from multigrad.capture.name_tables import handlers_by_name
 from multigrad.capture.symbols import KnownShape, SymbolicDevice, SymbolicShape
-from multigrad.capture.values import methods
+from multigrad.capture.values import attributes, methods
+from multigrad.capture.values.in_place import replace_node
 from multigrad.graph import ops
 from multigrad.graph.ir.types import is_float
 from multigrad.graph.passes.facts import needed_shapes
@@ -247,7 +248,7 @@ def _given_room(x: Tensor, resized: Tensor) -> Tensor:
     # Elements that exist, or views of them, would have to keep their memory.
     if shape != (0,) or x.base is not None or x.views or x.node.op is ops.INPUT:
         raise TypeError("it resizes a tensor that has elements")
-    x._replace(resized.node)
+    replace_node(x, resized.node)
     return x
 
 
@@ -420,23 +421,23 @@ INTEGERS = "which casts to or computes in integers in a way not captured"
 
 # By reason, the attributes that are refused for it; `*` stands for any name.
 REASONS = {
-    methods.PRIVATE: """
+    attributes.PRIVATE: """
         _* __div__ __idiv__ __rdiv__ __long__ __nonzero__ __torch_dispatch__ reinforce volatile
         module_load const_data_ptr
     """,
-    methods.INDICES: """
+    attributes.INDICES: """
         bincount histc histogram index_reduce index_reduce_ mode slice_inverse
     """,
-    methods.VALUES: """
+    attributes.VALUES: """
         argwhere is_nonzero masked_scatter_ nonzero nonzero_static unique
         unique_consecutive hash_tensor
     """,
-    methods.PARTS: "as_strided* resize resize_ resize_as resize_as_",
-    methods.COMPLEX: """
+    attributes.PARTS: "as_strided* resize resize_ resize_as resize_as_",
+    attributes.COMPLEX: """
         cdouble cfloat chalf imag istft stft
     """,
     INTEGERS: "gcd gcd_ int_repr lcm lcm_ random_",
-    methods.MEMORY: """
+    attributes.MEMORY: """
         as_subclass cpu cuda data_ptr dim_order element_size get_device ipu is_contiguous is_cpu
         is_cuda is_distributed is_ipu is_maia is_meta is_mkldnn is_mps is_mtia is_pinned
         is_same_size is_set_to is_shared is_vulkan is_xla is_xpu itemsize layout mtia name names
@@ -455,6 +456,6 @@ REASONS = {
         to_sparse to_sparse_* values
     """,
     DRAWS: "cauchy_ exponential_ geometric_ log_normal_ multinomial",
-    methods.NUMBERS: "apply_ map_ map2_",
+    attributes.NUMBERS: "apply_ map_ map2_",
 }
-REFUSALS = methods.refusals(REASONS)
+REFUSALS = attributes.refusals(REASONS)

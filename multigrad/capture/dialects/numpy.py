@@ -20,7 +20,7 @@ from ..dtypes import own_dtype
 from ..meanings import arrays, complexes, composites, matrices, parts, places, reductions
 from ..name_tables import AliasesAndMore, Handler, Library, named
 from ..types.oracle import StandInCall, TypeOracle, run_each
-from ..values import methods
+from ..values import attributes
 from . import scipy
 
 Tensor = Any
@@ -354,7 +354,7 @@ register_dialect(
         ),
         classes=Classes(
             one_class=True,
-            refusals=methods.refusals(methods.NUMPY),
+            refusals=attributes.refusals(attributes.NUMPY),
         ),
         habits=Habits(
             small_integers_wrap=True,

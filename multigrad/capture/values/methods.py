@@ -1,22 +1,21 @@
-"""Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name, and what
-becomes of each other attribute.
+"""Tensor methods as rules write them (`x.clamp(min=0)`, `x.mean(dim=-1)`), by name.
+
+`METHODS` has what each records, `IN_PLACE` those that exist only with a "_" at the end. A library's
+own meanings (`Dialect.names.methods`) come before both; `find_method` looks a name up in all three.
+What becomes of other attributes is in `attributes.py`.
 
 Names and defaults are those that tensor libraries share. Where two differ (`std`: n or n - 1), the
 keyword decides, then the modules that the rule mentions.
-
-A name without a row is refused, and fails a test that walks through each library's class, so that a
-new attribute gets a decision. Other ways in which Python reads a value are in `FORMS`.
 """
 
 from __future__ import annotations
 
 import builtins
-import fnmatch
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from ...graph.ir.types import BOOL, is_float
 from ...graph.support.class_bases import dataclass
 from ...trace import trace
 from ...trace.coercion import is_exact
-from ...trace.trace import NeedsConcrete, Value, copy_of, dtype_name, lift
+from ...trace.trace import Value, copy_of, dtype_name, lift
 from ...trace.xp import all as xp
 from .. import dtypes, memory_layout, symbols
 from ..dialect import Dialect, find_dialect, passes_at
@@ -356,6 +355,7 @@ IN_PLACE: dict[str, Callable[..., Any]] = {
     "zero_": xp.zeros_like,
 }
 
+# Names that no library's code can use on a symbol, and the reason. The advice.
 REFUSED = {
     "backward": "a rule is the backward pass. Return the gradient",
     "numpy": "a symbolic tensor holds no numbers. Use array functions on it",
@@ -363,181 +363,42 @@ REFUSED = {
 }
 
 
-# --- attributes: each is modelled, a fact, or refused with its reason -----------------------------
-Kind = Literal["modelled", "fact", "refused", "absent"]
-Refusals = Callable[[str], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeRow:
-    """What a symbol does when one attribute is read.
+# --- from a name to a call ------------------------------------------------------------------------
+class Method(NamedTuple):
+    """What a method's name means.
 
     Attributes:
-        kind: modelled: recorded with the library's meaning; fact: fixed for the capture, which is
-            repeated; refused: the function runs unconverted; absent: an AttributeError, since the
-            library's tensors have no such attribute.
-        reason: why it is refused.
+        record: called with the tensor and the arguments; returns the result.
+        updates: whether the tensor takes the result as its new value, as `x.add_(1)` does.
     """
 
-    kind: Kind
-    reason: str = ""
+    record: Callable[..., Any]
+    updates: bool
 
 
-MODELLED, FACT, ABSENT = AttributeRow("modelled"), AttributeRow("fact"), AttributeRow("absent")
-_FACTS = """
-    __bool__ __class__ __complex__ __float__ __format__ __hash__ __index__ __int__ __len__ __repr__
-    __str__ device dtype ndim shape
-"""
-FACTS = frozenset(_FACTS.split())
-NUMBERS = "which needs the tensor's numbers; a symbol holds none"
-VALUES = "whose result depends on the tensor's values in its shape or in Python"
-MEMORY = "which tells of memory; one graph serves all layouts and devices"
-INDICES = "which gives or takes integer indices in a way not captured"
-PARTS = "which is not captured; use indices and xp.concat"
-ALGEBRA = "which is linear algebra that is not captured"
-COMPLEX = "which is of complex numbers; rules compute in bool and float dtypes"
-BUFFER = "which hands the memory to another library"
-PRIVATE = "which is private to the library"
-OBJECT = "which is Python's own of the real object"
-
-# Python protocols that no symbol can answer soundly.
-NEVER: dict[str, str] = {
-    **dict.fromkeys(("__array__", "__reduce_ex__", "__tf_tensor__"), NUMBERS),
-    **dict.fromkeys(("__contains__", "__iter__", "__reversed__"), VALUES),
-}
-SHARED = {
-    OBJECT: """
-        __delattr__ __dict__ __dir__ __getattribute__ __getstate__ __init_subclass__ __new__
-        __reduce__ __setattr__ __setstate__ __sizeof__ __subclasshook__ __class_getitem__
-        __weakref__ __annotations__ __abstractmethods__ __firstlineno__ __static_attributes__
-        __slots__ __orig_bases__ __annotate_func__ __annotations_cache__
-    """,
-    BUFFER: """
-        __array_interface__ __array_struct__ __array_finalize__ __array_wrap__ __buffer__ __dlpack*
-        __cuda_array_interface__
-    """,
-    "which updates in place in a way not captured": "__delitem__",
-    "which is not captured; write // and %": "__divmod__ __rdivmod__",
-}
-NUMPY = {
-    VALUES: "argpartition choose compress nonzero partition",
-    INDICES: "put searchsorted take",
-    PARTS: "diagonal flat",
-    ALGEBRA: "dot",
-    MEMORY: """
-        byteswap ctypes flags getfield itemsize nbytes resize setfield setflags strides to_device
-        base
-    """,
-    NUMBERS: "dump dumps tobytes tofile",
-    PRIVATE: "_set_dtype _set_shape",  # NumPy 2.5
-    # From 2.0 on NumPy itself raises an error, before 2.3 in its own words.
-    "which arrays of NumPy 2 do not have; use its functions": "itemset newbyteorder ptp tostring",
-}
-
-
-def refusals(groups: Mapping[str, str]) -> Refusals:
-    """Return a function that gives the reason for refusing an attribute, or None.
-
-    The groups map reasons to names, in which `*` matches any letters.
-    """
-    exact: dict[str, str] = {}
-    patterns: list[tuple[str, str]] = []
-    for reason, names in (*SHARED.items(), *groups.items()):
-        for name in names.split():
-            if "*" in name:
-                patterns.append((name, reason))
-            else:
-                exact[name] = reason
-
-    def find(name: str) -> str | None:
-        reason = exact.get(name)
-        if reason is not None:
-            return reason
-        return next((r for pattern, r in patterns if fnmatch.fnmatchcase(name, pattern)), None)
-
-    return find
-
-
-def find_row(name: str, dialect: Dialect | None, kind: type[Value]) -> AttributeRow | None:
-    """Return the row of an attribute in a library, or None if it has none.
+def find_method(name: str, dialect: Dialect | None) -> Method | None:
+    """Return what a method means in a library's code; None if it is not captured.
 
     Args:
         dialect: the library's; None: it is not known.
-        kind: the class of symbols, whose own attributes are the first part of the table.
     """
-    # The order decides: facts, protocols, the library's own attributes, our methods, refusals.
-    if name in FACTS:
-        return FACT
-    if name in NEVER:
-        return AttributeRow("refused", NEVER[name])
-    if dialect is not None and dialect.classes.refusals is not None:
-        if (
-            name.startswith("__")
-            and hasattr(dialect.tensors.tensor, name)
-            and hasattr(object, name)
-        ):
-            return MODELLED if _owns(kind, name) else AttributeRow("refused", OBJECT)
-        if name in dialect.names.attributes:
-            return MODELLED
-        if not hasattr(dialect.tensors.tensor, name):
-            return ABSENT
-    if _owns(kind, name) or find_method(name, dialect) is not None:
-        return MODELLED
-    if name in REFUSED:
-        return AttributeRow("refused", REFUSED[name])
-    reason = (
-        None
-        if dialect is None or dialect.classes.refusals is None
-        else dialect.classes.refusals(name)
-    )
-    return None if reason is None else AttributeRow("refused", reason)
-
-
-def check_callers(value: Value, name: str) -> None:
-    """Check that the caller has not set an attribute of this name on an argument, which is a fact.
-
-    Raises:
-        TraceError: the caller has.
-        AttributeError: the library of the tensor is not known, and the caller has set none.
-    """
-    trace, node = value.trace, value.node
-    if trace.kind == "rule" or node.op is not ops.INPUT or node.type.kind != "tensor":
-        return
-    argument = node.attr("name")
-    if trace.backward.is_running and argument.startswith("grad_out"):
-        return
-    fact = f"attribute.{name}:{argument}"
-    if fact not in trace.facts:
-        raise NeedsConcrete(fact)
-    if trace.facts[fact]:
-        raise trace.error(f"uses .{name}, which the caller has set on its argument {argument!r}")
-    if not trace.reading.dialect:
-        raise AttributeError(f"the argument {argument!r} has no attribute {name!r}")
-
-
-def _owns(kind: type[Value], name: str) -> bool:
-    return any(name in vars(base) for base in kind.__mro__[:-1])
-
-
-def find_method(name: str, dialect: Dialect | None) -> tuple[Callable[..., Any], bool] | None:
-    """Return a method's handler and whether it updates its tensor; None if not captured."""
     methods = {} if dialect is None else dialect.names.methods
-    method = methods.get(name) or METHODS.get(name)
-    if method is not None:
-        return method, False
+    record = methods.get(name) or METHODS.get(name)
+    if record is not None:
+        return Method(record, updates=False)
     if name.startswith("__"):
         return None
     plain = name.removesuffix("_")
-    method = IN_PLACE.get(name)
-    if method is None and plain != name:
-        method = methods.get(plain) or METHODS.get(plain)
-    if method is not None:
-        return method, True
-    method = _find_other(name, plain, dialect)
-    return None if method is None else (method, plain != name)
+    record = IN_PLACE.get(name)
+    if record is None and plain != name:
+        record = methods.get(plain) or METHODS.get(plain)
+    if record is not None:
+        return Method(record, updates=True)
+    record = _find_other_way(name, plain, dialect)
+    return None if record is None else Method(record, updates=plain != name)
 
 
-def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
+def _find_other_way(name: str, plain: str, dialect: Dialect | None) -> Callable[..., Any] | None:
     # A method without a row, of a library that can tell how it computes it.
     if dialect is None or dialect.calls.other_way is None or name in REFUSED:
         return None
@@ -547,31 +408,40 @@ def _find_other(name: str, plain: str, dialect: Dialect | None) -> Callable[...,
     return None if method is None else dialect.calls.other_way(method)
 
 
-# Other ways in which Python reads a value: the form, its kind for a number and for a tensor.
-FORMS: tuple[tuple[str, Kind, Kind, str], ...] = (
-    ("if x, while x, x and y, not x", "fact", "refused", VALUES),
-    ("the same of a function's tensor of one element", "fact", "modelled", "all ways, up to 16"),
-    ("float(x), int(x), complex(x)", "fact", "refused", NUMBERS),
-    ("x.item() of a function's tensor of one element", "fact", "modelled", "stays a tensor"),
-    ("assert x > 0, if x < 0: raise", "fact", "modelled", "assumed; its own framework runs it"),
-    ("x.name = ..., which x does not have", "refused", "modelled", "callers: on its own framework"),
-    ("range(x), an index of a list", "fact", "refused", NUMBERS),
-    ("{x: ...}, x in {...}, hash(x)", "fact", "refused", NUMBERS),
-    ("str(x), repr(x), f'{x}', format(x)", "fact", "refused", NUMBERS),
-    ("x.shape as a tuple, x.dtype as a key or by `is`", "fact", "fact", ""),
-    ("len(x), x.shape[i]", "refused", "modelled", "a number has no length"),
-    ("isinstance(x, ...), type(x), x.__class__, match, singledispatch", "modelled", "modelled", ""),
-    ("for row in x, list(x), zip(x), enumerate(x)", "refused", "fact", "in a rule refused"),
-    ("reversed(x)", "refused", "refused", VALUES),
-    ("copy.deepcopy(x)", "modelled", "modelled", ""),
-    ("copy.copy(x)", "modelled", "refused", "a view in one library, a copy in another"),
-    ("pickle.dumps(x), id(x)", "refused", "refused", NUMBERS),
-    ("hasattr(x, name), getattr(x, name, default)", "modelled", "modelled", ""),
-    ("try: ... except: around any of these", "fact", "refused", "what x could not say is kept"),
-    ("random, numpy.random, torch.rand without a symbol", "refused", "refused", "drawn once"),
-    ("time, os.urandom, uuid, secrets", "refused", "refused", "another value each time"),
-    ("print, open, input", "refused", "refused", "once, and not at each call"),
-    ("global, nonlocal, list.append, self.last = x", "refused", "refused", "once, on a symbol"),
-    ("a tensor of an object, a variable", "refused", "refused", "may change between calls"),
-    ("a number, an array or a tensor of the module or the closure", "modelled", "modelled", ""),
-)
+@dataclass(slots=True, eq=False)
+class BoundMethod:
+    """A method of a symbol that waits for its arguments: `x.clamp`, before `(min=0)`."""
+
+    method: Method
+    value: Any
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        trace, record = self.value.trace, self.method.record
+        try:
+            if kwargs.get("out") is not None:
+                raise TypeError("with out=; use its result")
+            if trace.types is None:
+                result = record(self.value, *args, **kwargs)
+            else:
+                result = trace.types.confirmed(
+                    method_named(self.name), (self.value, *args), kwargs, record, self.name
+                )
+        except TypeError as error:
+            name = getattr(record, "__name__", self.name)
+            raise trace.error(f"calls .{name}() in a way not captured: {error}") from error
+        return self.value.update(result) if self.method.updates else result
+
+
+@functools.cache
+def method_named(name: str) -> Callable[..., Any]:
+    """Return a function that calls the method of a name.
+
+    Cached: a type oracle is asked by function, so each name must give one object.
+    """
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(x, name)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    return call

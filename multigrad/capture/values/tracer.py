@@ -1,33 +1,36 @@
-"""The tracer value `V`, which records through every protocol that array libraries offer.
+"""The tracer value `V`, which stands for a tensor while a user's function runs, and records what is
+done with it as nodes of a graph.
 
-These are `__torch_function__`, `__array_ufunc__`, `__array_function__`, `__array_namespace__`,
-Python operators (from `Value`) and tensor methods. No framework is imported: a protocol passes the
-function, and a dialect's table gives its meaning.
+    x = trace.input("x", INPUT)    a `V`, whose node is an INPUT
+    y = np.exp(x * 2)              `Value.__mul__` records MUL, `V.__array_ufunc__` records EXP
+
+Here is all that Python and the libraries look up on a tensor's class: attributes that every tensor
+has, the protocols by which libraries hand us their functions (`__torch_function__`,
+`__array_ufunc__`, `__array_function__`, `__array_namespace__`), indices and augmented assignments.
+Operators are in `Value`. What is larger is next door: any other attribute in `attributes.py`,
+methods in `methods.py`, indices in `indexing.py`, updates in `in_place.py`. No framework is
+imported: a protocol passes the function, and a dialect's table gives its meaning.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Iterator
 from functools import partial, partialmethod
 from typing import Any
 
 import numpy as np
 
-from ...graph import ops
-from ...graph.ir.graph import Node, make_node
-from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, UNKNOWN, Type, is_float, keeps_rank
-from ...graph.ops.arrays.indexing import as_index
+from ...graph.ir.types import INPUT_SHAPE, SCALAR_SHAPE, keeps_rank
 from ...graph.passes.facts import needed_shapes, shape_fact
-from ...graph.support.class_bases import dataclass
 from ...trace.axes import known_shape
-from ...trace.python_protocols import is_asked_by
-from ...trace.trace import NeedsConcrete, Value, cast_node, copy_of
+from ...trace.trace import NeedsConcrete, Value, copy_of
 from ...trace.xp import all as xp
-from .. import dtypes, memory_layout
+from .. import dtypes
 from ..dialect import find_dialect, habits_of, updates
 from ..foreign_calls import AUGMENTED, record_call
 from ..symbols import (
+    OWN,
     KnownShape,
     Number,
     SymbolicDevice,
@@ -35,12 +38,9 @@ from ..symbols import (
     SymbolicShape,
     asks_for_class,
     class_of,
-    uses_attribute,
 )
-from ..taken_gradients import carries_gradient
 from ..user_code.libraries import library_for
-from . import indexing, methods
-from .methods import ABSENT, check_callers, find_method, find_row
+from . import attributes, in_place, indexing
 
 # The reflected operator by ufunc: a NumPy number on the left calls the ufunc instead.
 REFLECTED = {
@@ -58,8 +58,7 @@ REFLECTED = {
     np.equal: "__eq__",
     np.not_equal: "__ne__",
 }
-# Attributes that TensorFlow's functions look for in all arguments.
-PROBED = ("graph", "is_tensor_like")
+SLOTS = frozenset(Value.__slots__)
 
 
 class V(Value):
@@ -74,7 +73,7 @@ class V(Value):
     def __class__(self) -> type:
         # `match` and `singledispatch` read this; a C library, told that it is a tensor, would read
         # its memory.
-        return class_of(self) if asks_for_class(self.trace) else type(self)
+        return class_of(self) if asks_for_class(self.trace, sys._getframe(1)) else type(self)
 
     @property
     def dtype(self) -> Any:
@@ -221,170 +220,66 @@ class V(Value):
         # TensorFlow tries its dispatcher only after a TypeError.
         raise TypeError("a symbolic tensor holds no numbers, and this function is not captured")
 
-    # --- methods ----------------------------------------------------------------------------------
-    def as_number(self) -> Item:
-        """Return a symbol for the Python number in a tensor of one element."""
-        return Item(self.trace, self.node)
-
-    def as_whole(self) -> Whole:
-        return Whole(self.trace, self.node)
-
+    # --- attributes that the class lacks, and numbers ---------------------------------------------
     def __getattr__(self, name: str) -> Any:
         if name in SLOTS:  # Dynamo reads slots of a value that is still being made
             raise AttributeError(name)
         if self.notes and name in self.notes:
             return self.notes[name]
-        if self.node.type.kind == "scalar" and hasattr(class_of(self), name):
-            return getattr(self._concrete(f"uses .{name} of a number", "Write it with math"), name)
-        dialect = find_dialect(self.trace.reading.dialect)
-        if dialect is not None and name in dialect.names.attributes:
-            return dialect.names.attributes[name](self)
-        # A hint that nobody has set.
-        if dialect is not None and name.startswith(dialect.classes.hints):
-            raise AttributeError(name)
-        # With several libraries possible, the shared methods report where these differ.
-        if len(self.trace.reading.libraries) > 1:
-            dialect = None
-        is_asked = is_asked_by(self.trace.source.codes)
-        # A C library probes for protocols while the user's line is the innermost Python frame.
-        if name in PROBED or (name.startswith("__") and not (is_asked and uses_attribute(name))):
-            raise AttributeError(name)
-        row = find_row(name, dialect, type(self))
-        if row == ABSENT and (not is_asked or self._is_others(name)):
-            row = find_row(name, None, type(self))
-        method = None if row is None or row.kind != "modelled" else find_method(name, dialect)
-        if method is not None:
-            return _Bound(method[0], self, name, updates=method[1])
-        if row in (ABSENT, None) and is_asked:
-            check_callers(self, name)
-        if row == ABSENT:
-            raise AttributeError(
-                f"{dialect and dialect.tensors.tensor.__name__!r} object has no attribute {name!r}"
-            )
-        if name in methods.REFUSED:
-            reason, *advice = methods.REFUSED[name].split(". ")
-            words = self.trace.words.advise(*advice) if advice else ""
-            raise self.trace.error(f"calls .{name}(): {reason}{words}")
-        reason = row.reason if row is not None and row.reason else "which is not captured"
-        words = self.trace.words
-        raise self.trace.error(f"uses .{name}, {reason}{words.advise(*words.write)}")
+        return attributes.read_attribute(self, name, sys._getframe(1))
 
     def refuse(self, name: str) -> None:
         """Refuse to tell whether a symbol has an attribute that it does not answer."""
-        row = find_row(name, find_dialect(self.trace.reading.dialect), type(self))
-        if row is not None and row.kind == "refused" and name not in dir(type(self)):
-            raise self.trace.error(f"looks for .{name}, {row.reason}")
+        attributes.refuse_question(self, name)
 
-    def _is_others(self, name: str) -> bool:
-        # NumPy's constants occur in code of all libraries, so an attribute that NumPy lacks may be
-        # theirs.
-        return self.trace.reading.dialect == "numpy" and uses_attribute(name, depth=3)
+    def as_number(self) -> SymbolicNumber:
+        """Return a symbol for the Python float in a tensor of one element."""
+        return SymbolicNumber(self.trace, self.node)
 
-    # --- in-place updates: the value names another node from then on ------------------------------
-    def update(self, value: Any) -> Any:
-        """Take a new value of the same type, for all names of this one.
+    def as_whole(self) -> SymbolicInteger:
+        """Return a symbol for the Python integer in a tensor of one element."""
+        return SymbolicInteger(self.trace, self.node)
 
-        A value of another dtype is cast and a smaller one repeated, as in every library. An update
-        of `x[index]` reaches x, and an update of x reaches `x[index]`.
-        """
-        old, new = self.node, value.node
-        self._check_own_memory()
-        # Order: whose memory it is, the dtype, the shape, gradients, then the base of a view.
-        if not (
-            memory_layout.resolve_twin(self) and all(map(memory_layout.is_view, self._all_views()))
-        ):
-            raise self.trace.error(
-                "updates a tensor of which it holds what may be a view or a copy. Call .clone() "
-                "before the update"
-            )
-        if new.type.kind == "tensor" and new.type.dtype != old.type.dtype and is_float(old.type):
-            new = cast_node(new, old.type.dtype)
-        if new.type.dtype == old.type.dtype and self._may_repeat(new.type):
-            new = xp.broadcast_to(self.trace.value(new), self).node
-        if new.type != old.type:
-            raise self.trace.error(f"updates a {old.type} in place with a {new.type}")
-        is_paused = self.trace.backward.is_paused is not None and self.trace.backward.is_paused()
-        if is_paused and old.op is not ops.INPUT and carries_gradient(old):
-            problem = "updates a tensor that carries a gradient where none passes"
-            raise self.trace.error(f"{problem}. Call .detach() on it first")
-        if isinstance(self.base, V):
-            whole = _written(self, self.trace.value(new))
-            if whole is None:
-                advice = self.trace.words.advise("Call .clone() on it first")
-                raise self.trace.error(f"updates a view of another tensor{advice}")
-            self.base.update(whole)  # and with it this view
-        else:
-            if old.op is ops.INPUT:  # the caller would see the update
-                self.trace.memory.updates.setdefault(old, self.trace.source.location())
-            self._replace(new)
-        return self
-
-    def _all_views(self) -> Iterator[Value]:
-        # Views of this value, directly or through another view.
-        for ref in self.views:
-            view = ref()
-            if isinstance(view, V):
-                yield view
-                yield from view._all_views()
-
-    def _replace(self, node: Node) -> None:
-        # Every view looks at the new node.
-        before, self.node = self.node, node
-        for ref in self.views:
-            view = ref()
-            if isinstance(view, V):
-                view._replace(_look_anew(view, before, node))
-
-    def _check_own_memory(self) -> None:
-        # A cast to a tensor's own dtype is no copy, so an update must know whether it is one.
-        if "dtype" in self.trace.facts:
-            return
-        for value in (self, *self._all_views()):
-            node = value.node
-            if node.op is ops.CAST and value.base is not None and not value.is_certain:
-                raise NeedsConcrete("dtype")
-
-    def _may_repeat(self, new: Type) -> bool:
-        # Whether a value may be smaller than this one; if it turns out larger, the run says so.
-        old = self.node.type.shape
-        known = old == INPUT_SHAPE and (new.shape == SCALAR_SHAPE or keeps_rank(new.shape))
-        told_later = UNKNOWN in (new.shape, old) and old in (INPUT_SHAPE, UNKNOWN)
-        return new.shape != old and (known or told_later)
-
-    def _updated(self, name: str, other: Any) -> Any:
-        # Numbers and some libraries' arrays are immutable: an augmented assignment binds the name
-        # anew.
-        value, library, own = AUGMENTED[name](self, other), self.trace.reading.dialect, __name__
-        dialect = find_dialect(library)
-        mutable = library in ("", own.partition(".")[0])
-        mutable = mutable if dialect is None else updates(dialect, name)
-        readings = map(find_dialect, self.trace.reading.libraries)
-        # The libraries that the code may be written in differ: it has to say which one it means.
-        if any(each is not None and updates(each, name) is not mutable for each in readings):
-            library_for(self.trace, f"{name}, in place or not")
-        if self.node.type.kind == "scalar" or not mutable:
-            return value
-        return self.update(value)
+    # --- indices and updates in place -------------------------------------------------------------
+    def __getitem__(self, index: Any) -> Any:
+        return indexing.picked(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.update(indexing.assigned(self, index, dtypes.as_held(self, value)))
 
-    def __getitem__(self, index: Any) -> Any:
-        return indexing.picked(self, index)
+    def update(self, value: Any) -> Any:
+        """Take a new value of the same type, for all names of this one; see `in_place.py`."""
+        in_place.update(self, value)
+        return self
+
+    def _assign_augmented(self, method: str, other: Any) -> Any:
+        # `x += 1`: in place if the library's tensors can change; if not, Python binds the name to
+        # the result.
+        result = AUGMENTED[method](self, other)
+        reading = self.trace.reading
+        dialect = find_dialect(reading.dialect)
+        is_in_place = reading.dialect in ("", OWN) if dialect is None else updates(dialect, method)
+        # If the libraries that the code may be written in differ, it has to say which one it means.
+        others = map(find_dialect, reading.libraries)
+        if any(each is not None and updates(each, method) is not is_in_place for each in others):
+            library_for(self.trace, f"{method}, in place or not")
+        if self.node.type.kind == "scalar" or not is_in_place:
+            return result
+        return self.update(result)
 
 
 for _name in AUGMENTED:
-    setattr(V, _name, partialmethod(V._updated, _name))
+    setattr(V, _name, partialmethod(V._assign_augmented, _name))
 
 
-class Item(Number, V):
-    """The symbolic number in a tensor of one element."""
+class SymbolicNumber(Number, V):
+    """The Python float in a tensor of one element, as `x.item()` gives it."""
 
     __slots__ = ()
 
 
-class Whole(Item):
-    """The symbolic integer in a tensor of one element."""
+class SymbolicInteger(SymbolicNumber):
+    """The Python integer in a tensor of one element."""
 
     __slots__ = ()
     kind = int
@@ -407,88 +302,6 @@ def _size(of: V, dim: int | None = None) -> Any:
     return of.shape if dim is None else of.shape[dim]
 
 
-@functools.cache
-def method_named(name: str) -> Callable[..., Any]:
-    # Cached: a type oracle is asked by function, so each name must give one object.
-
-    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(x, name)(*args, **kwargs)
-
-    call.__name__ = call.__qualname__ = name
-    return call
-
-
-@dataclass(slots=True, eq=False)
-class _Bound:
-    """A method of a symbolic value that waits for its arguments."""
-
-    method: Any
-    value: V
-    name: str
-    updates: bool
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            if kwargs.get("out") is not None:
-                raise TypeError("with out=; use its result")
-            types = self.value.trace.types
-            if types is None:
-                result = self.method(self.value, *args, **kwargs)
-            else:
-                result = types.confirmed(
-                    method_named(self.name), (self.value, *args), kwargs, self.method, self.name
-                )
-        except TypeError as error:
-            name = getattr(self.method, "__name__", self.name)
-            raise self.value.trace.error(
-                f"calls .{name}() in a way not captured: {error}"
-            ) from error
-        return self.value.update(result) if self.updates else result
-
-
-# --- views: writing into one updates its base, and an update of the base is seen through it -------
-# A chain is followed link by link: each view knows its base, and its node is one op of the base's
-# node, or that node itself.
-
-# Ops that move every element to another place, which their VJP undoes.
-ORDERS = (ops.PERMUTE_DIMS, ops.SWAPAXES, ops.MOVEAXIS)
-SHAPES = (ops.RESHAPE, ops.RESHAPE_LIKE, ops.SQUEEZE, ops.EXPAND_DIMS)
-
-
-def _written(view: Value, value: Value) -> Any:
-    # The base after a value is written into the view; None if that is not known.
-    base: Any = view.base
-    node = view.node
-    if not memory_layout.is_view(view):
-        return None
-    if node is base.node:
-        return value
-    if node.op is ops.GETITEM:
-        return indexing.assigned(base, as_index(node.attr("index")), value)
-    if node.op in SHAPES:
-        return xp.reshape_like(value, base)
-    if node.op in ORDERS and node.op.vjp is not None:
-        (whole,) = node.op.vjp(xp, value, view, base, **dict(node.attrs))
-        return whole
-    if node.op is ops.CALL:  # the same value under another name
-        return value
-    # A class gives its own gradient, so no gradient is taken through its recorded forward.
-    is_forward = view.trace.kind == "imported function" and not view.trace.backward.is_running
-    is_cut = node.op is ops.STOP_GRADIENT and (is_forward or not carries_gradient(base.node))
-    return value if is_cut else None
-
-
-def _look_anew(view: Value, before: Node, after: Node) -> Node:
-    seen = view.node
-    if seen is before:
-        return after
-    operands = [after if each is before else each for each in seen.operands]
-    return make_node(seen.op, operands, dict(seen.attrs), seen.type)
-
-
-SLOTS = frozenset(Value.__slots__)
-
-
 class Attributed(V):
     """A function's symbol, which takes attributes if its library's tensors do."""
 
@@ -496,20 +309,6 @@ class Attributed(V):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in SLOTS:
-            return object.__setattr__(self, name, value)
-        dialect = find_dialect(self.trace.reading.dialect)
-        if dialect is None or not dialect.tensors.tensor.__dictoffset__:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith(dialect.classes.hints):
-            self.notes = {**(self.notes or {}), name: value}
-            return None
-        if f"{name}_" in dialect.names.methods:  # torch's way to set it
-            return getattr(self, f"{name}_")(value)
-        if hasattr(dialect.tensors.tensor, name) and name not in (self.notes or {}):
-            raise self.trace.error(f"sets .{name} of a tensor, which is not captured")
-        if self.node.op is ops.INPUT and self.trace.backward.is_running:
-            raise self.trace.error(
-                f"sets an attribute {name!r} of its argument in backward, which the caller would "
-                "see"
-            )
-        self.notes = {**(self.notes or {}), name: value}
+            object.__setattr__(self, name, value)
+        else:
+            attributes.set_attribute(self, name, value)

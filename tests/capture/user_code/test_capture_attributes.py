@@ -13,7 +13,7 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.capture.dialect import find_dialect, load_dialects
 from multigrad.capture.symbols import get_attribute
-from multigrad.capture.values.methods import FORMS, find_row
+from multigrad.capture.values.attributes import FORMS, find_row
 from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import INPUT
 from multigrad.trace.trace import NeedsConcrete, Trace
