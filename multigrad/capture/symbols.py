@@ -344,9 +344,6 @@ class Number:
     def __round__(self: Any, digits: int | None = None) -> Any:
         return Value.__round__(self, digits) if digits else rounded(Value.__round__, self)
 
-    def _updated(self, value: Any) -> Any:
-        return value  # numbers are immutable: an augmented assignment binds the name to another
-
     def __getattr__(self, name: str) -> Any:
         if not hasattr(self.kind, name):
             raise AttributeError(f"{self.kind.__name__!r} object has no attribute {name!r}")

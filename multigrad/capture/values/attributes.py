@@ -46,6 +46,7 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
         TraceError: it is refused.
     """
     trace = value.trace
+    # 1. What the table has no rows for: a number's attributes, one library's own, and hints.
     if value.node.type.kind == "scalar" and hasattr(class_of(value), name):
         number = value._concrete(f"uses .{name} of a number", "Write it with math")
         return getattr(number, name)
@@ -55,12 +56,14 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
             return library.names.attributes[name](value)
         if name.startswith(library.classes.hints):  # a hint that nobody has set
             raise AttributeError(name)
+    # 2. What libraries probe for. C code looks for protocols while the user's line is the innermost
+    # Python frame.
     by_user = is_asked_by(trace.source.codes, reader)
-    # A C library probes for protocols while the user's line is the innermost Python frame.
     is_protocol = name.startswith("__") and not (by_user and reads_attribute(reader, name))
     if name in PROBED or is_protocol:
         raise AttributeError(name)
-    # With several libraries possible, the shared methods report where these differ.
+    # 3. The name's row. With several libraries possible, the shared methods report where these
+    # differ.
     dialect = None if len(trace.reading.libraries) > 1 else library
     row = find_row(name, dialect, type(value))
     if row == ABSENT and not (by_user and _is_absent_for(value, name, reader)):
@@ -68,6 +71,7 @@ def read_attribute(value: Value, name: str, reader: FrameType) -> Any:
     method = find_method(name, dialect) if row == MODELLED else None
     if method is not None:
         return BoundMethod(method, value, name)
+    # 4. No row: perhaps the caller's attribute.
     if row in (ABSENT, None) and by_user:
         check_callers(value, name)
     if row == ABSENT:

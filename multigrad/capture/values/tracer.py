@@ -253,9 +253,11 @@ class V(Value):
         return self
 
     def _assign_augmented(self, method: str, other: Any) -> Any:
-        # `x += 1`: in place if the library's tensors can change; if not, Python binds the name to
-        # the result.
+        # `x += 1`: in place if the library's tensors can change. If not, and for numbers, Python
+        # binds the name to the result.
         result = AUGMENTED[method](self, other)
+        if self.is_number or self.node.type.kind == "scalar":
+            return result
         reading = self.trace.reading
         dialect = find_dialect(reading.dialect)
         is_in_place = reading.dialect in ("", OWN) if dialect is None else updates(dialect, method)
@@ -263,9 +265,7 @@ class V(Value):
         others = map(find_dialect, reading.libraries)
         if any(each is not None and updates(each, method) is not is_in_place for each in others):
             library_for(self.trace, f"{method}, in place or not")
-        if self.node.type.kind == "scalar" or not is_in_place:
-            return result
-        return self.update(result)
+        return self.update(result) if is_in_place else result
 
 
 for _name in AUGMENTED:

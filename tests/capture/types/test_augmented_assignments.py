@@ -38,3 +38,16 @@ def test_an_augmented_assignment_reaches_other_names_as_in_the_library(
         found = backend.numpy(captured(backend.array(array)))
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.backends("torch")
+def test_an_augmented_assignment_to_a_number_leaves_other_names_of_it(torch: Any) -> None:
+    def scaled(x: Any) -> Any:
+        number = x.sum().item()
+        before = number
+        number += 1
+        return x * before + number
+
+    captured = xg.function(scaled, lambda g, x: g, native=False)
+    x = torch.tensor([2.0, 3.0])
+    np.testing.assert_array_equal(captured(x).numpy(), scaled(x).numpy())
