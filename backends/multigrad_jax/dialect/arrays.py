@@ -1,5 +1,4 @@
-"""The meaning in ops of primitives that find, take or put elements at indices, of linear algebra,
-convolutions and windows; see `primitives.py`.
+"""The meaning in ops of primitives that find, take or put elements at indices; see `primitives.py`.
 
 A gather or scatter of any form takes or puts elements of the flattened tensor, at places computed
 here from the start of each window. A window outside is moved inside, filled or dropped, by its
@@ -11,30 +10,25 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from multigrad.capture.meanings import layers, matrices
 from multigrad.graph import ops
 from multigrad.graph.ir.types import BOOL, INT32
-from multigrad.trace.derived.derivatives import accumulate_all
 from multigrad.trace.trace import Value, cast
 from multigrad.trace.xp import all as xp
 from multigrad.trace.xp import transposes
 from multigrad.trace.xp.shapes import put_at
 
-from .primitives import EquationStep, Handler, Operand, Shape, Unknown, integers
+from .equations import EquationStep, Handler, Operand, Shape, Unknown, integers
 
-Tensor = Any
 Places = Any  # integers: an array that is known, or a value
 
 
-def number(step: EquationStep, i: int) -> Places:
-    """Return an operand of integers: its array if known."""
+def places_of(step: EquationStep, i: int) -> Places:
+    """Return an operand of integers: as an array if its numbers are known, else as a value."""
     operand = step.operands[i]
     return operand.known if operand.known is not None else step.whole(i)
 
@@ -193,7 +187,7 @@ def gather(step: EquationStep) -> Operand:
         return row
     mode = GatherScatterMode.from_any(step.params["mode"])
     places = windows(
-        number(step, 1),
+        places_of(step, 1),
         shape=step.shapes[0],
         sizes=integers(sizes),
         result=step.shape,
@@ -245,7 +239,7 @@ def dynamic_slice(step: EquationStep) -> Operand:
     for axis, (length, size) in enumerate(zip(step.shapes[0], sizes, strict=True)):
         if size == length:
             continue
-        start = limited(number(step, 1 + axis), operator.index(length) - size)
+        start = limited(places_of(step, 1 + axis), operator.index(length) - size)
         if isinstance(start, Value):
             x = transposes.take_at(x, xp.reshape(start, (1,)) + np.arange(size), axis=axis)
         else:
@@ -260,7 +254,7 @@ def dynamic_update_slice(step: EquationStep) -> Operand:
     strides, rank = strides_of(lengths), len(lengths)
     flat: Any = np.zeros((1,) * rank, np.int64)
     for axis, (length, size) in enumerate(zip(lengths, sizes, strict=True)):
-        start = limited(number(step, 2 + axis), length - size)
+        start = limited(places_of(step, 2 + axis), length - size)
         if isinstance(start, Value):
             start = xp.reshape(start, (1,) * rank)
         flat = plus(flat, plus(start, along(size, axis, rank)) * strides[axis])
@@ -289,7 +283,7 @@ def scatter(combine: Callable[[Value, Places, Value], Value]) -> Handler:
             sizes[d] = operator.index(step.shapes[2][axis])
         mode = GatherScatterMode.from_any(step.params["mode"])
         window = windows(
-            number(step, 1),
+            places_of(step, 1),
             shape=lengths,
             sizes=sizes,
             result=step.shapes[2],
@@ -364,174 +358,6 @@ def pad(step: EquationStep) -> Operand:
     return step.result(taken if (places >= 0).all() else xp.where(places >= 0, taken, fill.value))
 
 
-# --- linear algebra -------------------------------------------------------------------------------
-def cholesky(step: EquationStep) -> Operand:
-    # jax's reads the lower triangle; its jaxpr makes the matrix symmetric before
-    return step.result(xp.cholesky(step.whole()))
-
-
-def triangular_solve(step: EquationStep) -> Operand:
-    params = step.params
-    result = matrices.solve_triangular(
-        step.whole(0),
-        step.whole(1),
-        params["left_side"],
-        lower=params["lower"],
-        transposed=params["transpose_a"],
-        unit_diagonal=params["unit_diagonal"],
-    )
-    return step.result(result)
-
-
-def lu(step: EquationStep) -> list[Operand]:
-    x = step.whole()
-    *batch, rows, columns = step.shapes[0]
-    packed, pivots = xp.lu(x)
-    permutation = cast(transposes.lu_permutation(pivots, x), INT32)
-    count = min(rows, columns)
-    return [
-        step.result(packed),
-        Operand(cast(pivots, INT32), (*batch, count)),
-        Operand(permutation, (*batch, rows)),
-    ]
-
-
-def lu_pivots_to_permutation(step: EquationStep) -> Operand:
-    like = np.zeros((step.params["permutation_size"], 1))
-    return step.result(cast(transposes.lu_permutation(step.whole(), like), INT32))
-
-
-def beyond(what: str) -> Unknown:
-    reason = f"{what}; use full_matrices=False, or the reduced mode"
-    return Unknown(reason, lacks=reason)
-
-
-def svd(step: EquationStep) -> list[Operand]:
-    *batch, rows, columns = step.shapes[0]
-    u, s, vh = xp.svd(step.whole())
-    count = min(rows, columns)
-    values = Operand(s, (*batch, count))
-    if not step.params["compute_uv"]:
-        return [values]
-    if step.params["full_matrices"] and rows != columns:
-        raise beyond("singular vectors beyond the singular values")
-    return [values, Operand(u, (*batch, rows, count)), Operand(vh, (*batch, count, columns))]
-
-
-def eigh(step: EquationStep) -> list[Operand]:
-    w, v = matrices.eigh(step.whole(), not step.params["lower"])
-    return [Operand(v, step.shapes[0]), Operand(w, step.shapes[0][:-1])]
-
-
-def qr(step: EquationStep) -> list[Operand]:
-    *batch, rows, columns = step.shapes[0]
-    if step.params["pivoting"]:
-        raise Unknown("a QR factorization with pivots")
-    if step.params["full_matrices"] and rows > columns:
-        raise beyond("columns of q beyond those of the matrix")
-    q, r = xp.qr(step.whole())
-    count = min(rows, columns)
-    return [Operand(q, (*batch, rows, count)), Operand(r, (*batch, count, columns))]
-
-
-# --- jax's own functions with a derivative of their own ------------------------------------------
-def det(x: Any) -> tuple[Any]:
-    return (xp.det(x),)
-
-
-def slogdet(x: Any) -> tuple[Any, Any]:
-    return tuple(xp.slogdet(x))
-
-
-def pinv(x: Any) -> tuple[Any]:
-    """Return the pseudo-inverse with jax's own cutoff."""
-    return (matrices.pinv(x, None, 10.0),)
-
-
-def has_own_cutoff(jaxpr: Any) -> bool:
-    """Return whether a pseudo-inverse computes jax's own cutoff first, ten eps a row."""
-    (x,) = jaxpr.invars
-    equation = jaxpr.eqns[0]
-    if equation.primitive.name in ("jit", "pjit"):
-        return equation.invars == [x] and has_own_cutoff(equation.params["jaxpr"].jaxpr)
-    numbers = [float(each.val) for each in equation.invars if hasattr(each, "val")]
-    if equation.primitive.name != "mul" or len(numbers) != 2:
-        return False
-    wanted = 10 * max(x.aval.shape[-2:]) * float(np.finfo(x.aval.dtype).eps)
-    return bool(np.isclose(numbers[0] * numbers[1], wanted, 1e-6, 0))
-
-
-# The derivative of their steps fails for a singular matrix; the op has the derivative of jax's own.
-OWN: dict[str, Callable[[Any], tuple[Any, ...]]] = {
-    "_det": det,
-    "_pinv": pinv,
-    "_slogdet_lu": slogdet,
-}
-# Functions whose derivative only the op has, and the condition for it.
-ONLY_OWN: dict[str, Callable[[Any], bool]] = {"_pinv": has_own_cutoff}
-
-
-# --- convolutions and windows ---------------------------------------------------------------------
-def border_of(step: EquationStep) -> layers.Pairs:
-    pairs = map(integers, step.params["padding"])
-    return tuple((before, after) for before, after in pairs)
-
-
-def conv_general_dilated(step: EquationStep) -> Operand:
-    params, numbers = step.params, step.params["dimension_numbers"]
-    x, kernels = step.whole(0), step.whole(1)
-    wanted = params["preferred_element_type"]
-    if wanted is not None and wanted != step.dtypes[0]:  # the sums have this dtype too
-        x, kernels = (cast(each, step.scope.dtype_name(wanted)) for each in (x, kernels))
-    x, groups = xp.permute_dims(x, numbers.lhs_spec), params["feature_group_count"]
-    if params["batch_group_count"] > 1:  # parts of the batch, each with kernels of its own
-        groups = params["batch_group_count"]
-        channels, *lengths = (step.shapes[0][axis] for axis in numbers.lhs_spec[1:])
-        parts = xp.reshape(x, integers((groups, -1, channels, *lengths)))
-        x = xp.reshape(xp.moveaxis(parts, 0, 1), integers((-1, groups * channels, *lengths)))
-    result = layers.convolution(
-        layers.spread(x, integers(params["lhs_dilation"])),
-        xp.permute_dims(kernels, numbers.rhs_spec),
-        strides=integers(params["window_strides"]),
-        border=border_of(step),
-        dilations=integers(params["rhs_dilation"]),
-        groups=groups,
-    )
-    order = [numbers.out_spec.index(i) for i in range(len(numbers.out_spec))]
-    return step.result(xp.permute_dims(result, order))
-
-
-def windows_of(step: EquationStep) -> tuple[Any, ...]:
-    params = step.params
-    if set(params.get("base_dilation", ())) - {1}:
-        raise Unknown("windows with base_dilation", lacks="windows with base_dilation")
-    sizes, strides = integers(params["window_dimensions"]), integers(params["window_strides"])
-    spacing = integers(params.get("window_dilation", (1,) * len(sizes)))
-    return sizes, strides, border_of(step), spacing
-
-
-def reduce_window(step: EquationStep, reduce: Callable[..., Tensor]) -> Operand:
-    return step.result(reduce(step.whole(), *windows_of(step)))
-
-
-def select_and_scatter_add(step: EquationStep) -> Operand:
-    """Record the gradient of a pooling, from its cotangent and the pooled tensor."""
-    pool = layers.max_pool if step.params["select_prim"] is jax.lax.ge_p else smallest
-    x = step.whole_tensor(1)
-    pooled = pool(x, *windows_of(step))
-    seeds = [(pooled.node, step.whole_tensor())]
-    return step.result(accumulate_all(step.scope.trace, seeds, [x.node])[0])
-
-
-def smallest(x: Tensor, *windows: Any) -> Tensor:
-    return xp.negative(layers.max_pool(xp.negative(x), *windows))
-
-
-def summed(x: Tensor, sizes: Any, strides: Any, border: Any, spacing: Any) -> Tensor:
-    seen = xp.windows(layers.bordered(x, border), sizes, strides, spacing)
-    return xp.sum(seen, tuple(range(-len(sizes), 0)))
-
-
 ARRAYS: dict[str, Handler] = {
     "argmax": extreme(xp.argmax),
     "argmin": extreme(xp.argmin),
@@ -547,16 +373,4 @@ ARRAYS: dict[str, Handler] = {
     "scatter-mul": scatter(computed(xp.multiply)),
     "sort": sort,
     "top_k": top_k,
-    "cholesky": cholesky,
-    "eigh": eigh,
-    "lu": lu,
-    "lu_pivots_to_permutation": lu_pivots_to_permutation,
-    "qr": qr,
-    "svd": svd,
-    "triangular_solve": triangular_solve,
-    "conv_general_dilated": conv_general_dilated,
-    "reduce_window_max": partial(reduce_window, reduce=layers.max_pool),
-    "reduce_window_min": partial(reduce_window, reduce=smallest),
-    "reduce_window_sum": partial(reduce_window, reduce=summed),
-    "select_and_scatter_add": select_and_scatter_add,
 }

@@ -30,7 +30,8 @@ from multigrad.trace.trace import cast, lift
 from multigrad.trace.xp import all as xp
 
 from ..jaxprs import jaxprs_of, opened
-from .primitives import ImportScope, Operand, Unknown, integers, repeated
+from .equations import ImportScope, Operand, Unknown, integers
+from .primitives import repeated
 
 MOST_UNROLLED = 64  # operations of a loop over rows; unrolled code of that size is fast everywhere
 # Records a jaxpr: (scope, jaxpr, constants, arguments) -> results.

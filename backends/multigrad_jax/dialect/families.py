@@ -1,12 +1,15 @@
-"""The meaning in ops of each function of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy`, by
-family.
+"""The meaning in ops of the functions of `jax.numpy`, `jax.nn`, `jax.lax` and `jax.scipy`.
 
-Used for rules that call these functions, and for the primitives of a jaxpr of the same meaning.
+`ALIASES`, at the end, is the table; above it are the functions whose arguments or results differ
+from ours. Used for rules that call these functions, and for primitives of jaxprs that mean the
+same.
+
+At a kink some functions have another derivative than the op. Where no derivative of the captured
+ops is taken (`is_differentiated`), the op itself is recorded, which is shorter.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -33,7 +36,6 @@ from multigrad.capture.meanings import (
 from multigrad.capture.meanings.composites import is_whole, quotient
 from multigrad.capture.meanings.places import is_differentiated
 from multigrad.capture.name_tables import Library, named
-from multigrad.capture.values.tracer import V
 from multigrad.graph.ir.types import BOOL, INT32, T, is_float
 from multigrad.trace import trace
 from multigrad.trace.axes import known_shape
@@ -45,18 +47,15 @@ from multigrad.trace.xp.shapes import from_front, is_inside
 from ..kernels import ops
 
 Tensor = Any
-# At a kink some of these have another derivative than the op. Where no derivative is taken of the
-# captured ops, the op itself is recorded, which is shorter.
 
 
 def placed(x: Tensor, device: Any = None, **options: Any) -> Tensor:
-    # the array stays on the device of the rule's input
+    # The array stays on the device of the rule's input.
     return x
 
 
 # --- arrays ---------------------------------------------------------------------------------------
 def converted(x: Tensor, dtype: Any) -> Tensor:
-
     return x if dtype is None else cast(x, dtype)
 
 
@@ -139,7 +138,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Tensor:
 
 def floor_divide(x1: Any, x2: Any) -> Tensor:
     """Return the quotient; of integers by zero, XLA's: -1, less one where x1 is not zero."""
-    x1, x2 = counted(x1, x2)
+    x1, x2 = bools_as_integers(x1, x2)
     quotient = xp.floor_divide(x1, x2)
     may_be_zero = isinstance(x2, Value) or not np.all(x2)
     if not (is_whole(x1) and is_whole(x2) and may_be_zero):
@@ -156,7 +155,7 @@ def floor_divide(x1: Any, x2: Any) -> Tensor:
     return xp.where(True if isinstance(x2, int) else xp.equal(x2, 0), by_zero, quotient)
 
 
-def counted(x1: Any, x2: Any) -> tuple[Any, Any]:
+def bools_as_integers(x1: Any, x2: Any) -> tuple[Any, Any]:
     """Return two tensors of bools as the integers that jax divides."""
     return (cast(x1, INT32), cast(x2, INT32)) if is_bool(x1) and is_bool(x2) else (x1, x2)
 
@@ -307,7 +306,7 @@ def one_hot(x: Tensor, num_classes: Any, *, dtype: Any = None, axis: int = -1) -
 
 AXES = ("axes", "dimensions", "permutation")
 JAX = Library(jnp, {"lax": lax, "nn": jax.nn, "special": special}, values={"keepdims": bool})
-NUMPYS = Library(jnp.linalg)
+LINALG = Library(jnp.linalg)
 ALIASES: dict[Any, Callable[..., Any]] = {
     **named(ops.NAMES, jnp, lax=lax, nn=jax.nn, special=special),
     jax.device_put: placed,
@@ -323,8 +322,8 @@ ALIASES: dict[Any, Callable[..., Any]] = {
     ),
     **complexes.of_library(jnp.fft),
     lax.complex: complexes.Complex,
-    **NUMPYS.called({matrices: "svdvals; norm", xp: "det; inv; solve"}),
-    **NUMPYS.taking_the_same({__name__: "pinv"}),
+    **LINALG.called({matrices: "svdvals; norm", xp: "det; inv; solve"}),
+    **LINALG.taking_the_same({__name__: "pinv"}),
     **Library(jsp).called({xp: "expm(max_squarings=)"}),
     **JAX.called(
         {
@@ -368,109 +367,3 @@ ALIASES: dict[Any, Callable[..., Any]] = {
         }
     ),
 }
-
-
-# --- exchange between devices: sums and extremes over mapped axes, arrays passed around -----------
-# Functions that tell shards apart, or count them, have no op: one graph serves all shards.
-Names = tuple[str, ...]
-
-
-def names_of(axis_name: Any, axis_index_groups: Any) -> Names:
-    """Return the names of mapped axes.
-
-    Raises:
-        TypeError: groups of shards, or an axis of the array itself, are meant.
-    """
-    if axis_index_groups is not None:
-        raise TypeError("axis_index_groups; a mesh with an axis for the groups has an axis to name")
-    names = axis_name if isinstance(axis_name, tuple | list) else (axis_name,)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"an axis {axis_name!r}; name the axis by a string")
-    return tuple(names)
-
-
-def over_each(exchange: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Return an exchange of each array of a tree, given the exchange of one array."""
-
-    @functools.wraps(exchange)
-    def call(
-        x: Any, axis_name: Any, *args: Any, axis_index_groups: Any = None, **options: Any
-    ) -> Any:
-        names = names_of(axis_name, axis_index_groups)
-        leaves, tree = jax.tree.flatten(x)
-        if not all(isinstance(leaf, V) for leaf in leaves):
-            raise TypeError("a number, which counts shards; take the mean over them: jax.lax.pmean")
-        return jax.tree.unflatten(
-            tree, [exchange(leaf, names, *args, **options) for leaf in leaves]
-        )
-
-    return call
-
-
-@over_each
-def psum(x: Tensor, names: Names) -> Tensor:
-    return xp.all_sum(x, names)
-
-
-@over_each
-def pmax(x: Tensor, names: Names) -> Tensor:
-    return xp.all_max(x, names)
-
-
-@over_each
-def pmin(x: Tensor, names: Names) -> Tensor:
-    return -xp.all_max(-x, names)
-
-
-@over_each
-def pmean(x: Tensor, names: Names) -> Tensor:
-    # one number is exchanged to count the shards
-    return xp.all_sum(x, names) / xp.all_sum(xp.ones_like(xp.sum(x)), names, of=x)
-
-
-@over_each
-def all_gather(x: Tensor, names: Names, *, axis: int = 0, tiled: bool = False) -> Tensor:
-    # without tiling a new axis counts the shards
-    return xp.all_gather(x if tiled else xp.expand_dims(x, axis), names, axis)
-
-
-@over_each
-def psum_scatter(
-    x: Tensor, names: Names, *, scatter_dimension: int = 0, tiled: bool = False
-) -> Tensor:
-    part = xp.reduce_scatter(x, names, scatter_dimension)
-    return part if tiled else xp.squeeze(part, scatter_dimension)
-
-
-@over_each
-def all_to_all(
-    x: Tensor, names: Names, split_axis: int, concat_axis: int, *, tiled: bool = False
-) -> Tensor:
-    if tiled:
-        return xp.all_to_all(x, names, split_axis, concat_axis)
-    return xp.all_to_all(xp.moveaxis(x, split_axis, concat_axis), names, concat_axis, concat_axis)
-
-
-def ppermute(x: Any, axis_name: Any, perm: Any) -> Any:
-    # jax's has no axis_index_groups
-    return over_each(lambda leaf, names: xp.ppermute(leaf, list(perm), names))(x, axis_name)
-
-
-def itself(x: Any, *args: Any, **options: Any) -> Any:
-    """Return x: a mark of placement or of varying axes, which a graph does not have."""
-    return x
-
-
-NAMES = """
-    lax.psum; lax.pmax; lax.pmin; lax.pmean; lax.all_gather; lax.psum_scatter; lax.all_to_all;
-    lax.ppermute; itself: lax.pcast lax.with_sharding_constraint
-"""
-HIDDEN: dict[Any, Any] = JAX.taking_the_same({__name__: NAMES})
-TELLS = (
-    "which a graph that is one for all shards does not have. Take sums and extremes over shards "
-    "(psum, pmean, pmax, pmin), hand arrays around (all_gather, psum_scatter, all_to_all, "
-    "ppermute), or register the rule with native=True"
-)
-REFUSED: dict[Any, str] = dict.fromkeys(
-    (lax.axis_index, lax.axis_size, lax.pshuffle, lax.pswapaxes), TELLS
-)

@@ -38,7 +38,7 @@ from multigrad.trace.xp import all as xp
 
 from ..importers import custom_gradients
 from ..versions import PRIMALS
-from . import families
+from . import collectives, families
 from .families import ALIASES
 from .indexed_updates import At
 from .traced import import_function, own_trace
@@ -115,7 +115,7 @@ HIDDEN: dict[Any, Handler] = {
     jnp.finfo: finfo,
     jnp.issubdtype: issubdtype,
     jax.lax.cond: cond,
-    **families.HIDDEN,
+    **collectives.COLLECTIVES,
 }
 
 DRAWS = (
@@ -133,7 +133,7 @@ REFUSED: dict[Any, str] = {
     },
     **{getattr(jax, name): DERIVES for name in DERIVATIVES.split()},
     **dict.fromkeys((jax.vmap, jax.pmap, jnp.vectorize, jnp.apply_along_axis), MAPS),
-    **families.REFUSED,
+    **collectives.REFUSED,
 }
 
 AS_FUNCTIONS = """

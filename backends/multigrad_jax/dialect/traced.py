@@ -38,23 +38,16 @@ from ..importers.custom_gradients import CALLED, JaxCall, own_gradient, reading
 from ..jaxprs import INLINED, opened, walk
 from ..manual_axes import mapped_axes, with_axes
 from ..versions import traced_of
-from .arrays import ARRAYS, ONLY_OWN, OWN
+from .arrays import ARRAYS
 from .control import CONTROL
-from .primitives import (
-    ELEMENTS,
-    SHAPES,
-    EquationStep,
-    Handler,
-    ImportScope,
-    Operand,
-    TrialDtype,
-    Unknown,
-    elementwise,
-)
+from .convolutions import WINDOWS
+from .equations import EquationStep, Handler, ImportScope, Operand, TrialDtype, Unknown
+from .linalg import LINALG, ONLY_OWN, OWN
+from .primitives import ELEMENTS, SHAPES, elementwise
 
 Tensor = Any
 
-PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS}
+PRIMITIVES = {**ELEMENTS, **SHAPES, **ARRAYS, **LINALG, **WINDOWS}
 # jax's own elementwise functions that read bits or have a custom derivative.
 AS_OPS = (xp.logaddexp, xp.relu, xp.relu6, xp.signbit, xp.sinc, xp.xlog1py, xp.xlogy)
 NAMED = {function.__name__: elementwise(function) for function in AS_OPS}
