@@ -73,9 +73,9 @@ def scipy_rows() -> dict[Any, Any]:
     import scipy.linalg
     import scipy.special
 
-    from multigrad.capture.dialects.scipy import SCIPY, functions
+    from multigrad.capture.dialects.scipy import SPECIAL, functions
 
-    special = {getattr(scipy.special, name): value for name, value in SCIPY.items()}
+    special = {getattr(scipy.special, name): value for name, value in SPECIAL.items()}
     return {**special, **functions()}
 
 
