@@ -1,8 +1,12 @@
 """torch.compile and xg.jit: the code that Dynamo traces instead of activations and Functions.
 
-The arguments are described to `prepare`, which runs outside the trace. It stores a call in CALLS
-and returns its name, or asks for more: the lengths of tensors, what is in force, its numbers.
-Whatever it is told becomes part of the graph. `xg.jit` is at the end.
+    in traced code      call_activation, call_function
+                          ask: describes the arguments; repeats with more if `prepare` asks
+    outside the trace         prepare: finds or makes a call, stores it in CALLS, answers its name
+    in traced code        getattr(CALLS, name)(tensors)
+
+Dynamo takes the answer as a constant and guards on all that `prepare` is told, so it is told little
+at first. The answer is one text, which `prepare` explains. `xg.jit` is at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
@@ -35,23 +38,9 @@ from .. import dynamo, versions
 from ..export import asks_for_operators, note_refused
 from ..kernels import random
 from ..state import without_modes
-from .calls import (
-    DRAWS,
-    FRAMED,
-    LENGTHS,
-    NUMBERS,
-    OPERATOR,
-    OWN,
-    READS,
-    CompiledCall,
-    Question,
-    call_of_activation,
-    call_of_function,
-    has_static_numbers,
-    number_application,
-    reads,
-    serial,
-)
+from .activation_calls import call_of_activation, reads_numbers
+from .argument_descriptions import describe, has_keywords, is_object
+from .calls import LENGTHS, NUMBERS, READS, CompiledCall, MoreNeeded, ParamTensors
 from .dynamo_guards import (
     EPOCH,
     JIT,
@@ -60,23 +49,25 @@ from .dynamo_guards import (
     ApplicationCount,
     Cell,
     check_mirror,
+    is_under_jit,
+    numbers_are_inputs,
 )
+from .function_calls import call_of_function, reads_more
+from .keys import new_numbers, number_application
 
 Tensor: TypeAlias = Any
 # Prefixes of the answers of `prepare`: compiled code calls the Function's own class, which Dynamo
 # reads; or the call cannot be compiled.
 OWN_CLASS = "?"
 REFUSED = "!"
-# Types that Dynamo takes as constants, or that this file takes apart.
-PLAIN = (
-    *(torch.Tensor, tuple, list, dict, str, bytes, int, float, complex, type(None), slice, range),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, Enum),
-)
-MOST_NAMES = 4096  # then all names and calls are forgotten
+# Words of a call's name, besides those of ParamTensors: what traced code has to know of the call.
+CALL, OPERATOR, COUNTS_APPLICATIONS = "call", "operator", "draws"
+OWN_TENSORS, IN_FORCE_TENSORS = ParamTensors.OWN.value, ParamTensors.IN_FORCE.value
+MOST_CALLS = 4096  # then all are forgotten
 # In a user's class Dynamo (torch 2.13) makes zeros of missing cotangents, and fails if a tensor is
 # returned twice.
 MISREAD = frozenset((MISSING, TWICE))
-# Names of calls, by everything that a call depends on: what it leaves out is silently shared.
+# Names of calls, by everything that a call depends on: what a key leaves out is silently shared.
 NAMES: dict[Any, str] = {}
 
 
@@ -108,23 +99,24 @@ def call_activation(activation: Activation, x: Tensor, values: tuple[Tensor, ...
     if name.startswith(REFUSED):
         torch._dynamo.graph_break(msg=name)
         return apply_activation(activation, x, values)
-    hidden, n, kind = MIRROR.moving_inputs, 0, name.partition("_")[0]
+    words = name.partition("_")[0].split("-")
+    inputs, application = MIRROR.jit_inputs, 0
     # Each draw under xg.jit takes the next application's number, as an input of the graph.
-    if hidden and DRAWS in kind:
-        n = MIRROR.applied.number
-        MIRROR.applied.number = n + 1
+    if inputs and COUNTS_APPLICATIONS in words:
+        application = MIRROR.applications.number
+        MIRROR.applications.number = application + 1
     # x may be one example under vmap; float64 tensors of numbers would promote a 0-d x.
-    if hidden and x.ndim == 0:
-        hidden = (hidden[0].to(x.dtype), *hidden[1:])
-    if OWN in kind:
+    if inputs and x.ndim == 0:
+        inputs = (inputs[0].to(x.dtype), *inputs[1:])
+    if OWN_TENSORS in words:
         values = getattr(CALLS, name + "_tensors")
-    elif FRAMED in kind:
-        values = MIRROR.tensors
+    elif IN_FORCE_TENSORS in words:
+        values = MIRROR.param_tensors
     for value in values:
         if isinstance(value, Cell):
             value = value.tensor[0]
-        hidden = (*hidden, value.to(x.dtype) if x.ndim == 0 else value)
-    return run(name, x, n, *hidden)
+        inputs = (*inputs, value.to(x.dtype) if x.ndim == 0 else value)
+    return run(name, x, application, *inputs)
 
 
 def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -154,27 +146,28 @@ def call_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, A
     return getattr(CALLS, name + "_assemble")(run(name, *tensors))
 
 
-def ask(subject: Any, arguments: Any, is_read: bool) -> tuple[str, list[Tensor]]:
-    """Return the name of a call in CALLS, and the tensors among the arguments.
+def ask(subject: Any, arguments: Any, reads_rules: bool) -> tuple[str, list[Tensor]]:
+    """Return the answer of `prepare`, and the tensors among the arguments.
 
-    `is_read`: whether the call depends on the rules in force. More is sent only if `prepare` asks.
+    `reads_rules`: whether the call depends on the rules in force. More is sent only if `prepare`
+    asks.
     """
     has_lengths = has_numbers = False
     while True:
         tensors: list[Tensor] = []
         described, token, epoch = describe(arguments, tensors, has_lengths), "", ""
         # Dynamo guards on each string that is read here, so only what `prepare` asks for is read.
-        if is_read:
-            token, epoch = MIRROR.exact if has_numbers else MIRROR.token, EPOCH.text
-        name = prepare(subject, described, token, epoch)
-        if name == LENGTHS:
+        if reads_rules:
+            token, epoch = MIRROR.exact_token if has_numbers else MIRROR.token, EPOCH.text
+        answer = prepare(subject, described, token, epoch)
+        if answer == LENGTHS:
             has_lengths = True
-        elif name == NUMBERS:
+        elif answer == NUMBERS:
             has_numbers = True
-        elif name == READS:
-            is_read = True
+        elif answer == READS:
+            reads_rules = True
         else:
-            return name, tensors
+            return answer, tensors
 
 
 def is_partial(x: Tensor) -> bool:
@@ -192,38 +185,6 @@ def run(name: str, *inputs: Any) -> Any:
         # Under torch.func transforms Dynamo (torch 2.13) would differentiate the forward instead.
         return getattr(CALLS, name + "_in_graph")(*inputs)
     return getattr(CALLS, name)(*inputs)
-
-
-def guard(n: Any) -> Any:
-    """Return a number, concrete where Dynamo may have a symbol for it."""
-    return torch.fx.experimental.symbolic_shapes.guard_scalar(n)
-
-
-def describe(value: Any, tensors: list[Tensor], has_lengths: bool) -> Any:
-    """Return arguments as constants, and append their tensors to `tensors` in order."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        shape = tuple([guard(n) for n in value.shape]) if has_lengths else value.ndim
-        asks = value.requires_grad or (
-            value.is_floating_point() and torch._C._are_functorch_transforms_active()
-        )
-        return ("tensor", value.dtype, shape, asks, value.device.type)
-    if isinstance(value, tuple | list):
-        inner = [describe(each, tensors, has_lengths) for each in value]
-        return (type(value).__name__, tuple(inner))
-    if isinstance(value, dict):
-        names = sorted(value)
-        inner = [describe(value[name], tensors, has_lengths) for name in names]
-        return ("dict", tuple(names), tuple(inner))
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        # Dynamo makes a symbol of a number that has changed between calls.
-        return ("value", guard(value))
-    return ("value", value)
-
-
-def is_object(value: Any) -> bool:
-    """Return whether an argument is not one of the constants that Dynamo knows."""
-    return not (isinstance(value, PLAIN) or callable(value))
 
 
 # The next two run outside compiled code, after a graph break.
@@ -246,7 +207,14 @@ def apply_function(function: Function, args: tuple[Any, ...], kwargs: dict[str, 
 
 @dynamo.assume_constant_result
 def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
-    """Make the call for arguments like these; return its name in CALLS, or a question.
+    """Make the call for arguments like these, and return its name in CALLS or why there is none.
+
+    The answer is one of these texts:
+
+        "draws-framed_12"  the name of a call, which begins with words for the traced code
+        "lengths?"         LENGTHS, READS or NUMBERS: this has to be told, too
+        "?f3"              OWN_CLASS and a Function: its class is in CALLS under this name
+        "!TraceError: ..." REFUSED and the reason; eager code runs, and raises it again
 
     Args:
         subject: a Function's identifier, or the keys of an activation and its forward.
@@ -262,22 +230,21 @@ def prepare(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 
 def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
-    """Return the name of a call, a question, or REFUSED and the reason why there is no call."""
-    is_hidden = token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
+    """Return an answer of `prepare`."""
     try:
-        if epoch and not is_hidden:
+        if epoch and not is_under_jit(token):
             check_mirror(token)
         if isinstance(subject, str):
             return find_function(by_identifier[subject], described, token, epoch)
         activation = by_key.get(subject[0]) or Activation(forward_by_key(subject[1]))
-        return find_activation(activation, subject, described, token, epoch, is_hidden=is_hidden)
-    except Question as question:
+        return find_activation(activation, subject, described, token, epoch)
+    except MoreNeeded as question:
         return str(question)
     except NotCaptured as error:
         if (
             isinstance(subject, str)
             and MISREAD.isdisjoint(error.kinds)
-            and (name := store_class(by_identifier[subject], bool(described[1][1][1])))
+            and (name := store_class(by_identifier[subject], has_keywords(described)))
         ):
             return name
         note_refused(error.error)
@@ -290,23 +257,25 @@ def find_or_ask(subject: Any, described: Any, token: str, epoch: str) -> str:
 
 
 def find_activation(
-    activation: Activation, subject: Any, described: Any, token: str, epoch: str, is_hidden: bool
+    activation: Activation, subject: Any, described: Any, token: str, epoch: str
 ) -> str:
     """Return the name of an activation's call.
 
     Raises:
-        Question: if `prepare` has to be told more.
+        MoreNeeded: if `prepare` has to be told more.
     """
     in_force = activation.in_force()
     exporting = (torch.compiler.is_exporting(), asks_for_operators())
     key = (subject, described, token, epoch, exporting)
-    if not is_hidden and in_force is not None and in_force.counter is not None:
+    # The rule whose numbers and keys are literals of the call.
+    literal_rule = None if is_under_jit(token) else in_force
+    if literal_rule is not None and literal_rule.counter is not None:
         # Each application draws its own numbers, so it gets a call of its own.
-        key = (*key, number_application(in_force.counter))
+        key = (*key, number_application(literal_rule.counter))
     if key in NAMES:
         return NAMES[key]
-    if not is_hidden and in_force is not None:
-        warn_of_graphs(in_force)
+    if literal_rule is not None:
+        warn_of_graphs(literal_rule)
     return store(key, call_of_activation(activation, in_force, described, token))
 
 
@@ -314,12 +283,12 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
     """Return the name of a Function's call.
 
     Raises:
-        Question: if `prepare` has to be told more.
+        MoreNeeded: if `prepare` has to be told more.
     """
-    if not epoch and reads(function):
-        raise Question(READS)
-    if token.startswith(JIT_NUMBERS_AS_INPUTS):
-        raise Question(NUMBERS)
+    if not epoch and reads_more(function):
+        raise MoreNeeded(READS)
+    if numbers_are_inputs(token):
+        raise MoreNeeded(NUMBERS)
     modes = (torch.get_default_dtype(), torch._C._is_any_autocast_enabled())
     arguments = (described, repr(described), modes)  # 1, 1.0, True are equal
     key = (function.identifier, arguments, token, epoch, asks_for_operators())
@@ -329,24 +298,34 @@ def find_function(function: Function, described: Any, token: str, epoch: str) ->
         return NAMES[key]
     call = call_of_function(function, described)
     # Again: the capture may have found that the code reads more than its arguments.
-    if not epoch and reads(function):
-        raise Question(READS)
+    if not epoch and reads_more(function):
+        raise MoreNeeded(READS)
     return store(key, call)
 
 
 def store(key: Any, call: CompiledCall) -> str:
     """Store a call under what it depends on, and return its name."""
-    if len(NAMES) >= MOST_NAMES:
+    if len(NAMES) >= MOST_CALLS:
         # Both together: a name without its call would be an AttributeError in traced code.
         NAMES.clear()
         vars(CALLS).clear()
-    NAMES[key] = name = f"{call.kind}_{next(serial)}"
+    NAMES[key] = name = name_call(call)
     setattr(CALLS, name, call.plain)
     setattr(CALLS, f"{name}_in_graph", dynamo.allow_in_graph(call.in_graph))
     setattr(CALLS, f"{name}_assemble", call.assemble)
-    if OWN in call.kind:  # inputs of the graph, so that writes in place are seen
-        setattr(CALLS, f"{name}_tensors", call.tensors)
+    if call.param_tensors is ParamTensors.OWN:  # inputs, so that writes in place are seen
+        setattr(CALLS, f"{name}_tensors", call.own_tensors)
     return name
+
+
+def name_call(call: CompiledCall) -> str:
+    """Return a new name, as "draws-framed_12", whose words tell traced code what to pass."""
+    words = [
+        OPERATOR if call.is_operator else "",
+        COUNTS_APPLICATIONS if call.counts_applications else "",
+        call.param_tensors.value,
+    ]
+    return f"{'-'.join(filter(None, words)) or CALL}_{next(new_numbers)}"
 
 
 @dynamo.assume_constant_result
@@ -428,13 +407,13 @@ def jit(fn: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         if torch.compiler.is_compiling():
             return fn(*args, **kwargs)
         active = all_at_present(CURRENT.get(), load_backend("torch"))
-        hidden = hide(active.activations)
+        rule = pass_as_inputs(active.activations)
         # One compiled function per rule and epoch, so that changes of rules do not use up
         # recompile_limit.
-        structure = f"{hidden.token}~{EPOCH.text}"
+        structure = f"{rule.token}~{EPOCH.text}"
         if structure not in compiled:
             compiled[structure] = torch.compile(copy_code(fn), **options)
-        with mirroring(active, hidden):
+        with mirroring(active, rule):
             return compiled[structure](*args, **kwargs)
 
     return call
@@ -451,16 +430,22 @@ def copy_code(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenRule:
-    """A rule in force as compiled code sees it: two tokens, and the tensors that they leave out."""
+class JitRule:
+    """A rule in force as compiled code sees it under `xg.jit`.
+
+    Attributes:
+        token: names the rule, without its numbers if they are inputs.
+        exact: the same with its numbers, for code that asks for them.
+        inputs: the numbers, the key's words, the next application's number; see
+            `activation_calls.py`.
+    """
 
     token: str
     exact: str
-    # The numbers, the key's words, the next application's number.
-    tensors: tuple[Tensor, Tensor, Tensor]
+    inputs: tuple[Tensor, Tensor, Tensor]
 
 
-def hide(in_force: RuleInForce | None) -> HiddenRule:
+def pass_as_inputs(in_force: RuleInForce | None) -> JitRule:
     """Return the rule in force with its numbers and key as tensors."""
     numbers: tuple[Any, ...] = ()
     words, start, keyed = torch.zeros(2, dtype=torch.int64, device="cpu"), 0, ""
@@ -470,53 +455,53 @@ def hide(in_force: RuleInForce | None) -> HiddenRule:
             key = key_for(load_backend("torch"), in_force.key)
             words, start, keyed = random.key_words(key), in_force.counter.count, "@"
         token = exact = f"{JIT}{in_force.own_token}{keyed}"
-        if not has_static_numbers(in_force):
+        if not reads_numbers(in_force):
             numbers = in_force.values
             token = f"{JIT_NUMBERS_AS_INPUTS}{in_force.specialization.id}{keyed}"
     # All in one tensor: Dynamo (torch 2.13) turns 0-d float64 inputs into scalars when it retraces.
     packed = torch.tensor([float(number) for number in numbers], dtype=torch.float64, device="cpu")
-    return HiddenRule(token, exact, (packed, words, torch.tensor(start, device="cpu")))
+    return JitRule(token, exact, (packed, words, torch.tensor(start, device="cpu")))
 
 
 @contextmanager
-def mirroring(active: ActiveRules, hidden: HiddenRule) -> Iterator[None]:
-    """Mirror a rule with hidden numbers; its counter ends where eager code would leave it."""
-    in_force, applied = active.activations, ApplicationCount()
-    before = MIRROR.token, MIRROR.exact, MIRROR.moving_inputs, MIRROR.applied
+def mirroring(active: ActiveRules, rule: JitRule) -> Iterator[None]:
+    """Mirror a rule under `xg.jit`; its counter ends where eager code would leave it."""
+    in_force, applications = active.activations, ApplicationCount()
+    before = MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications
     with ExitStack() as stack:
         # Eager code after a graph break reads the same rules.
         if active is not CURRENT.get():
             stack.callback(CURRENT.reset, CURRENT.set(active))
         if in_force is not None and in_force.counter is not None:
             # Eager code after a graph break continues the count of compiled code.
-            counter = SharedCounter(in_force.counter.count, applied)
+            counter = SharedCounter(in_force.counter.count, applications)
             inner = in_force.with_draws(KeySource(in_force.key, counter))
             stack.callback(CURRENT.reset, CURRENT.set(replace(active, activations=inner)))
-        MIRROR.token, MIRROR.exact = hidden.token, hidden.exact
-        MIRROR.moving_inputs, MIRROR.applied = hidden.tensors, applied
+        MIRROR.token, MIRROR.exact_token = rule.token, rule.exact
+        MIRROR.jit_inputs, MIRROR.applications = rule.inputs, applications
         try:
             yield
         finally:
-            MIRROR.token, MIRROR.exact, MIRROR.moving_inputs, MIRROR.applied = before
+            MIRROR.token, MIRROR.exact_token, MIRROR.jit_inputs, MIRROR.applications = before
             if in_force is not None and in_force.counter is not None:
-                in_force.counter.advance(applied.number)
+                in_force.counter.advance(applications.number)
 
 
 class SharedCounter:
     """Counts applications in eager code and compiled code together."""
 
-    def __init__(self, start: int, applied: ApplicationCount) -> None:
+    def __init__(self, start: int, applications: ApplicationCount) -> None:
         self.start = start
-        self.applied = applied
+        self.applications = applications
 
     @property
     def count(self) -> int:
-        return self.start + self.applied.number
+        return self.start + self.applications.number
 
     def __next__(self) -> int:
         n = self.count
-        self.applied.number += 1
+        self.applications.number += 1
         return n
 
     def advance(self, number: int) -> None:
-        self.applied.number += number
+        self.applications.number += number

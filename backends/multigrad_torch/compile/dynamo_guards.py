@@ -28,20 +28,40 @@ from multigrad.trace.moving_numbers import Moving
 from .checkpoint_regions import is_forward_mode_enabled, note_regions, top_hooks
 
 Tensor: TypeAlias = Any
-# Prefixes of the mirrored token: under xg.jit, and where its numbers are inputs, not literals.
+# Prefixes of the mirrored token under xg.jit: the rule's numbers are literals of compiled code, or
+# inputs as its key always is.
 JIT = "xg.jit "
 JIT_NUMBERS_AS_INPUTS = "xg.jit(*) "
 
 
+def is_under_jit(token: str) -> bool:
+    return token.startswith((JIT, JIT_NUMBERS_AS_INPUTS))
+
+
+def numbers_are_inputs(token: str) -> bool:
+    return token.startswith(JIT_NUMBERS_AS_INPUTS)
+
+
 class Mirror(threading.local):
-    """The state that traced code reads on this thread; set in `__init__`, for Dynamo's guards."""
+    """The state that traced code reads on this thread; set in `__init__`, for Dynamo's guards.
+
+    `on_enter` and `leave` write the token and `on_tensors` the tensors, at each change of rules;
+    `xg.jit` writes all but the tensors for one call, and restores them.
+
+    Attributes:
+        token: names the active rules; under xg.jit, without the numbers that are inputs.
+        exact_token: under xg.jit, the token with these numbers.
+        jit_inputs: under xg.jit, the numbers, the key and the count's start; else empty.
+        param_tensors: the tensors and cells among the params of the rule in force.
+        applications: counts those of random rules within one `xg.jit` call.
+    """
 
     def __init__(self) -> None:
-        self.token = ""  # of the active rules; under xg.jit, without the numbers
-        self.exact = ""  # under xg.jit, with the numbers
-        self.moving_inputs: tuple[Tensor, ...] = ()  # under xg.jit: what the token leaves out
-        self.tensors: tuple[Any, ...] = ()  # the tensors and cells among the params
-        self.applied = ApplicationCount()
+        self.token = ""
+        self.exact_token = ""
+        self.jit_inputs: tuple[Tensor, ...] = ()
+        self.param_tensors: tuple[Tensor | Cell, ...] = ()
+        self.applications = ApplicationCount()
 
 
 class ApplicationCount:
@@ -76,15 +96,15 @@ def on_enter(token: str) -> Callable[[], None]:
 def leave(before: str) -> None:
     # Outside xg.jit the saved token may be stale: asyncio tasks interleave on one thread.
     active = CURRENT.get()
-    MIRROR.token = before if MIRROR.moving_inputs else active.token
+    MIRROR.token = before if MIRROR.jit_inputs else active.token
     acts = active.activations
-    if MIRROR.tensors or (acts is not None and acts.has_tensors):
+    if MIRROR.param_tensors or (acts is not None and acts.has_tensors):
         on_tensors(active)
 
 
 def on_tensors(active: ActiveRules) -> None:
     """Mirror the tensors among the params of the rule in force for Dynamo."""
-    MIRROR.tensors = tensors_in(active.activations)
+    MIRROR.param_tensors = tensors_in(active.activations)
 
 
 def tensors_in(in_force: RuleInForce | None) -> tuple[Tensor | Cell, ...]:
@@ -137,7 +157,7 @@ def on_move(moving: Moving) -> None:
 
 def is_tracing() -> bool:
     """Return whether Dynamo traces, or a call of `xg.jit` runs, which keeps its first numbers."""
-    return is_compiling() or bool(MIRROR.moving_inputs)
+    return is_compiling() or bool(MIRROR.jit_inputs)
 
 
 def on_register(epoch: int) -> None:
