@@ -15,7 +15,7 @@ from multigrad.compat.optax import RuleState
 from multigrad.errors import BackendNotFound, RuleError
 from multigrad.rules.context import CURRENT, RuleInForce
 from multigrad.rules.gradients import GradientRule, fold_step
-from multigrad.rules.model.lookup import refuse_misplaced
+from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.model.rule_in_force import apply_rule as apply_to_tensor
 from multigrad.trace.active_rules import Counter, KeySource, normalize_key
@@ -64,7 +64,7 @@ def apply_rule(
         BackendNotFound: optax or jax is not installed.
     """
     if others:
-        raise refuse_misplaced(apply_rule, "apply_rule", rule, others)
+        raise unknown_keyword_error(apply_rule, "apply_rule", rule, others)
     optax = _import_optax()
     if rule is None and params:
         raise RuleError(f"params {sorted(params)} need a rule to take them")

@@ -16,7 +16,7 @@ from multigrad.errors import RuleError
 from multigrad.graph.support.params import FixedParams
 from multigrad.lowering.names import ActivationName
 from multigrad.rules.activation import Activation as AnyActivation
-from multigrad.rules.model.lookup import refuse_misplaced
+from multigrad.rules.model.lookup import unknown_keyword_error
 from multigrad.rules.model.rule import Rule
 from multigrad.rules.schedule import Schedule
 from multigrad.trace.moving_numbers import settle
@@ -87,7 +87,7 @@ class Activation(nn.Module):
         **others: Never,
     ) -> None:
         if others:
-            raise refuse_misplaced(type(self), "Activation", rule, others)
+            raise unknown_keyword_error(type(self), "Activation", rule, others)
         super().__init__()
         self._activation = AnyActivation(forward, rule, params, at_zero, threshold)
 

@@ -14,7 +14,7 @@ import keras
 
 from ..backend.contract import Backend
 from ..backend.discovery import load_backend
-from ..rules.model.lookup import refuse_misplaced
+from ..rules.model.lookup import unknown_keyword_error
 from .compiled_steps import (
     BACKEND,
     HOST,
@@ -169,7 +169,7 @@ def naming_params(kind: type, rule: Any, options: Mapping[str, Any]) -> Iterator
         unknown = {name: options[name] for name in options if repr(name) in str(error)}
         if not unknown:
             raise
-        raise refuse_misplaced(kind, kind.__name__, rule, unknown) from None
+        raise unknown_keyword_error(kind, kind.__name__, rule, unknown) from None
 
 
 def list_leaves(given: Any) -> list[Any]:

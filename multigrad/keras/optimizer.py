@@ -17,7 +17,7 @@ from ..backend.discovery import backend_of
 from ..errors import RuleError, RuleTypeError, RuleValueError
 from ..rules.context import normalize_key
 from ..rules.gradients import GradientRule
-from ..rules.model.lookup import refuse_misplaced, resolve
+from ..rules.model.lookup import resolve, unknown_keyword_error
 from ..rules.model.rule import Rule
 from ..rules.model.rule_in_force import apply_rule
 from ..trace.moving_numbers import Moving, settle
@@ -73,7 +73,7 @@ def apply_to_gradients(
             built already (also a ValueError).
     """
     if others:
-        raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
+        raise unknown_keyword_error(apply_to_gradients, "apply_to_gradients", rule, others)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):

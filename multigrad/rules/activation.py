@@ -469,7 +469,7 @@ def activation(
         GradientError: there; its output has not the input's shape and dtype.
     """
     if others:
-        raise model.refuse_misplaced(activation, "activation", rule, others)
+        raise model.unknown_keyword_error(activation, "activation", rule, others)
     if over is not None or axis_name is not None or residuals is not None or fused != "auto":
         rule = model.with_choices(rule, over, axis_name, residuals, fused)
     return Activation(forward, rule, params, at_zero, threshold)

@@ -32,9 +32,10 @@ from ..trace.active_rules import (
     normalize_key,
 )
 from ..trace.ranks import CHECKED, compare, name_rank, note
-from .model.lookup import activate, apply_now, refuse_misplaced, tokens_of, with_choices
+from .model.lookup import unknown_keyword_error, with_choices
 from .model.rule import Rule
-from .model.rule_in_force import RuleInForce
+from .model.rule_in_force import RuleInForce, tokens_of
+from .model.rule_templates import activate, apply_now
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self
@@ -130,7 +131,7 @@ class use:
         **others: Never,
     ) -> None:
         if others:
-            raise refuse_misplaced(type(self), "use", rule, others)
+            raise unknown_keyword_error(type(self), "use", rule, others)
         is_plain = over is None and axis_name is None and residuals is None and fused == "auto"
         self.rule = rule if is_plain else with_choices(rule, over, axis_name, residuals, fused)
         self.params = {} if params is None else read_params(params)

@@ -20,7 +20,7 @@ from ..trace.lookups import Lookup, names_in, note_lookup, reading
 from ..trace.ranks import CHECKED, compare
 from . import registry
 from .context import CURRENT, EMPTY, RuleInForce, apply_now
-from .model.lookup import refuse_misplaced, with_choices
+from .model.lookup import unknown_keyword_error, with_choices
 from .model.rule import Rule
 from .model.rule_in_force import apply_rule, apply_to_many
 from .tasks import TASK_RULES, combine
@@ -111,7 +111,7 @@ def apply_to_gradients(
         BackendNotFound: a leaf is not a tensor of an installed framework.
     """
     if others:
-        raise refuse_misplaced(apply_to_gradients, "apply_to_gradients", rule, others)
+        raise unknown_keyword_error(apply_to_gradients, "apply_to_gradients", rule, others)
     applied: Any
     if tasks:
         _check_tasks(over, axis_name, in_place)

@@ -215,6 +215,13 @@ def token_of(specialization: Specialization, values: tuple[Any, ...]) -> str:
     return f"{specialization.id}({','.join(words)})"
 
 
+def tokens_of(acts: RuleInForce | None, pars: RuleInForce | None) -> str:
+    """Return a token that is equal for equal rules, of activations and of parameters."""
+    first = "-" if acts is None else acts.token
+    second = "-" if pars is None else pars.token
+    return first if first == second else f"{first} | {second}"
+
+
 def _values(rule: Rule, signature: Signature, chosen: Mapping[str, Any]) -> dict[str, Any]:
     values = dict(chosen)
     is_single = _is_single(rule)

@@ -24,7 +24,8 @@ PROTECTED = frozenset({
     "fast_sigmoid", "full_jam", "gradient_reversal", "noise", "positive_jam", "rectangular",
     "rectangular_jam", "scale", "sigmoid_surrogate", "straight_through", "triangular",
 })  # fmt: skip
-# What names with params mean (`lookup._Template`); emptied when a name changes its meaning.
+# What names with params mean (`rule_templates.Template`, which says by what they are found);
+# emptied when a name changes its meaning.
 TEMPLATES: dict[Any, Any] = {}
 lock = make_lock()
 # The library's own rules, and those by other packages' names, which have a dot.
