@@ -145,7 +145,7 @@ def captured_graph(bound_rule: RuleInForce) -> Graph:
         return bound_rule.graph()
     except NeedsConcrete as need:
         per = f"one graph per {', '.join(need.facts)} of its input"
-        graph, which = bound_rule.specialization.latest(), "the last"
+        graph, which = bound_rule.specialization.latest_graph(), "the last"
         # A graph without tin is that for gradients of params, which is not what is asked for.
         if graph is None or graph.input("tin") is None:
             graph, facts = bound_rule.likely_graph(True)

@@ -51,7 +51,7 @@ from ..lowering.function_graph import FunctionGraph
 from ..rules.activation import Activation
 from ..rules.model.activation_function import ForwardOfCode
 from ..rules.model.rule import Rule
-from ..rules.model.rule_code import Specialization
+from ..rules.model.specialization import Specialization
 from ..rules.registry import resolve
 from ..rules.vjp import vjp_leaves
 

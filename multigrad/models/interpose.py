@@ -543,7 +543,7 @@ def pull(
     specialization = rule.bound_rule().specialization
     values = {**specialization.static, **dict(zip(names, numbers, strict=True))}
     opened: Any
-    opened, params = specialization.open(values)
+    opened, params = specialization.fill_bound(values)
     return opened(None, grad_out, tin, **params)
 
 

@@ -326,7 +326,7 @@ def hand_along(
         for i, each in moving:
             numbers[i] = each.state[1]
         if numbers != checked:
-            if tuple(numbers) != specialization.in_range:  # a step has checked those already
+            if tuple(numbers) != specialization.checked_values:  # a step has checked those already
                 check_present(in_force, numbers)
             checked = numbers
         return call(x, *numbers)
@@ -337,7 +337,7 @@ def hand_along(
 def check_present(in_force: RuleInForce, values: Sequence[Any]) -> None:
     """Check the current values of a rule's moving numbers."""
     try:
-        if not in_force.specialization.has_in_range(values):  # a step has checked those already
+        if not in_force.specialization.has_checked(values):  # a step has checked those already
             check_ranges(in_force, values)
     except RuleValueError as error:
         moving = (value for value in in_force.values if isinstance(value, Moving))

@@ -274,4 +274,4 @@ def test_what_is_kept_of_one_rule_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     for n in range(20):
         np.testing.assert_array_equal(rule(None, X, X, mode="m" * n), n * X)
     assert len(codes._codes) <= 8
-    assert max(len(keys) for _, keys in codes._owned.values()) <= 8, "keys are kept of codes gone"
+    assert max(len(keys) for _, keys in codes._owners.values()) <= 8, "keys are kept of codes gone"

@@ -62,7 +62,7 @@ from ...trace.derived.derivatives import drop_calls, pullback
 from ...trace.identity import function_key, items_key
 from ...trace.lookups import is_read
 from ...trace.trace import NeedsConcrete, Trace, Value, dtype_name
-from .rule_code import Specialization
+from .specialization import Specialization
 
 Tensor = Any
 MOST_GRAPHS = 256
@@ -534,7 +534,7 @@ def put_under(specialization: Specialization | None, forward: Forward) -> Functi
             return forward.function
         build = partial(Function, recipe_under(specialization, forward))
         return build_once(forward.under, specialization, build, MOST_RULES)
-    known = _derived if specialization is None else specialization.under
+    known = _derived if specialization is None else specialization.functions_under
     function = known.get(forward.name)
     if function is None:
         function = Function(recipe_under(specialization, forward))

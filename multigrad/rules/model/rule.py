@@ -41,8 +41,8 @@ from ...trace.trace import NeedsConcrete, Trace, Value
 from ...trace.xp import all as xp
 from . import rule_names
 from .activation_function import as_forward, put_under
-from .rule_code import Specialization
 from .rule_in_force import RuleInForce, apply_rule, bind, bind_addressed, words_of
+from .specialization import Specialization
 
 if TYPE_CHECKING:
     from typing_extensions import Self

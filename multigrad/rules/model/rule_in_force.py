@@ -36,8 +36,9 @@ from ...trace.lookups import at_present
 from ...trace.moving_numbers import Moving, settle
 from ...trace.ranks import CHECKED, note
 from ...trace.trace import NeedsConcrete, dtype_name
-from .rule_code import Slot, Specialization, code_of
+from .rule_code import code_of
 from .rule_names import as_registered
+from .specialization import Slot, Specialization
 
 Rule = Any  # of rule.py, which imports this module
 MOST_SPECIALIZATIONS = 256  # of one rule: by params that are part of its code
@@ -124,10 +125,10 @@ class RuleInForce:
 
     @property
     def rule(self) -> Rule:
-        return self.specialization.open(self._given())[0]
+        return self.specialization.fill_bound(self._given())[0]
 
     def _given(self) -> dict[str, Any]:
-        return self.specialization._given(self.values)
+        return self.specialization.name_values(self.values)
 
     def graph(self) -> Graph:
         """Return the rule's graph with the params' own values where the rule branches on them."""

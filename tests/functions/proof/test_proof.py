@@ -22,7 +22,7 @@ from multigrad.capture.dialect import find_dialect
 from multigrad.errors import NativeRuleWarning, NotProvenWarning, TraceError
 from multigrad.functions import captures
 from multigrad.graph.passes.simplify import substitute
-from multigrad.rules.model import rule_code
+from multigrad.rules.model import specialization
 
 from ...harness.torch_class import torch_class
 
@@ -45,7 +45,7 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = {n: n.operands[0] for n in graph.nodes if n.op.name == "exp"}
         return replace(substitute(graph, lost), locations=graph.locations)
 
-    capture, capture_function = rule_code.capturing.capture, captures.capture_function
+    capture, capture_function = specialization.capturing.capture, captures.capture_function
 
     def capture_function_wrongly(*args: Any, **kwargs: Any) -> Any:
         variant = capture_function(*args, **kwargs)
@@ -54,7 +54,7 @@ def losing_exp(monkeypatch: pytest.MonkeyPatch) -> None:
         return replace(variant, graphs=replace(graphs, **faulty))
 
     monkeypatch.setattr(
-        rule_code.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
+        specialization.capturing, "capture", lambda *a, **k: without_exp(capture(*a, **k))
     )
     monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
 

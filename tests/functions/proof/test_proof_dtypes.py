@@ -20,7 +20,7 @@ from multigrad.functions import captures
 from multigrad.graph import ops
 from multigrad.graph.ir.graph import Graph, Node, make_node
 from multigrad.graph.passes.simplify import substitute
-from multigrad.rules.model import rule_code
+from multigrad.rules.model import specialization
 
 from ...harness.torch_class import torch_class
 
@@ -47,7 +47,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change every graph that is captured from now on."""
 
     def start(forward: Edit | None = None, backward: Edit | None = None) -> None:
-        capture, capture_rule = captures.capture_function, rule_code.capturing.capture
+        capture, capture_rule = captures.capture_function, specialization.capturing.capture
 
         def changed(*args: Any, **kwargs: Any) -> Any:
             variant = capture(*args, **kwargs)
@@ -61,7 +61,7 @@ def capturing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             return graph if backward is None else backward(graph)
 
         monkeypatch.setattr(captures, "capture_function", changed)
-        monkeypatch.setattr(rule_code.capturing, "capture", changed_rule)
+        monkeypatch.setattr(specialization.capturing, "capture", changed_rule)
 
     return start
 

@@ -19,7 +19,7 @@ import multigrad as xg
 from multigrad.backend.discovery import load_backend
 from multigrad.errors import NativeRuleWarning, TraceError
 from multigrad.functions import captures
-from multigrad.rules.model import rule_code
+from multigrad.rules.model import specialization
 
 from ...capture.types.test_every_dialect import DIALECTS, names_in, written_in
 from ...written.planted_faults import plant, plant_dtype
@@ -68,7 +68,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
     def start(seed: int) -> None:
         monkeypatch.setenv("MULTIGRAD_PROVE", "1")
-        capture, capture_function = rule_code.capturing.capture, captures.capture_function
+        capture, capture_function = specialization.capturing.capture, captures.capture_function
 
         def capture_wrongly(*args: Any, **kwargs: Any) -> Any:
             return plant(capture(*args, **kwargs), seed)
@@ -78,7 +78,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             backward = plant(variant.graphs.backward, seed)
             return replace(variant, graphs=replace(variant.graphs, backward=backward))
 
-        monkeypatch.setattr(rule_code.capturing, "capture", capture_wrongly)
+        monkeypatch.setattr(specialization.capturing, "capture", capture_wrongly)
         monkeypatch.setattr(captures, "capture_function", capture_function_wrongly)
 
     return start

@@ -1,0 +1,286 @@
+"""`Specialization`: a rule with its static params fixed, captured, proven, or run as written.
+
+The other params are run-time numbers: they are arguments of the graph, so that one graph serves
+all their values. `triangular(width=1.0)` and `triangular(width=2.0)` are one specialization.
+
+From the top: its numbers and their ranges; its graph; the proof that the graph is what the rule
+does; and the rule as written, where it cannot be captured. What is kept is in its `RuleCode`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import warnings
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...backend.discovery import backend_of
+from ...capture.copies import capture as capturing
+from ...errors import DisprovedError, GradientError, MultigradError, NativeRuleWarning, TraceError
+from ...functions.proof.compare import is_asked
+from ...functions.proof.functions import RuleUnderProof, prove_rule
+from ...functions.proof.samples import called_dtype
+from ...graph.ir.graph import Graph
+from ...graph.support.params import Range
+from ...graph.support.threads import build_once
+from ...lowering.input_checks import shape_check
+from ...trace.derived.shards import over_shards
+from ...trace.identity import items_key
+from ...trace.lookups import reading
+from ...trace.ranks import name_rank
+from ...trace.trace import NeedsConcrete, Trace
+from .rule_code import CapturedRule, RuleCode
+
+Tensor = Any
+Rule = Any  # of rule.py, which imports this module
+MOST_GRAPHS = 256
+# The functions of rules whose users were warned that they run as written.
+_warned_of: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+class Slot(NamedTuple):
+    """Stands for a run-time value that a part of a composed rule has bound; `name` gives it."""
+
+    name: str
+
+
+class Specialization:
+    """A rule with its static params fixed; it never changes, but for the two memories below.
+
+    Attributes:
+        runtime: names of the run-time params, in the order of the values of a rule in force.
+        static: the other params, with their values.
+        hidden: those of `runtime` that parts of a composed rule have bound, so that no caller sets
+            them. Their values are run-time numbers too, as the parts share the graph.
+        code: its graphs and lowered code, which equal rules share.
+        checked_values: the latest values that were found to be in their ranges; () at first.
+        functions_under: by an activation's name, the Function of the rule under it.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        runtime: tuple[str, ...],
+        static: Mapping[str, Any],
+        hidden: frozenset[str],
+        code: RuleCode,
+    ) -> None:
+        self.rule = rule
+        self.runtime = runtime
+        self.static = dict(static)
+        self.hidden = hidden
+        self.code = code
+        self.id = code.id
+        self.checked_values: tuple[Any, ...] = ()
+        self.functions_under: dict[str, Any] = {}
+        # The ranges of run-time params by position, if none depends on another param: a number
+        # strictly between the two fits.
+        self._ranges: list[tuple[int, float, float, Range]] | None = None
+        if not rule.parts and not any(allowed.others for allowed in rule.own_ranges.values()):
+            ranges = [(i, rule.own_ranges.get(name)) for i, name in enumerate(runtime)]
+            self._ranges = [(i, *each.inner, each) for i, each in ranges if each is not None]
+
+    @property
+    def subject(self) -> str:
+        return f"rule {self.rule.name!r}"
+
+    # --- its numbers: `values` are those of `runtime`, in that order ------------------------------
+    def has_checked(self, values: Sequence[Any]) -> bool:
+        """Return whether these values are those that passed the last check."""
+        pairs = zip(self.checked_values, values, strict=False)
+        same = [a is b or (type(a) is type(b) is float and a == b) for a, b in pairs]
+        return len(self.checked_values) == len(values) and all(same)
+
+    def check_numbers(self, values: tuple[Any, ...]) -> None:
+        """Check values against their ranges, unless they passed the last check.
+
+        Raises:
+            RuleValueError: one is outside its range.
+        """
+        if values == self.checked_values:
+            return
+        fits = self._ranges is not None
+        for i, low, high, allowed in self._ranges or ():  # a loop: each new number comes here
+            value = values[i]
+            if not (type(value) is float and low < value < high) and not allowed.holds(value):
+                fits = False
+        if not fits:
+            rule, params = self.fill_bound(self.name_values(values))
+            # The parts of a series have defaults of their own; else all values are given.
+            rule._check_ranges(params, whole=bool(rule.parts))
+        self.checked_values = values
+
+    def name_values(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return all params by name: the static ones, and these values of the run-time ones."""
+        return {**self.static, **dict(zip(self.runtime, values, strict=True))}
+
+    def params(self, values: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the params that a caller may set, by name."""
+        return self.fill_bound(self.name_values(values))[1]
+
+    def fill_bound(self, params: Mapping[str, Any]) -> tuple[Rule, dict[str, Any]]:
+        """Return the rule with the hidden params put into its parts, and the other params."""
+        others = {name: value for name, value in params.items() if name not in self.hidden}
+        return (_fill(self.rule, params) if self.hidden else self.rule), others
+
+    # --- its graph --------------------------------------------------------------------------------
+    def graph(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        """Return the rule's graph under these facts, captured once.
+
+        Raises:
+            NeedsConcrete: the rule needs other facts, which are now in `code.facts`, too.
+        """
+        return self._captured(has_tin, facts).graph
+
+    def latest_graph(self) -> Graph | None:
+        captured = next(reversed(self.code.graphs.values()), None)
+        return None if captured is None else captured.graph
+
+    def _captured(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
+        graphs, key = self.code.graphs, (has_tin, items_key(facts))
+        build = functools.partial(self._build, has_tin, facts)
+        return graphs.get(key) or build_once(graphs, key, build, MOST_GRAPHS)
+
+    def _build(self, has_tin: bool, facts: Mapping[str, Any]) -> CapturedRule:
+        try:
+            with reading() as meanings:
+                graph = self._capture(has_tin, facts)
+                if is_asked(self.rule.prove):
+                    reason = self._prove(graph, has_tin, facts)
+                    if reason:
+                        graph = replace(graph, origin=f"{graph.origin}; not proven: {reason}")
+            if self.rule.shards is not None:
+                # A new graph, which says the same about the proof.
+                origin = graph.origin
+                graph = replace(over_shards(graph, self.rule.shards, facts), origin=origin)
+        except NeedsConcrete as need:
+            if facts.keys() >= set(need.facts):  # asked again: no capture would end
+                raise TraceError(
+                    f"rule {self.rule.name!r} needs {', '.join(need.facts)} in a way not captured"
+                ) from need
+            self.code.need(need.facts)
+            raise
+        self.code.note_capture(graph, meanings)
+        return CapturedRule(graph, {called_dtype()})
+
+    def _capture(self, has_tin: bool, facts: Mapping[str, Any]) -> Graph:
+        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        return capturing.capture(self.rule.name, self._record, has_tin=has_tin, **known)
+
+    def _record(self, trace: Trace, grad_out: Any, tin: Any, params: Mapping[str, Any]) -> Any:
+        rule, others = self.fill_bound(params)
+        return rule._run(trace, grad_out, tin, others)
+
+    # --- the proof that the graph computes what the rule does -------------------------------------
+    def prove_dtype(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph in the dtype that it is called in, once for each."""
+        captured, dtype = self._captured(has_tin, facts), called_dtype()
+        if dtype in captured.proven_dtypes or self.rule.shards is not None:
+            return
+        if is_asked(self.rule.prove):
+            self._prove(captured.graph, has_tin, facts, is_again=True)
+            captured.proven_dtypes.add(dtype)
+
+    def prove_call(self, has_tin: bool, facts: Mapping[str, Any]) -> None:
+        """Compare the rule with its graph on the input that it is called with now."""
+        self._prove(self.graph(has_tin, facts), has_tin, facts, is_again=True, is_call=True)
+
+    def _prove(
+        self,
+        graph: Graph,
+        has_tin: bool,
+        facts: Mapping[str, Any],
+        *,
+        is_again: bool = False,
+        is_call: bool = False,
+    ) -> str:
+        # "", or why the proof stays open. `is_again`: it was compared in another dtype before.
+        known = {"runtime": self.runtime, "static": self.static, "facts": facts}
+        known |= {"emitted": self.code.emitted, "is_again": is_again}
+        under_proof = RuleUnderProof(self.rule, self.fill_bound, graph, has_tin, **known)
+        recapture = functools.partial(self._capture, has_tin, facts)
+        return prove_rule(under_proof, recapture, is_call=is_call)
+
+    # --- the rule as written, where it cannot be captured -----------------------------------------
+    def give_up(self, error: TraceError) -> None:
+        """Let the rule run as written, and warn once, at the line that cannot be captured.
+
+        Raises `error` if it was registered with native=False, or is over shards.
+        """
+        if self.rule.native is False or self.rule.shards is not None:
+            raise error
+        function = self.rule.function
+        is_known = self.code.uncapturable is not None
+        self.code.uncapturable = self.code.uncapturable or error.to_keep()
+        if isinstance(function, types.FunctionType):
+            is_known = is_known or function in _warned_of
+            _warned_of.add(function)
+        if is_known:
+            return
+        code = getattr(function, "__code__", None)
+        file, line = error.place or (
+            (code.co_filename, code.co_firstlineno) if code else ("<unknown>", 1)
+        )
+        # The line of use would say less, and is behind the frames of a framework.
+        warnings.warn_explicit(
+            f"{error}. It runs as written, in this framework only (register it with native=True to "
+            "say that this is meant)",
+            NativeRuleWarning,
+            file,
+            line,
+            module=self.rule.__module__,
+        )
+
+    def run_as_it_is(
+        self, ctx: Any, grad_out: Tensor, tin: Tensor | None, values: tuple[Any, ...]
+    ) -> Tensor:
+        """Call the rule's function on tensors and check what it returns."""
+        error = self.code.uncapturable
+        if self.rule.shards is not None:
+            raise TraceError(
+                f"rule {self.rule.name!r} runs as written, on the tensor in hand, so it cannot be "
+                f"used {self.rule.shards}: reduce over shards in the rule itself"
+            )
+        if isinstance(error, DisprovedError) and error.home not in ("", backend_of(grad_out).name):
+            raise error.to_keep()
+        rule, params = self.fill_bound(self.name_values(values))
+        try:
+            grad_in = rule._run_native(ctx, grad_out, tin, params)
+        except MultigradError:
+            raise
+        except Exception as failure:
+            if self.code.uncapturable is None:
+                name_rank(failure, f"{self.subject} failed")
+                raise
+            owner = backend_of(grad_out).name
+            text = f"{self.code.uncapturable}; run as written on {owner}, it failed: {failure}"
+            explained = TraceError(text)
+            name_rank(explained)
+            raise explained from failure
+        return check_result(self.rule.name, grad_in, grad_out if tin is None else tin)
+
+
+def check_result(rule: str, grad_in: Any, like: Tensor) -> Tensor:
+    owner = backend_of(like)
+    if not isinstance(grad_in, owner.tensors.types):
+        kind = type(grad_in)
+        home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+        description = "None" if grad_in is None else f"a {home}{kind.__qualname__}"
+        raise GradientError(
+            f"rule {rule!r} returned {description}; expected the gradient, a tensor of {owner.name}"
+        )
+    shape_check(rule)(grad_in, like)
+    if grad_in.dtype != like.dtype:
+        raise GradientError(
+            f"rule {rule!r} returned {grad_in.dtype} for a {like.dtype} input; cast it back to "
+            "tin's dtype"
+        )
+    return grad_in
+
+
+def _fill(rule: Rule, values: Mapping[str, Any]) -> Rule:
+    bound = {k: values[v.name] if isinstance(v, Slot) else v for k, v in rule.bound.items()}
+    return rule.copy(bound=bound, parts=tuple(_fill(part, values) for part in rule.parts))
