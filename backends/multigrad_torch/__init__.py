@@ -22,8 +22,8 @@ from multigrad.backend import (
     Tensors,
 )
 
-from . import differences, distributed, dynamo, eject, export, hooks, models, state
-from .attach import attach, host, modes, render, vjp
+from . import differences, dynamo, eject, export, hooks, models, rank_checks, state
+from .attach import as_written, attach, host, isolation, kept_tensors, modes, render, vjp
 from .compile import checkpoint_regions, compile, dynamo_guards
 from .dialect import introspection, table, types
 from .importers import autograd_functions, operators
@@ -37,7 +37,7 @@ backend = Backend(
     tensors=Tensors(
         write=torch.Tensor.copy_,
         unwritable=host.say_unwritable,
-        keep=modes.keep,
+        keep=isolation.keep,
         types=(torch.Tensor,),
         dtype=host.dtype,
         to_numpy=host.to_numpy,
@@ -65,7 +65,7 @@ backend = Backend(
         render=render.render,
         finish=attach.finish,
         call=attach.call,
-        attach=attach.attach,
+        attach=as_written.attach,
         bind=attach.bind,
         around_bare=attach.around_bare,
         many=gradient_lists.many,
@@ -73,7 +73,7 @@ backend = Backend(
         vmap=torch.func.vmap,
         forbid_derivative=vjp.forbid_derivative,
         transform=attach.transform,
-        explain_refusal=attach.explain_refusal,
+        explain_refusal=as_written.explain_refusal,
         note_use=vjp.note_use,
         refuse_gradient=vjp.refuse_gradient,
         namespace=attach.NAMESPACE,
@@ -85,7 +85,7 @@ backend = Backend(
             of=types.casts_op,
         ),
         notes_shapes=True,
-        isolate=modes.isolate,
+        isolate=isolation.isolate,
     ),
     draws=Draws(
         draw_key=random.draw_key,
@@ -141,9 +141,9 @@ backend = Backend(
         # Compiled code may free what a second backward would read.
         once=partial(vjp.vjp, again=False),
         autocast=modes.autocast,
-        kept=modes.kept,
+        kept=kept_tensors.kept,
     ),
-    ranks=Ranks(group=distributed.rank_group),
+    ranks=Ranks(group=rank_checks.rank_group),
     differences=differences.DIFFERENCES,
     ejection=eject.EJECTION,
     exports=Exports(

@@ -1,37 +1,34 @@
-"""torch's kernels of the ops over shards, on process groups; a DTensor is one array over all of
-them.
+"""torch's kernels of the ops over shards, on process groups.
 
-The exchanges are torch's functional collectives: compilers can read them, and they have derivatives
-of any order.
+Each takes `names`, those of the groups to exchange over, and most take `of`, a tensor that tells
+whether the exchange is needed: a DTensor is one array over all processes already. The exchanges are
+torch's functional collectives: compilers can read them, and they have derivatives of any order.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
-import threading
 from typing import Any, TypeAlias
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from multigrad.backend import Group, rows_of
+from multigrad.backend import rows_of
 from multigrad.errors import GradientError, RuleValueError
 from multigrad.graph import random as core
 from multigrad.graph.ops.arrays.collectives import check_pairs
-from multigrad.trace.ranks import CHECKED, compare, note
+from multigrad.trace.ranks import CHECKED, note
 
 from . import dynamo
 from .dtensors import from_parts, is_distributed, refuse_partial, to_parts
 from .kernels.arrays import wide
 
 Tensor: TypeAlias = torch.Tensor
+# Dimensions of meshes, or process groups; None: the default group.
 Names: TypeAlias = tuple[str, ...] | None
+COMMS = torch.ops._c10d_functional
 
 
 # --- groups by their names ------------------------------------------------------------------------
-
-
 @dynamo.assume_constant_result
 def group_names(names: Names) -> tuple[str, ...]:
     """Return torch's names of the process groups with these names; None means the default group.
@@ -63,17 +60,22 @@ def group_of(name: str) -> str:
     groups = {group.group_name for group in torch.distributed.distributed_c10d._world.pg_map}
     if name in groups:
         return name
-    known = _MESHES.get((name, frozenset(groups)))
-    if known is None:
-        known = _MESHES[name, frozenset(groups)] = find_in_meshes(name, groups)
-    return known
+    key = name, frozenset(groups)
+    if key not in _groups_of_dims:
+        _groups_of_dims[key] = find_in_meshes(name, groups)
+    return _groups_of_dims[key]
 
 
-# Found groups, by dimension name and the groups that existed: new groups mean a new search.
-_MESHES: dict[tuple[str, frozenset[str]], str] = {}
+# By the name of a mesh's dimension and the groups that existed: new groups mean a new search.
+_groups_of_dims: dict[tuple[str, frozenset[str]], str] = {}
 
 
 def find_in_meshes(name: str, groups: set[str]) -> str:
+    """Return the group of the only mesh dimension of a name.
+
+    Raises:
+        RuleValueError: there is none, or there are several.
+    """
     kind = torch.distributed.device_mesh.DeviceMesh
     # torch keeps no list of its meshes, so the garbage collector is asked. A mesh of one dimension
     # has the group of all processes.
@@ -114,13 +116,11 @@ def check_names(x: Tensor, names: Names) -> None:
 
 
 # --- the ops --------------------------------------------------------------------------------------
-
-
 def exchange(x: Tensor, kind: str, names: Names) -> Tensor:
-    """Return the all-reduction of x over groups, one after another."""
+    """Return the all-reduction of x, a "sum" or "max", over groups, one after another."""
     for group in group_names(names):
-        reduced = torch.ops._c10d_functional.all_reduce(x.contiguous(), kind, group)
-        x = torch.ops._c10d_functional.wait_tensor(reduced)
+        reduced = COMMS.all_reduce(x.contiguous(), kind, group)
+        x = COMMS.wait_tensor(reduced)
     return x
 
 
@@ -216,9 +216,6 @@ def ppermute(x: Tensor, of: Tensor, *, names: Names, pairs: Any) -> Tensor:
     return came.reshape(x.shape) if any(received) else came.sum() + torch.zeros_like(x)
 
 
-COMMS = torch.ops._c10d_functional
-
-
 def is_whole(x: Tensor, of: Tensor, names: Names) -> bool:
     """Return whether one of the tensors is a DTensor, which is one array over all processes."""
     for each in (of, x):
@@ -259,6 +256,7 @@ def cut(x: Tensor, number: int, axis: int, op: str) -> Tensor:
 
 
 def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
+    """Return the length of an axis in the whole array; a tensor in compiled code."""
     if is_distributed(x):
         check_names(x, names)
         return x.shape[axis]
@@ -268,7 +266,12 @@ def all_dim(x: Tensor, *, axis: int, names: Names) -> Any:
 
 
 def place_key(key: Any, like: Tensor, *, split: Any) -> Any:
-    """Place a key by this rank's part of the whole; a DTensor's draw is placed later."""
+    """Place a key by this rank's part of the whole; a DTensor's draw is placed later.
+
+    Args:
+        split: for each axis the names of the groups that it is split over, () for the default
+            group; None: it is whole.
+    """
     axes = [(axis, names or None) for axis, names in enumerate(split) if names is not None]
     if is_distributed(like):
         for _, names in axes:
@@ -308,60 +311,3 @@ def from_shard(x: Tensor, like: Tensor) -> Tensor:
 
 
 OPS = rows_of(globals())
-
-
-# --- the processes and their store, which MULTIGRAD_CHECK_RANKS compares by -----------------------
-KEYS = "multigrad"  # prefix of our keys in the store
-
-
-class _Known:
-    """The group of the default store; the new store of a new process group replaces it."""
-
-    store: Any = None
-    group: Group | None = None
-
-
-def rank_group() -> Group | None:
-    """Return the ranks of the default process group; None without one, or for one rank."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    # Comparisons are made by the main thread only.
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    store = distributed.distributed_c10d._get_default_store()
-    if store is not _Known.store:
-        _Known.store, _Known.group = store, None
-        if distributed.get_world_size() > 1:
-            _Known.group = make_group(distributed, store)
-    return _Known.group
-
-
-def make_group(distributed: Any, store: Any) -> Group:
-    keys = distributed.PrefixStore(KEYS, store)
-
-    def put(key: str, text: str) -> None:
-        keys.set(key, text)
-
-    def look(key: str) -> str | None:
-        return keys.get(key).decode() if keys.check([key]) else None
-
-    def drop(key: str) -> None:
-        # The file of a FileStore only grows, by deletions too.
-        if not isinstance(store, distributed.FileStore):
-            keys.delete_key(key)
-
-    def timeout() -> float:
-        return store.timeout.total_seconds()
-
-    rank, size = distributed.get_rank(), distributed.get_world_size()
-    return Group(rank=rank, size=size, put=put, look=look, drop=drop, timeout=timeout)
-
-
-@dynamo.disable
-def before_update(optimizer: Any, args: Any, kwargs: Any) -> None:
-    compare("optimizer.step()")
-
-
-if CHECKED:
-    register_optimizer_step_pre_hook(before_update)

@@ -119,6 +119,15 @@ def list_nodes(outputs: Sequence[Any], stops: Collection[Any] = ()) -> list[Any]
     return [*seen]
 
 
+def custom_nodes(outputs: Sequence[Any]) -> list[Any]:
+    """Return the nodes of custom classes among those that lead to outputs."""
+    return [node for node in list_nodes(outputs) if hasattr(node, "_forward_cls")]
+
+
+def as_leaf(x: Tensor) -> Tensor:
+    return x.detach().requires_grad_(x.is_floating_point())
+
+
 def _or_zeros(gradient: Tensor | None, x: Tensor) -> Tensor | None:
     if gradient is not None or not x.is_floating_point():
         return gradient

@@ -83,7 +83,7 @@ def run_reference(graph: Graph, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     body = emit_body(drop_calls(graph), emission)
     lines, results = body.indented(4), "".join(f"{each}, " for each in body.results)
     source = f"def reference({', '.join(body.parameters)}):\n{lines}    return ({results})\n"
-    source = emission.whole(source)
+    source = emission.with_definitions(source)
     function = compile_source(source, graph.name, emission.namespace)["reference"]
     with np.errstate(all="ignore"):
         return function(*[inputs[name] for name in body.parameters]) if body.results else ()

@@ -1,0 +1,167 @@
+"""Isolated runs, for a proof: what is around them has no effect on them, nor they on the program.
+
+`isolate` runs the user's code outside every mode, transform and hook, and puts torch's own state
+back; `keep` puts back a tensor that the code may change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from multigrad.capture.meanings import composites
+from multigrad.graph.random import REPLAYED
+
+from ..compile.checkpoint_regions import as_it_is, top_hooks
+from ..dialect.table import ALIASES
+from ..state import KINDS, is_memory, without_autocast, without_modes
+
+Tensor: TypeAlias = torch.Tensor
+
+
+def isolate(run: Callable[[], Any], is_random: bool) -> Any:
+    """Return the result of a function that runs eagerly under torch's defaults; restore torch."""
+    # The run may draw, and must not shift the program's own draws.
+    state = torch.get_rng_state()
+    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    with ExitStack() as stack:
+        for clear in (without_modes, without_autocast, without_saved_tensor_hooks):
+            stack.enter_context(clear())
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if is_random:
+            stack.enter_context(Replaying())
+        try:
+            return run()
+        finally:
+            torch.set_rng_state(state)
+            torch.set_grad_enabled(grad)
+            torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Save tensors without hooks: checkpointed regions count what their hooks are given."""
+    if top_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(as_it_is, as_it_is):
+        yield
+
+
+# --- tensors that are restored --------------------------------------------------------------------
+def keep(x: Tensor, whole: bool) -> Callable[[], str] | None:
+    """Return a function that restores a tensor to its present state and describes any change, "" if
+    there is none. None for a tensor of another kind, or without memory of its own.
+
+    Args:
+        whole: whether to copy the values; otherwise a write is only detected, not undone.
+    """
+    if type(x) not in KINDS or not is_memory(x) or x.is_meta:
+        return None
+    return TensorState(x, whole).put_back
+
+
+class TensorState:
+    """The state of a tensor at one time: memory, values, attributes, requires_grad and grad."""
+
+    def __init__(self, x: Tensor, whole: bool) -> None:
+        self.tensor = x
+        # `.data` shares the memory but not the version counter, so restoring is no write.
+        with plainly(x):
+            self.memory, self.values = x.data, x.data.clone() if whole else None
+        self.version = None if x.is_inference() else x._version
+        self.requires_grad, self.attributes = x.requires_grad, dict(vars(x))
+        self.grad = x.grad if x.is_leaf else None
+        self.put_back_grad = None if self.grad is None else keep(self.grad, whole)
+
+    def put_back(self) -> str:
+        """Restore the tensor; return what was changed, the last of it, "" if nothing was."""
+        x = self.tensor
+        change = "" if self.put_back_grad is None else self.put_back_grad()
+        change = self._put_back_values() or change
+        is_as_before = vars(x).keys() == self.attributes.keys()
+        if not (is_as_before and all(vars(x)[n] is each for n, each in self.attributes.items())):
+            change = "sets an attribute of a tensor"
+            vars(x).clear()
+            vars(x).update(self.attributes)
+        if x.requires_grad != self.requires_grad and x.is_leaf:
+            change = "changes requires_grad of a tensor"
+            x.requires_grad_(self.requires_grad)
+        if x.is_leaf and x.grad is not self.grad:
+            change = "sets the grad of a tensor"
+            x.grad = self.grad
+        return change and f"{change} from outside it"
+
+    def _put_back_values(self) -> str:
+        x, memory, values, change = self.tensor, self.memory, self.values, ""
+        with plainly(x):
+            if x.data_ptr() != memory.data_ptr() or x.shape != memory.shape:
+                change = "gives other memory to a tensor"
+                x.data = memory
+            # NaN is unequal to itself, so unchanged NaN would look like a write.
+            both_nan = None if values is None else memory.isnan() & values.isnan()
+            if values is not None and not ((memory == values) | both_nan).all():
+                change = "writes into a tensor"
+                memory.copy_(values)
+        if values is None and self.version not in (None, x._version):
+            change = "writes into a tensor of too many elements to be put back,"
+        return change
+
+
+@contextmanager
+def plainly(x: Tensor) -> Iterator[None]:
+    with without_modes(), torch.inference_mode(x.is_inference()), torch.no_grad():
+        yield
+
+
+# --- draws by the keys that a graph's draws use --------------------------------------------------
+class Replaying(TorchFunctionMode):
+    """Makes torch's own draws use the keys that a graph's draws use."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        draw = DRAWS.get(func)
+        if draw is None or REPLAYED.get() is None:
+            return func(*args, **kwargs)
+        return draw(*args, **kwargs)
+
+
+def _in_place(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def update(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return x.copy_(draw(x, *args, **kwargs))
+
+    return update
+
+
+def _of_shape(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def create(*size: Any, dtype: Any = None, **options: Any) -> Tensor:
+        return draw(torch.empty(*size, dtype=dtype))
+
+    return create
+
+
+def _like(draw: Callable[..., Any]) -> Callable[..., Any]:
+    def create(input: Tensor, *, dtype: Any = None, **options: Any) -> Tensor:
+        return draw(torch.empty_like(input, dtype=dtype))
+
+    return create
+
+
+DRAWS: dict[Any, Callable[..., Any]] = {
+    **{f: _like(ALIASES[f]) for f in (torch.rand_like, torch.randn_like)},
+    torch.bernoulli: ALIASES[torch.bernoulli],
+    torch.nn.functional.dropout: ALIASES[torch.nn.functional.dropout],
+    torch.rand: _of_shape(ALIASES[torch.rand_like]),
+    torch.randn: _of_shape(ALIASES[torch.randn_like]),
+    Tensor.bernoulli: composites.bernoulli,
+    Tensor.bernoulli_: _in_place(composites.bernoulli_anew),
+    Tensor.uniform_: _in_place(composites.uniform),
+    Tensor.normal_: _in_place(composites.normal),
+}

@@ -1,0 +1,259 @@
+"""The tensors that custom classes keep for backward, and whether backward reads each of them.
+
+An audit asks: a tensor that nothing reads is memory for nothing. Hooks see what is saved and
+unpacked, a dispatch mode sees what ops read, and for what neither sees the tensor is replaced by
+another one, to find out whether a gradient changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from multigrad.backend import Kept
+
+from .vjp import as_leaf, custom_nodes
+
+Tensor: TypeAlias = torch.Tensor
+Run: TypeAlias = Callable[[Sequence[Tensor]], list[Any]]
+
+
+def kept(run: Run, inputs: Sequence[Tensor], cotangents: Callable[..., Any]) -> list[Kept]:
+    """Return the tensors that custom classes keep: saved tensors and tensor attributes of ctx.
+
+    A tensor counts as read if an op reads it, if it is saved again or returned, or if another
+    tensor instead of it changes a gradient, as with kernels that torch cannot see.
+    """
+    watch = Watch()
+    leaves = [as_leaf(x) for x in inputs]
+    wrt = [x for x in leaves if x.requires_grad]
+    with torch.enable_grad(), watch.hooks():
+        outputs = run(leaves)
+    active = [y for y in outputs if isinstance(y, Tensor) and y.requires_grad]
+    nodes = custom_nodes(active)
+    tensors = [each for node in nodes for each in (*saved_of(node, watch), *attributes_of(node))]
+    if not tensors:
+        return []
+    heads = cotangents(active)
+    # A backward that calls a custom class keeps tensors only if a gradient is asked for.
+    tracked = [as_leaf(g) for g in heads]
+
+    def pull(is_further: bool = False) -> list[Tensor | None]:
+        return list(
+            torch.autograd.grad(
+                active,
+                wrt,
+                tracked if is_further else heads,
+                retain_graph=True,
+                create_graph=is_further,
+                allow_unused=True,
+            )
+        )
+
+    gradients = pull()
+    watch_reads(pull, nodes, watch)
+    rows = []
+    for each in tensors:
+        is_read = each.is_surely_read or any(address(x) in watch.read for x in each.readers)
+        is_read = is_read or changes_a_gradient(each, pull, gradients)
+        rows.append(
+            Kept(each.where, size_of(each.tensor), is_read, kept_unknown_to_torch(each, watch))
+        )
+    return rows
+
+
+class Watch:
+    """What hooks and the dispatch mode have seen.
+
+    Attributes:
+        read: the addresses of the memory that was read.
+        without: by node, which arguments get no gradient.
+        unpacked: the saved tensors that were unpacked, in order.
+    """
+
+    def __init__(self) -> None:
+        self.read: set[int] = set()
+        self.without: dict[Any, list[bool]] = {}
+        self.unpacked: list[KeptTensor] = []
+
+    def hooks(self) -> Any:
+        """Return a context in which autograd saves each tensor as a `KeptTensor`."""
+
+        def pack(x: Tensor) -> KeptTensor:
+            # Saving a tensor again, in a backward, counts as reading it.
+            self.read.add(address(x))
+            return KeptTensor(x)
+
+        def unpack(saved: KeptTensor) -> Tensor:
+            self.unpacked.append(saved)
+            return saved.unpack()
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+class KeptTensor:
+    """A tensor that a class has saved, or one in an attribute of ctx.
+
+    Attributes:
+        where: what a report calls it.
+        node, name: the node of autograd, and its attribute that holds the tensor; None: saved.
+        readers: what its readers got: another copy each of a saved one.
+        other: what they get instead, to find out whether it matters.
+    """
+
+    def __init__(self, tensor: Tensor, where: str = "", node: Any = None, name: str = "") -> None:
+        self.tensor, self.where, self.node, self.name = tensor, where, node, name
+        # Kept alive, as freed memory is used again and `read` compares addresses.
+        self.readers: list[Tensor] = [] if node is None else [tensor]
+        self.other: Tensor | None = None
+
+    @property
+    def is_surely_read(self) -> bool:
+        """Whether a jvp may read it, or a container has it, in which it cannot be replaced."""
+        if self.node is None:
+            return False
+        offers_jvp = self.node._forward_cls.jvp is not torch.autograd.Function.jvp
+        return offers_jvp or getattr(self.node, self.name) is not self.tensor
+
+    def unpack(self) -> Tensor:
+        if self.other is not None:
+            return self.other
+        self.readers.append(self.tensor.detach().clone())
+        return self.readers[-1]
+
+    def replace(self, other: Tensor | None) -> None:
+        self.other = other
+        if self.node is not None:
+            setattr(self.node, self.name, self.tensor if other is None else other)
+
+
+def saved_of(node: Any, watch: Watch) -> Iterator[KeptTensor]:
+    """Yield the tensors that a node has saved."""
+    # Reading `saved_tensors` calls the unpack hook once for each of them, in order.
+    watch.unpacked.clear()
+    names = [n for n, x in enumerate(node.saved_tensors) if x is not None]
+    for n, saved in zip(names, list(watch.unpacked), strict=True):
+        saved.where = f"saved tensor {n} of {describe(node, saved.tensor)}"
+        yield saved
+
+
+def attributes_of(node: Any) -> Iterator[KeptTensor]:
+    """Yield the tensors in the attributes of a node's ctx, also within containers."""
+    for name, value in list(vars(node).items()):
+        for x in tree_leaves(value):
+            if isinstance(x, Tensor):
+                yield KeptTensor(x, f"ctx.{name} of {describe(node, x)}", node, name)
+
+
+def describe(node: Any, x: Tensor) -> str:
+    return f"{node._forward_cls.__name__}, {str(x.dtype).partition('.')[2]}{list(x.shape)}"
+
+
+def address(x: Tensor) -> int:
+    """Return where a tensor's memory begins; a view has the address of what it views."""
+    return x.untyped_storage().data_ptr() if x.layout is torch.strided else 0
+
+
+def size_of(x: Tensor) -> int:
+    return x.nbytes if x.layout is torch.strided else x.element_size() * x._nnz()
+
+
+def kept_unknown_to_torch(each: KeptTensor, watch: Watch) -> str:
+    """Return "input" or "output" for one in an attribute of ctx, which torch does not know to be
+    kept; "" for any other tensor.
+    """
+    # Within forward only an output, or an input that has a gradient, requires grad.
+    x = each.tensor
+    if each.node is None or not x.requires_grad:
+        return ""
+    if x.grad_fn is each.node:
+        return "output"
+    edges = zip(each.node.next_functions, watch.without.get(each.node, []), strict=False)
+    for (further, number), is_without in edges:
+        is_own = getattr(further, "variable", None) is x if x.is_leaf else further is x.grad_fn
+        if is_own and number == x.output_nr and is_without:
+            return ""  # a number, which became a tensor for this trial
+    return "input"
+
+
+class Reads(TorchDispatchMode):
+    """Notes the memory that ops read. Reading only a shape does not count."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = op.__name__.partition(".")[0]
+        is_like = name.endswith("_like") or name.startswith("new_") or name == "detach"
+        if not op.is_view and not is_like:
+            operands = (x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+            self.watch.read.update(map(address, operands))
+        return op(*args, **kwargs)
+
+
+def watch_reads(pull: Callable[..., Any], nodes: Sequence[Any], watch: Watch) -> None:
+    """Run backward once, and note what it reads, and which arguments of nodes get no gradient."""
+
+    def note_of(node: Any) -> Callable[[Any, Any], None]:
+        def note(gradients: Any, _: Any) -> None:
+            watch.read.update(address(g) for g in gradients if g is not None)
+            watch.without[node] = [g is None for g in gradients]
+
+        return note
+
+    hooks = [node.register_hook(note_of(node)) for node in nodes]
+    watch.read.clear()
+    try:
+        with Reads(watch), watch.hooks():
+            try:
+                # A backward whose gradients have gradients reads more, and saves again what it
+                # keeps.
+                pull(is_further=True)
+            except Exception:  # noqa: BLE001, as it refuses a second one
+                pull()
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def changes_a_gradient(
+    each: KeptTensor, pull: Callable[..., Any], gradients: Sequence[Tensor | None]
+) -> bool:
+    """Return whether another tensor instead of this one changes a gradient."""
+    other = other_values(each.tensor)
+    if other is None:
+        return True
+    each.replace(other)
+    try:
+        others = pull()
+    except Exception:  # noqa: BLE001, as others may be out of a domain
+        return True
+    finally:
+        each.replace(None)
+    return not all(
+        a is b or (a is not None and b is not None and are_same(a, b))
+        for a, b in zip(others, gradients, strict=True)
+    )
+
+
+def other_values(x: Tensor) -> Tensor | None:
+    """Return a tensor with other values; None where there are none, or too few to matter."""
+    # A kernel must be safe to read them: integers are only permuted, as they may be indices.
+    if x.layout is not torch.strided or x.numel() < 2:
+        return None
+    if x.is_floating_point():
+        return torch.full_like(x.detach(), float("nan"))
+    other = ~x if x.dtype is torch.bool else x.flatten().flip(0).reshape(x.shape)
+    return None if torch.equal(other, x) else other
+
+
+def are_same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) and torch.equal(
+        a.isnan(), b.isnan()
+    )
