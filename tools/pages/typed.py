@@ -64,9 +64,10 @@ NAMESPACE = """from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from ...trace.axes import Axis
-from ...trace.xp.linalg import Axes, Parts, Steps
+from ...trace.xp.fourier import Axes, Parts
 from ...trace.xp.ops import *
 from ...trace.xp.shapes import Pairs
+from ...trace.xp.windows import Steps
 from ..symbols import SymbolicDType
 """
 LIMITS = """__array_api_version__: str

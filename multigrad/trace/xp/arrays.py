@@ -1,5 +1,5 @@
-"""Functions of `xg.xp` that are more than one op: whole arrays, random draws, products, along an
-axis, over shards, on elements, bits of integers; see `all.py`.
+"""Functions of `xg.xp` that are more than one op: whole arrays, products, along an axis, elements,
+bits of integers; see `all.py`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ...backend.discovery import backend_of
-from ...backend.values import key_for, key_pair
-from ...errors import RuleError, RuleValueError
 from ...graph import ops
 from ...graph.ir.types import BOOL, WHOLE, T
 from ...graph.passes.simplify import constant
-from ...graph.random import REPLAYED, key_from_int
-from ...graph.support.params import read_names
 from ..axes import Axis, axes_of, known_shape, one_axis
 from ..coercion import is_exact
 from ..trace import Value, apply, are_bools, cast, copy_of, dtype_name, lift, native_dtype, pow
@@ -26,11 +21,9 @@ from .ops import cumprod, cumsum, digamma, equal, isnan, maximum, mean, minimum,
 Tensor = Any
 
 __all__ = [
-    "all_gather", "all_max", "all_sum", "all_to_all", "astype", "bernoulli_like", "bitwise_and",
-    "bitwise_invert", "bitwise_or", "bitwise_xor", "broadcast_to", "cast", "cast_like", "clip",
-    "cumulative_prod", "cumulative_sum", "dim", "einsum", "exponential_like", "full_like",
-    "gumbel_like", "nan_to_num", "norm", "ones_like", "outer", "polygamma", "positive", "pow",
-    "ppermute", "quantile", "rademacher_like", "rand_like", "randn_like", "reduce_scatter", "size",
+    "astype", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor", "broadcast_to", "cast",
+    "cast_like", "clip", "cumulative_prod", "cumulative_sum", "dim", "einsum", "full_like",
+    "nan_to_num", "norm", "ones_like", "outer", "polygamma", "positive", "pow", "quantile", "size",
     "standardize", "tensordot", "top_k_mask", "vecdot", "zeros_like",
 ]  # fmt: skip
 
@@ -101,100 +94,6 @@ def size(x: Tensor) -> Any:
     """
     known = known_shape(x)
     return apply(ops.SIZE, x) if known is None else x.trace.value(constant(math.prod(known)))
-
-
-# --- random draws --------------------------------------------------------------------------------
-def rand_like(x: Tensor, key: Any = None) -> Tensor:
-    """Uniform on [0, 1), of x's shape and dtype; in a rule each draw takes the next key.
-
-    Examples:
-        >>> @xg.register("dropped")
-        ... def dropped(ctx, grad_out, tin, p=0.5):
-        ...     return xp.where(xp.rand_like(grad_out) < p, 0.0, grad_out)
-        >>> drawn = dropped(None, np.ones(100), None, key=7)
-        >>> bool((dropped(None, np.ones(100), None, key=7) == drawn).all())
-        True
-    """
-    return apply(ops.UNIFORM_LIKE, _draw_key("rand_like", x, key), x)
-
-
-def randn_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard normal, of x's shape and dtype; in a rule each draw takes the next key.
-
-    Examples:
-        >>> xp.randn_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
-        (3,)
-    """
-    return apply(ops.NORMAL_LIKE, _draw_key("randn_like", x, key), x)
-
-
-def bernoulli_like(x: Tensor, p: Any = 0.5, key: Any = None) -> Tensor:
-    """1 with probability p (a number or a tensor), else 0, of x's shape and dtype.
-
-    Examples:
-        >>> xp.bernoulli_like(np.zeros(2), np.array([0.0, 1.0]), key=np.array([0, 7], np.uint32))
-        array([0., 1.])
-    """
-    return apply(ops.BERNOULLI_LIKE, _draw_key("bernoulli_like", x, key), x, p)
-
-
-def rademacher_like(x: Tensor, key: Any = None) -> Tensor:
-    """1 or -1, equally likely, of x's shape and dtype.
-
-    Examples:
-        >>> xp.abs(xp.rademacher_like(np.zeros(3), key=np.array([0, 7], np.uint32)))
-        array([1., 1., 1.])
-    """
-    return apply(ops.RADEMACHER_LIKE, _draw_key("rademacher_like", x, key), x)
-
-
-def exponential_like(x: Tensor, key: Any = None) -> Tensor:
-    """Exponential with mean 1, of x's shape and dtype.
-
-    Examples:
-        >>> bool((xp.exponential_like(np.zeros(3), key=np.array([0, 7], np.uint32)) >= 0).all())
-        True
-    """
-    return apply(ops.EXPONENTIAL_LIKE, _draw_key("exponential_like", x, key), x)
-
-
-def gumbel_like(x: Tensor, key: Any = None) -> Tensor:
-    """Standard Gumbel, of x's shape and dtype.
-
-    Examples:
-        >>> xp.gumbel_like(np.zeros(3), key=np.array([0, 7], np.uint32)).shape
-        (3,)
-    """
-    return apply(ops.GUMBEL_LIKE, _draw_key("gumbel_like", x, key), x)
-
-
-def _draw_key(name: str, x: Tensor, key: Any) -> Any:
-    """Return the key of a draw: in a rule or a Function the next, for a tensor the given key.
-
-    Raises:
-        RuleError: a bare tensor has no key.
-        TraceError: the key is a constant of the captured code.
-    """
-    if isinstance(key, Value):
-        return key
-    if isinstance(x, Value):
-        if key is None:
-            return x.trace.next_key()
-        raise x.trace.error(
-            f"draws by xp.{name} with a fixed key, so that each call would draw the same. Leave "
-            "key= out and give the key to the call: xg.use(rule, key=...), function.keyed(...)"
-        )
-    if key is None:
-        replayed = REPLAYED.get()
-        if replayed is None:
-            raise RuleError(
-                f"xp.{name} of a tensor needs a key: give key=..., an int, a jax key or two "
-                "uint32. In a rule and in a Function each draw takes the next key by itself"
-            )
-        return next(replayed)
-    if isinstance(key, int) and not isinstance(key, bool):
-        return key_from_int(key)
-    return key_for(backend_of(x), key_pair(key))
 
 
 # --- products ----------------------------------------------------------------------------------
@@ -303,129 +202,6 @@ def quantile(x: Tensor, q: float, axis: Axis = None, keepdims: bool = False) -> 
     if not (isinstance(q, int | float) and 0 <= q <= 1):
         raise TypeError(f"quantile takes a number from 0 to 1, not {q!r}")
     return apply(ops.QUANTILE, x, axis=axes_of(x, axis), keepdims=bool(keepdims), q=float(q))
-
-
-# --- over shards -------------------------------------------------------------------------------
-def all_sum(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
-    """The sum of x over shards, element by element; each shard gets it.
-
-    Examples:
-        >>> @xg.register("unit_norm")
-        ... def unit_norm(ctx, grad_out, tin):
-        ...     return grad_out / xp.sqrt(xp.all_sum(xp.sum(grad_out * grad_out)))
-        >>> unit_norm(None, np.array([3.0, 4.0]), None)  # of one device: its own sum
-        array([0.6, 0.8])
-
-    Args:
-        axis_name: mesh axes or a group: a name of jax's or of a torch mesh's dimension, a tuple of
-            them, or a torch process group. None: every shard (torch: the default group; jax: the
-            mapped axes over which the array differs; TensorFlow: all replicas). An array that is
-            one object over all devices, as under jax's automatic sharding or as a torch DTensor,
-            has one shard.
-        of: the array that is split, where it is not x: what was computed from it may be a number.
-    """
-    return apply(ops.ALL_SUM, x, x if of is None else of, names=_names(axis_name))
-
-
-def all_max(x: Tensor, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
-    """The largest x over shards, element by element; as `all_sum`.
-
-    Examples:
-        >>> @xg.register("unit_max")
-        ... def unit_max(ctx, grad_out, tin):
-        ...     return grad_out / xp.all_max(xp.max(xp.abs(grad_out)))
-        >>> unit_max(None, np.array([3.0, -4.0]), None)
-        array([ 0.75, -1.  ])
-    """
-    return apply(ops.ALL_MAX, x, x if of is None else of, names=_names(axis_name))
-
-
-def all_gather(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
-    """The parts of all shards, joined along an axis in the order of shards; each gets all of them.
-
-    Like `jax.lax.all_gather(..., tiled=True)`. As in every exchange between shards, each shard's
-    result has its own cotangent, and the gradient is that of the sum of all shards' losses, JAX's
-    convention: here `reduce_scatter` of the cotangents. If every shard computes the same loss,
-    divide it by their number. NaN goes where its element goes.
-
-    Examples:
-        >>> x = np.array([[1.0, 2.0]])
-        >>> xp.all_gather(x, axis=1)  # of one device: its own part
-        array([[1., 2.]])
-
-    Args:
-        axis_name: as of `all_sum`.
-        axis: along which the parts are joined; they have one shape.
-        of: as of `all_sum`.
-
-    Raises:
-        TraceError: the result's shape is asked for while a rule or a Function is captured: its
-            graph is one for any number of shards.
-    """
-    names, axis = _names(axis_name), one_axis(x, axis)
-    return apply(ops.ALL_GATHER, x, x if of is None else of, names=names, axis=axis)
-
-
-def reduce_scatter(x: Tensor, axis_name: Any = None, axis: int = 0, *, of: Tensor = None) -> Tensor:
-    """The sum of x over shards, of which each shard gets its own part along an axis.
-
-    As `jax.lax.psum_scatter(..., tiled=True)`; as many parts as shards, of one length. Its gradient
-    is `all_gather` of the cotangents, see there; 16-bit floats are added in float32.
-
-    Examples:
-        >>> xp.reduce_scatter(np.array([1.0, 2.0]))
-        array([1., 2.])
-    """
-    names, axis = _names(axis_name), one_axis(x, axis)
-    return apply(ops.REDUCE_SCATTER, x, x if of is None else of, names=names, axis=axis)
-
-
-def all_to_all(
-    x: Tensor, axis_name: Any = None, axis: int = 0, concat: int = 0, *, of: Tensor = None
-) -> Tensor:
-    """x cut along an axis into a part for each shard; those received, joined along `concat`.
-
-    As `jax.lax.all_to_all(x, axis_name, axis, concat, tiled=True)`. Its gradient is the same of the
-    cotangents with the axes swapped, see `all_gather`.
-
-    Examples:
-        >>> xp.all_to_all(np.array([[1.0, 2.0]]), axis=1, concat=0)
-        array([[1., 2.]])
-    """
-    names, axis, concat = _names(axis_name), one_axis(x, axis), one_axis(x, concat)
-    of = x if of is None else of
-    return apply(ops.ALL_TO_ALL, x, of, names=names, axis=axis, concat=concat)
-
-
-def ppermute(x: Tensor, pairs: Any, axis_name: Any = None, *, of: Tensor = None) -> Tensor:
-    """For pairs (source, target), the source's x at the target; zeros where none sends.
-
-    As `jax.lax.ppermute`. Its gradient is the way back, by the inverse permutation, see
-    `all_gather`: an x that is sent to nobody has gradient 0.
-
-    Examples:
-        >>> xp.ppermute(np.array([1.0, 2.0]), [(0, 0)])
-        array([1., 2.])
-
-    Args:
-        pairs: of numbers of shards, from 0 in the order of the axis or group; each at most once as
-            source and once as target.
-
-    Raises:
-        RuleValueError: they are not, or name a shard that is not there.
-    """
-    given = tuple(tuple(map(index, pair)) for pair in pairs)
-    if not ops.PPERMUTE.attrs["pairs"].legal(given):
-        raise RuleValueError(
-            f"ppermute takes pairs (source, target) of shards, each at most once on each side, as "
-            f"[(0, 1), (1, 0)], not {pairs!r:.80}"
-        )
-    names = _names(axis_name)
-    return apply(ops.PPERMUTE, x, x if of is None else of, names=names, pairs=given)
-
-
-def _names(axis_name: Any) -> Any:
-    return None if axis_name is None else read_names(axis_name)
 
 
 # --- on elements ---------------------------------------------------------------------------------

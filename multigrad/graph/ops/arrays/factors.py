@@ -79,13 +79,13 @@ def lu_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     inner = xp.tril(xp.matmul(xp.matrix_transpose(left), of_lower) + of_lower, -1)
     inner = inner + xp.triu(xp.matmul(of_upper, xp.matrix_transpose(right)))
     half = xp.triangular_solve(left, inner, lower=True, transposed=True, unit=True)
-    turned = xp.triangular_solve(
+    solved = xp.triangular_solve(
         right, xp.matrix_transpose(half), lower=False, transposed=False, unit=False
     )
     # Each row of the gradient goes back to where x had it before the exchanges.
     rows = xp.lu_permutation(xp.lu_pivots(x), x)
     places = xp.broadcast_to(xp.expand_dims(rows, -1), x)
-    return (xp.untake_along(xp.matrix_transpose(turned), places, x, axis=-2),)
+    return (xp.untake_along(xp.matrix_transpose(solved), places, x, axis=-2),)
 
 
 def lu_pivots(x: Array) -> Array:
@@ -252,13 +252,13 @@ def eigh_vjp(xp: Any, ct: Any, y: Any, x: Any, *, lower: bool) -> Cotangents:
     # Giles, An extended collection of matrix derivative results, 2008, section 3.1: x is symmetric,
     # and so is its gradient.
     (w, v), (of_w, of_v) = eigh_parts(xp, y), eigh_parts(xp, ct)
-    turned = xp.matrix_transpose(v)
-    product = xp.matmul(turned, of_v)
+    v_t = xp.matrix_transpose(v)
+    product = xp.matmul(v_t, of_v)
     apart = xp.tril(product, -1) + xp.triu(product, 1)
     eye = eye_like(xp, apart)
     inner = apart / (w - xp.matrix_transpose(w) + eye) + eye * of_w
     inner = 0.5 * (inner + xp.matrix_transpose(inner))
-    return (xp.matmul(xp.matmul(v, inner), turned),)
+    return (xp.matmul(xp.matmul(v, inner), v_t),)
 
 
 EIGH = of_matrices(
@@ -317,8 +317,8 @@ def qr_shape(x: Shape) -> Shape:
 
 def qr_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Seeger et al. 2017, equation 7; of a wide matrix the first columns decide.
-    turned = xp.matrix_transpose(y)
-    r = xp.triu(xp.matmul(turned, x))
+    y_t = xp.matrix_transpose(y)
+    r = xp.triu(xp.matmul(y_t, x))
     first = xp.part(r, xp.matrix_transpose(r), 0, axis=-1)
     product = xp.matmul(xp.matrix_transpose(ct), y)
     both = xp.tril(product) + xp.matrix_transpose(xp.tril(product, -1))

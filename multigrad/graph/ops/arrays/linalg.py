@@ -48,7 +48,8 @@ def of_right_side(a: Shape, b: Shape, **attrs: Any) -> Shape:
     return (*np.broadcast_shapes(a[:-2], b[:-2]), *b[-2:])
 
 
-def turned(x: Shape, **attrs: Any) -> Shape:
+def transposed(x: Shape, **attrs: Any) -> Shape:
+    """Return the shape of matrices with rows and columns exchanged."""
     return (*x[:-2], x[-1], x[-2])
 
 
@@ -158,8 +159,8 @@ SOLVE = of_matrices(
 
 def inv_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     # Giles 2008, section 2.2.3.
-    turned = xp.matrix_transpose(y)
-    return (-xp.matmul(xp.matmul(turned, ct), turned),)
+    y_t = xp.matrix_transpose(y)
+    return (-xp.matmul(xp.matmul(y_t, ct), y_t),)
 
 
 INV = of_matrices(
@@ -192,10 +193,10 @@ def pinv(x: Array, *, rtol: float, epsilons: float) -> Array:
 
 def pinv_vjp(xp: Any, ct: Any, y: Any, x: Any, *, rtol: float, epsilons: float) -> Cotangents:
     # Golub and Pereyra 1973, equation 4.12, where the rank stays the same.
-    turned, other = xp.matrix_transpose(y), xp.matrix_transpose(ct)
-    inner = -xp.matmul(xp.matmul(turned, ct), turned)
-    right = xp.matmul(xp.matmul(other, y), turned)
-    left = xp.matmul(turned, xp.matmul(y, other))
+    y_t, ct_t = xp.matrix_transpose(y), xp.matrix_transpose(ct)
+    inner = -xp.matmul(xp.matmul(y_t, ct), y_t)
+    right = xp.matmul(xp.matmul(ct_t, y), y_t)
+    left = xp.matmul(y_t, xp.matmul(y, ct_t))
     outside = right - xp.matmul(x, xp.matmul(y, right))
     return (inner + outside + (left - xp.matmul(xp.matmul(left, y), x)),)
 
@@ -206,7 +207,7 @@ PINV = of_matrices(
     pinv,
     pinv_vjp,
     "Pseudo-inverses; singular values up to rtol, or that many eps a row, are left out.",
-    shape_of=turned,
+    shape_of=transposed,
     rtol=number(0.0, 1e-3),
     epsilons=number(1.0, 10.0),
 )
@@ -254,11 +255,11 @@ def expm_vjp(xp: Any, ct: Any, y: Any, x: Any) -> Cotangents:
     size = xp.sum(xp.abs(ct), axis=(-2, -1), keepdims=True)
     usual = xp.logical_and(xp.isfinite(size), xp.greater(size, 0))
     size = xp.stop_gradient(xp.where(usual, size, 1.0))
-    turned = xp.matrix_transpose(x)
-    above = xp.concatenate((turned, ct / size), axis=-1)
-    below = xp.concatenate((xp.zeros_like(turned), turned), axis=-1)
+    x_t = xp.matrix_transpose(x)
+    above = xp.concatenate((x_t, ct / size), axis=-1)
+    below = xp.concatenate((xp.zeros_like(x_t), x_t), axis=-1)
     blocks = xp.expm(xp.concatenate((above, below), axis=-2))
-    right = xp.part(blocks, xp.matrix_transpose(x), xp.dim(x, -1), axis=-1)
+    right = xp.part(blocks, x_t, xp.dim(x, -1), axis=-1)
     return (xp.part(right, x, 0, axis=-2) * size,)
 
 
