@@ -16,6 +16,7 @@ import random
 import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,8 +37,8 @@ from .libraries import is_library_file
 
 OWN = __name__.partition(".")[0]
 INERT = (types.FunctionType, types.NoneType, bool, float, int, str)  # no mutable contents
-# Locks and a logger's cache of its levels are no effects.
-SHARED = ("threading",)
+# Locks are no effects, nor is what a weak container does with entries that were freed.
+SHARED = ("threading", "weakref", "_weakrefset")
 MOST_ITEMS = 4096  # of one container; of a longer one only the length is compared
 MOST_INSIDE = 64  # items of a container that are read themselves
 MOST_ELEMENTS = 2**22  # of all tensors and arrays whose values are copied
@@ -306,6 +307,11 @@ def _write_dict(kind: Any, value: Any, items: Any) -> None:
             kind.__setitem__(value, key, each)
 
 
+def _write_weak(value: Any, items: Any) -> None:
+    value.clear()
+    value.update(items)
+
+
 def _write_file(value: Any, state: tuple[Any, int]) -> None:
     value.seek(0)
     value.truncate()
@@ -361,6 +367,10 @@ KINDS: dict[type, Access] = {
     io.StringIO: (_read_file, _write_file),
     io.BytesIO: (_read_file, _write_file),
     contextvars.ContextVar: (_read_variable, _write_variable),
+    # What was read holds the entries, so that none is freed before it is compared.
+    weakref.WeakValueDictionary: (dict, _write_weak),
+    weakref.WeakKeyDictionary: (dict, _write_weak),
+    weakref.WeakSet: (set, _write_weak),
 }
 
 

@@ -7,6 +7,7 @@ is refused.
 from __future__ import annotations
 
 import contextvars
+import gc
 import os
 import queue
 import random
@@ -15,6 +16,7 @@ import time
 import types
 import uuid
 import warnings
+import weakref
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -211,6 +213,56 @@ def test_what_a_rule_keeps_is_kept_at_each_call_and_real(
     np.testing.assert_array_equal(backend.numpy(given), G * 2)
     assert len(kept) == 3
     assert "symbolic" not in repr(vars(kept) if isinstance(kept, Log) else kept)
+
+
+WEAK = [weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet]
+
+
+def put(container: Any, log: Log) -> None:
+    if isinstance(container, weakref.WeakSet):
+        container.add(log)
+    elif isinstance(container, weakref.WeakKeyDictionary):
+        container[log] = 1
+    else:
+        container["log"] = log
+
+
+@pytest.mark.parametrize("make", WEAK)
+def test_an_entry_that_is_freed_meanwhile_is_no_effect(registered: Any, make: Any) -> None:
+    container = make()
+    log: Any = Log()
+    log.itself = log  # so that only the collector frees it
+    put(container, log)
+
+    def counts(ctx: Any, g: Any, x: Any) -> Any:
+        gc.collect()
+        assert container is not None
+        return g * 2
+
+    rule = registered(counts)
+    gc.disable()
+    try:
+        del log
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", xg.NativeRuleWarning)
+            np.testing.assert_array_equal(rule(None, G, X), G * 2)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("make", WEAK)
+def test_what_a_rule_puts_into_a_weak_container_is_there_at_each_call(
+    registered: Any, make: Any
+) -> None:
+    container, logs = make(), [Log(), Log(), Log()]
+
+    def puts_weakly(ctx: Any, g: Any, x: Any) -> Any:
+        put(container, logs[len(container) % 3])
+        return g * 2
+
+    with pytest.warns(xg.NativeRuleWarning):
+        registered(puts_weakly)(None, G, X)
+    assert len(container) == 1
 
 
 SENT: list[Any] = []
