@@ -31,14 +31,16 @@ from ..trace.derived.derivatives import CustomCall, mark, replay
 from ..trace.identity import items_key
 from ..trace.lookups import look_up_all
 from ..trace.trace import NeedsConcrete, Trace, Value, lift
+from .calls.accumulate import modes_of
 from .calls.arguments import Completion, Layout, Leaf, flatten, unwrap
 from .calls.as_written import warn_disproved
 from .calls.binding import assemble
+from .calls.capture_errors import NotCaptured
 from .calls.decision import SHOWN, Door, decide
 from .calls.effects import check_apart, put_notes, put_updates
 from .calls.facts import facts_of_symbols, gather_facts
-from .calls.gradients import modes_of
-from .calls.recipe import NotCaptured, Recipe, Variant
+from .calls.recipe import Recipe
+from .calls.variant import Variant
 from .proof.compare import is_asked
 from .proof.executions import FunctionUnderProof
 from .proof.functions import prove_function

@@ -25,17 +25,9 @@ from ..errors import GradientError
 from ..graph.support.class_bases import dataclass
 from ..trace.trace import Trace
 from .calls.arguments import read_parameters, signature_of
-from .calls.gradients import asked_variables, deliver
-from .calls.recipe import (
-    DEFAULTS,
-    ImportedGradient,
-    Options,
-    Pull,
-    Recipe,
-    Recorded,
-    kind_name,
-    library_of,
-)
+from .calls.capture_errors import kind_name
+from .calls.recipe import DEFAULTS, ImportedGradient, Options, Pull, Recipe, Recorded, library_of
+from .calls.variable_gradients import asked_variables, deliver
 
 UPSTREAM, VARIABLES = "upstream", "variables"  # arguments of gradient functions, by name
 

@@ -46,6 +46,7 @@ from .calls.as_written import (
     run_as_it_is,
 )
 from .calls.binding import Entry, bind_leaves, check_assumptions
+from .calls.capture_errors import NotCaptured
 from .calls.decision import (
     EAGER,
     ORIGINAL,
@@ -58,7 +59,8 @@ from .calls.decision import (
 )
 from .calls.effects import callers_own, check_apart, copied_all, giving, left_out, warn_left_out
 from .calls.facts import watch
-from .calls.recipe import NotCaptured, Recipe, Variant
+from .calls.recipe import Recipe
+from .calls.variant import Variant
 from .captures import Captures, prove
 from .proof.compare import ALL, how_much
 

@@ -28,7 +28,8 @@ from ..trace.trace import Value
 from .calls.arguments import PLAIN, BoundFunction, Completion, as_numbers, flatten
 from .calls.as_written import is_imported
 from .calls.effects import giving, has_containers
-from .calls.recipe import CodeRecipe, Recipe, Variant
+from .calls.recipe import CodeRecipe, Recipe
+from .calls.variant import Variant
 from .captures import Captures, inline
 from .documents.format import unseal
 from .documents.functions import SavedFunction, decode_function, recipe_of_document

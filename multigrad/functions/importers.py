@@ -27,7 +27,8 @@ from ..graph.support.params import P, R
 from ..trace.coercion import lift_array
 from ..trace.trace import Trace
 from .calls.arguments import BoundFunction
-from .calls.recipe import CodeRecipe, GraphSource, Recipe, Recorded, Variant
+from .calls.recipe import CodeRecipe, GraphSource, Recipe, Recorded
+from .calls.variant import Variant
 from .captures import prove_code
 from .custom_gradient import function, refuse_rule
 from .function import Function

@@ -30,7 +30,8 @@ from ..trace.assertions import MISSING
 from ..trace.lookups import note
 from ..trace.trace import NeedsConcrete, Trace, Value, constant, setting
 from .calls.binding import evaluate
-from .calls.recipe import NotCaptured, Variant
+from .calls.capture_errors import NotCaptured
+from .calls.variant import Variant
 
 
 def check_tensors(first: Trace, second: Trace) -> None:

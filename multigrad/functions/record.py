@@ -47,8 +47,10 @@ from ..trace.source import lend
 from ..trace.trace import NeedsConcrete, Trace, Value, constant
 from ..trace.xp import all as xp
 from .branch_paths import BranchPath, record_paths
+from .calls.accumulate import modes_of
 from .calls.arguments import Layout, Leaf, flatten_outputs, type_of
 from .calls.binding import is_told
+from .calls.capture_errors import NotCaptured, defined_at, explain, is_users_own
 from .calls.effects import (
     COPIES,
     Update,
@@ -61,8 +63,10 @@ from .calls.effects import (
     hide,
 )
 from .calls.facts import facts_of_inputs, gather_facts
-from .calls.gradients import check_gradient, match_gradients, modes_of, tangent_graph
-from .calls.recipe import NotCaptured, Recipe, Recorded, Variant, defined_at, explain, is_users_own
+from .calls.gradients import check_gradient, match_gradients
+from .calls.recipe import Recipe, Recorded
+from .calls.tangents import tangent_graph
+from .calls.variant import Variant
 from .proof.compare import ProofSubject, leave_open
 from .recapture import (
     check_draws,

@@ -17,7 +17,7 @@ from ..backend.contract import Backend
 from ..backend.discovery import load_backend
 from ..errors import MultigradError
 from ..functions.calls.arguments import flatten
-from ..functions.calls.recipe import Variant
+from ..functions.calls.variant import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
 from ..functions.proof.bounded import Bounded

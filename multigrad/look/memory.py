@@ -14,7 +14,7 @@ import numpy as np
 from ..backend.contract import Backend
 from ..backend.discovery import in_use, load_backend
 from ..errors import RuleTypeError, RuleValueError, TraceError
-from ..functions.calls.recipe import Variant
+from ..functions.calls.variant import Variant
 from ..functions.captures import capture_example
 from ..functions.function import Function
 from ..functions.record import NotCaptured

@@ -26,7 +26,7 @@ from ..functions.calls.arguments import Layout, flatten, one_backend, owner_of, 
 from ..functions.calls.as_written import tensors_among
 from ..functions.calls.binding import assemble
 from ..functions.calls.decision import ELSEWHERE
-from ..functions.calls.recipe import Variant
+from ..functions.calls.variant import Variant
 from ..functions.function import Function
 from ..functions.record import NotCaptured
 from ..graph.ir.types import FLOATS

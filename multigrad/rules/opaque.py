@@ -20,16 +20,10 @@ from ..capture.user_code.signature import name_of
 from ..errors import GradientError, RuleTypeError, TraceError, UnsupportedOp
 from ..functions.calls.arguments import Layout, replace_at, signature_of
 from ..functions.calls.as_written import tensors_among
+from ..functions.calls.capture_errors import NotCaptured
 from ..functions.calls.gradients import match_gradients
-from ..functions.calls.recipe import (
-    GraphSource,
-    NotCaptured,
-    OpaqueCalls,
-    Options,
-    Recipe,
-    Recorded,
-    Variant,
-)
+from ..functions.calls.recipe import GraphSource, OpaqueCalls, Options, Recipe, Recorded
+from ..functions.calls.variant import Variant
 from ..functions.custom_gradient import refuse_class, refuse_rule
 from ..functions.function import Function
 from ..graph.ir.types import FLOATS, dtype_name

@@ -26,7 +26,7 @@ from ..functions.calls.binding import Entry, assemble, check_assumptions, explai
 from ..functions.calls.decision import PULLED, PUSHED
 from ..functions.calls.effects import check_apart
 from ..functions.calls.gradients import match_gradients
-from ..functions.calls.recipe import Variant
+from ..functions.calls.variant import Variant
 from ..functions.code_recipes import recipe_of_pair
 from ..functions.custom_gradient import refuse_class
 from ..functions.entries import MOST_ENTRIES

@@ -19,7 +19,7 @@ from tensorflow.python.eager.forwardprop_util import pack_tangents
 from tensorflow.python.ops.parallel_for import control_flow_ops, pfor
 
 from multigrad.errors import GradientError
-from multigrad.functions.calls.gradients import pull_delivering
+from multigrad.functions.calls.variable_gradients import pull_delivering
 
 from ..distributed import ALONE
 

@@ -29,9 +29,11 @@ from ...graph.ir.types import FLOATS, dtype_name
 from ...graph.support.trees import optree
 from ...lowering.input_checks import shapes_agree
 from .arguments import Layout, owner_of, replace_at
+from .capture_errors import defined_at
 from .effects import copied_all
-from .gradients import lost_variables, match_gradients
-from .recipe import Recipe, Recorded, defined_at
+from .gradients import match_gradients
+from .recipe import Recipe, Recorded
+from .variable_gradients import lost_variables
 
 Tensor = Any
 OWN = __name__.partition(".")[0]

@@ -24,7 +24,8 @@ from ...graph.support.trees import optree
 from ...lowering.input_checks import find_device
 from ...trace.active_rules import KeySource
 from .arguments import Layout
-from .recipe import Recipe, Variant
+from .recipe import Recipe
+from .variant import Variant
 
 Tensor = Any
 Run = Callable[[Sequence[Any], KeySource], Any]

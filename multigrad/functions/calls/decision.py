@@ -25,7 +25,8 @@ from ...trace.assertions import (
     UPDATES,
 )
 from .effects import COPIES, describe
-from .recipe import Recipe, Variant
+from .recipe import Recipe
+from .variant import Variant
 
 # The answers of `form_under_autocast`.
 SAME, ORIGINAL, GRAPH = "same", "original", "graph"

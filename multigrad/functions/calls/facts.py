@@ -25,8 +25,8 @@ from ...trace.python_protocols import place_of
 from ...trace.source import OF_CODE, OF_TENSORS, rely_on_library
 from ...trace.trace import NeedsConcrete, Trace, Value
 from .arguments import Layout, Leaf, owner_of
+from .capture_errors import NotCaptured
 from .effects import attribute_of
-from .recipe import NotCaptured
 
 Tensor = Any
 ATTRIBUTE = "attribute."

@@ -1,32 +1,38 @@
-"""`Recipe`: how a function with its own gradient is run and captured; `Variant`: a capture."""
+"""`Recipe`: how a function with its own gradient is run and captured.
+
+Every Function has one. Which groups of fields it fills depends on what the Function is made of:
+
+                                    options  arguments  graphs  imported  opaque
+    the user's own code                x
+    a framework's custom gradient      x         x                 x
+    a rule under an activation         x         x        x
+    a module for another framework     x                  x
+    a document                         x         x
+    code of `xg.opaque`                x                  x                  x
+
+What it records for one layout of arguments becomes a `Variant`.
+"""
 
 from __future__ import annotations
 
-import dis
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import fields
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from ...backend.contract import Backend
-from ...capture.copies.capture import find_opaque
-from ...capture.types.oracle import Reach
 from ...capture.user_code.inspection import plain_function
 from ...capture.user_code.libraries import dialect_of
 from ...capture.user_code.object_state import OWN
-from ...errors import DisprovedError, TraceError
-from ...graph.ir.graph import Location
+from ...errors import TraceError
 from ...graph.support.class_bases import dataclass
 from ...graph.support.params import Fused
-from ...lowering.function_graph import FunctionGraph
-from ...trace.assertions import Assumption
-from ...trace.trace import NeedsConcrete, Trace, Value
+from ...trace.trace import Trace
+from .accumulate import Modes
 from .arguments import Layout, read_layout
-from .effects import Note, Update
-from .gradients import Modes, Pushed
+from .tangents import Pushed
+from .variant import Variant
 
 # The cotangents, structured like the outputs -> what the user's code returns.
 Pull = Callable[..., Any]
@@ -63,59 +69,6 @@ class Recorded:
     rolls: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Variant:
-    """A function captured for one layout of its arguments.
-
-    Attributes:
-        graphs: the tensors and the numbers of the layout are their inputs, in order.
-        layout: of the arguments.
-        outputs: the nesting of the outputs.
-        fixed: outputs that are no tensors, by position.
-        facts: what was fixed for the capture.
-        proofs: by the dtype of the first float tensor: "" where the graphs were compared with what
-            they were captured from, why that could not be done, or the error that says that they
-            are not the same.
-        omissions: what its graphs leave out of the code, by kind; see `Trace.omissions`.
-        weak: the positions of outputs whose dtype gives way to others', on its own framework.
-        assumed: what it asserts of values.
-        notes: attributes that it sets on tensors; its own framework runs the original for them too.
-        updates: arguments that it updates in place, as only its own framework does.
-        combines: whether cotangents become one otherwise than by a sum, as no autodiff has it.
-        lowered: what it was lowered to, by backend.
-        reach: tells in which dtypes of 16 bits it holds, too; None: none is known.
-    """
-
-    graphs: FunctionGraph
-    layout: Layout
-    outputs: Any
-    fixed: Mapping[int, Any] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    proofs: dict[str, str | DisprovedError] = field(default_factory=dict)
-    omissions: Mapping[str, str] = field(default_factory=dict)
-    weak: tuple[int, ...] = ()
-    assumed: tuple[Assumption, ...] = ()
-    notes: tuple[Note, ...] = ()
-    updates: tuple[Update, ...] = ()
-    combines: bool = False
-    lowered: dict[str, Any] = field(default_factory=dict)
-    reach: Reach | None = None
-
-    def laid_out(self, layout: Layout) -> Variant:
-        """Return this variant with another layout of the same key."""
-        return self if self.layout is layout else replace(self, layout=layout)
-
-
-def library_of(*functions: Any, said: str = "") -> str:
-    """Return the library that functions are written in, "" where all are written for any.
-
-    The first one written in a library decides, unless their author has said it (`said`).
-    """
-    plain = (plain_function(each) for each in functions if each is not None)
-    names = [said] if said else (dialect_of(each) for each in plain if each is not None)
-    return next((name for name in names if name not in ("", OWN)), "")
-
-
 def no_check(backend: Backend, leaves: Sequence[Any]) -> None:
     """Accept the arguments of a call: `ArgumentRules.check`."""
 
@@ -125,19 +78,14 @@ def no_refusals(layout: Layout) -> Mapping[str, str]:
     return {}
 
 
-def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    """Raise: `Recipe.run` of what runs by its graph alone."""
-    raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the author of a function has chosen.
 
     Attributes:
-        native: see `custom_gradient`.
-        looks_at_values: whether it runs unchanged where values are known, which graphs cannot look
-            at.
+        native: None: it runs as written if it cannot be captured; True: always; False: never.
+        looks_at_values: whether it runs as written wherever values are known, as a graph cannot
+            look at them.
         copies: see `xg.Capture`: whether code that writes into its arguments does so on copies.
         modes: how the cotangents of arguments become one, where they are not added up.
         fused: whether its parts run as one kernel each; see `xg.activation`.
@@ -155,12 +103,13 @@ DEFAULTS = Options()
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRules:
-    """What holds for the arguments of a call.
+    """How the arguments of a call are read, and what is refused of them.
 
     Attributes:
         lay_out_leaves: see `Recipe.lay_out`; None: by the signature.
         check: `check(backend, leaves)` checks the values of a call, whose kinds are known.
-        refused: gives messages for derivatives that its author refuses, by the names of tensors.
+        refused: `refused(layout)` gives messages for derivatives that the author refuses, by the
+            names of tensors.
     """
 
     lay_out_leaves: Callable[[inspect.Signature | None, Sequence[Any], Any], Layout] | None = None
@@ -254,7 +203,7 @@ class Recipe:
         copied: `copied(copy)` makes the recipe of copies of the objects that it calls; None: it
             calls none of the user's own.
         options: what its author has chosen.
-        arguments: what holds for the arguments of a call.
+        arguments: how the arguments of a call are read, and what is refused of them.
         graphs: where graphs come from, if not from code.
         imported: the framework's own custom gradient that it is; None: it comes from no framework.
         opaque: how other frameworks call it, if nothing of it is captured; None: by its graphs.
@@ -309,6 +258,21 @@ class Recipe:
         return error.to_keep()
 
 
+def library_of(*functions: Any, said: str = "") -> str:
+    """Return the library that functions are written in, "" where all are written for any.
+
+    The first one written in a library decides, unless their author has said it (`said`).
+    """
+    plain = (plain_function(each) for each in functions if each is not None)
+    names = [said] if said else (dialect_of(each) for each in plain if each is not None)
+    return next((name for name in names if name not in ("", OWN)), "")
+
+
+def never_run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    """Raise: `Recipe.run` of what runs by its graph alone."""
+    raise NotImplementedError
+
+
 class CodeRecipe:
     """The base of recipes that backends of other authors write as classes.
 
@@ -343,89 +307,3 @@ class CodeRecipe:
             imported=group(ImportedGradient) if hasattr(self, "apply") else None,
             opaque=group(OpaqueCalls) if hasattr(self, "guest_for") else None,
         )
-
-
-# --- what fails while a function is captured -----------------------------------------------------
-
-
-# The names of our classes for symbols, which a library's message may contain.
-INTERNAL = re.compile(r"\b(multigrad|Attributed|Item|Picked|Size|Symbolic\w+|V|Value)\b")
-
-
-class NotCaptured(Exception):
-    """A function cannot be captured, or its graph does not serve.
-
-    Attributes:
-        error: says why.
-        kinds: of what a graph would leave out; see `Trace.omissions`.
-    """
-
-    def __init__(self, error: TraceError, kinds: Iterable[str] = ()) -> None:
-        super().__init__(str(error))
-        self.error = error
-        self.kinds = frozenset(kinds)
-
-
-def explain(trace: Trace, layout: Layout, error: Exception) -> NeedsConcrete | NotCaptured:
-    """Return the error that explains an exception raised where the user's code met a symbol."""
-    opaque = find_opaque(trace, error)
-    facts = _facts_for(opaque, layout) - trace.facts.keys() if opaque else set()
-    if facts:
-        return NeedsConcrete(*sorted(facts))
-    place = find_place(trace, error)
-    at = f" ({Location(*place)})" if place else ""
-    kind = type(error).__name__
-    # A library that was handed a symbol speaks of its class.
-    if INTERNAL.search(str(error)) and not is_users_own(trace, error):
-        message = f"{trace.kind} {trace.name!r}{at} hands a tensor to what needs its numbers"
-    else:
-        message = f"{trace.kind} {trace.name!r}{at} raised {kind} while captured: {error}"
-    return NotCaptured(TraceError(message, place))
-
-
-def _facts_for(kind: str, layout: Layout) -> set[str]:
-    if kind == "device":
-        return {kind, "device_type"}
-    if kind != "shape":
-        return {kind}
-    return {"shape", *(f"shape:{leaf.name}" for leaf in layout.tensors[1:])}
-
-
-def find_place(trace: Trace, error: Exception) -> tuple[str, int] | None:
-    """Return the file and the line of the user's code in a traceback, the innermost."""
-    place, tb = None, error.__traceback__
-    while tb is not None:
-        if _is_users(trace, tb):
-            place = (tb.tb_frame.f_code.co_filename, tb.tb_lineno)
-        tb = tb.tb_next
-    return place
-
-
-def is_users_own(trace: Trace, error: Exception) -> bool:
-    """Return whether an exception comes from a `raise` statement of the user's."""
-    tb = error.__traceback__
-    while tb is not None and tb.tb_next is not None:
-        tb = tb.tb_next
-    if tb is None or not _is_users(trace, tb):
-        return False
-    # Not a call: the library would have raised then.
-    operation = tb.tb_frame.f_code.co_code[tb.tb_lasti]
-    return dis.opname[operation] == "RAISE_VARARGS"
-
-
-def _is_users(trace: Trace, tb: TracebackType) -> bool:
-    # By identity: the code that Dynamo makes to resume after a graph break cannot be hashed.
-    return any(tb.tb_frame.f_code is code for code in trace.source.codes)
-
-
-def defined_at(functions: Iterable[object]) -> Location | None:
-    for function in functions:
-        code = getattr(function, "__code__", None)
-        if code is not None:
-            return Location(code.co_filename, code.co_firstlineno, "")
-    return None
-
-
-def kind_name(value: Any) -> str:
-    """Return the type name of a user's value for messages, where a symbol is called a tensor."""
-    return "tensor" if isinstance(value, Value) else type(value).__name__

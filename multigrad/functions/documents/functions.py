@@ -50,7 +50,9 @@ from ...trace.derived.derivatives import replay
 from ...trace.trace import Trace, Value
 from ..calls.arguments import Layout, Leaf, flatten, lay_out, read_layout, type_of
 from ..calls.binding import assemble
-from ..calls.recipe import ArgumentRules, NotCaptured, Options, Recipe, Recorded, Variant
+from ..calls.capture_errors import NotCaptured
+from ..calls.recipe import ArgumentRules, Options, Recipe, Recorded
+from ..calls.variant import Variant
 from .format import MOST_DOC, Data, Form, choose, decode_arrays
 
 

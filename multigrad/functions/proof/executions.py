@@ -27,7 +27,8 @@ from ...lowering.lower import lower_graphs
 from ..calls.arguments import Layout, owner_of
 from ..calls.effects import copied
 from ..calls.gradients import match_gradients
-from ..calls.recipe import Recipe, Variant
+from ..calls.recipe import Recipe
+from ..calls.variant import Variant
 from . import samples
 from .run import KEY, to_tensor, uncounted
 from .samples import Sample, is_float

@@ -27,17 +27,17 @@ from ...capture.user_code.signature import called_method, name_of
 from ...capture.values.tracer import Attributed
 from ...errors import DisprovedError, GradientError, RuleTypeError, TraceError
 from ...functions.calls.arguments import Layout, Leaf, flatten, lay_out
+from ...functions.calls.capture_errors import NotCaptured
 from ...functions.calls.decision import SHOWN
 from ...functions.calls.recipe import (
     ArgumentRules,
     GraphSource,
-    NotCaptured,
     Options,
     Recipe,
     Recorded,
-    Variant,
     never_run,
 )
+from ...functions.calls.variant import Variant
 from ...functions.captures import inline
 from ...functions.chain import list_tensors
 from ...functions.custom_gradient import as_plain_function
