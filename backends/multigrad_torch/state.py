@@ -1,5 +1,7 @@
-"""torch's state: what fast code checks before it runs, what backward reads of a tensor, and how to
-leave modes.
+"""torch's own state: what fast code checks before it runs, and how to leave modes.
+
+torch has no public names for most of this. Its private ones stand here under plain names, each with
+the reason why it is read. Emitted code uses these names (`attach.NAMESPACE`), so they are fixed.
 """
 
 from __future__ import annotations
@@ -17,43 +19,57 @@ from torch.autograd import Function
 from torch.overrides import _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .versions import told_keys
+from .versions import hashable_keys
 
 Tensor: TypeAlias = torch.Tensor
+
+# --- what fast code checks -----------------------------------------------------------------------
+# Whether a transform of torch.func (grad, jvp, vmap) is around.
 transforms_active = torch._C._are_functorch_transforms_active
 # How many dispatch modes are entered: one may record a graph that is differentiated later.
 count_modes = torch._C._len_torch_dispatch_stack
-# torch.jit.trace cannot record constants in a tuple, nor ONNX the fast kernels.
+# The trace of torch.jit.trace, or None: it cannot record constants in a tuple, nor ONNX the fast
+# kernels.
 tracing_state = torch._C._get_tracing_state
-# `torch.autograd.grad(is_grads_batched=True)` uses an older vmap, which is no functorch transform.
+# `is_included(BATCHED)`: whether `torch.autograd.grad(is_grads_batched=True)` is around, which uses
+# an older vmap that is no transform of torch.func.
 is_included = torch._C._dispatch_tls_is_dispatch_key_included
 BATCHED = torch._C._parse_dispatch_key("VmapMode")
 # Fast code mixes its operands with plain tensors and writes in place; subclasses may allow neither.
 KINDS = frozenset({Tensor, torch.nn.Parameter})
+# What kernels a tensor needs, as a set of keys: each way in which it is unlike plain memory is one.
 dispatch_keys = torch._C._dispatch_keys
-# A forked child would wait forever for OpenMP threads that only its parent has: it gets one.
-PROCESS = os.getpid()
+# A forked child would wait forever for OpenMP threads that only its parent has, so fast code
+# compares this id with its own process's, and another process computes on one thread.
+PARENT_PROCESS = os.getpid()
 
 
 def is_memory(x: Tensor) -> bool:
-    """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate."""
-    keys = told_keys(dispatch_keys(x))
+    """Return whether a tensor is plain strided memory: not lazily zero, negated or conjugate.
+
+    Such tensors have dispatch keys that a new tensor on the same kind of device has not.
+    """
+    keys = hashable_keys(dispatch_keys(x))
     # Asking for the device would double the time of a call.
-    return keys in _seen or keys in keys_of_memory(x.device.type)
+    return keys in _plain_keys or keys in plain_keys_on(x.device.type)
 
 
-# Dispatch keys of plain tensors, of each kind of device asked for so far. Never emptied.
-_seen: set[Any] = set()
+# The keys of plain tensors, of each kind of device asked for so far. Never emptied.
+_plain_keys: set[Any] = set()
 
 
 @cache
-def keys_of_memory(device: str) -> frozenset[Any]:
+def plain_keys_on(device: str) -> frozenset[Any]:
+    """Return the dispatch keys of plain tensors on a kind of device, and add them to the table."""
     keys = set()
     for inference in (False, True):
         with torch.inference_mode(inference), _disable_current_modes():
-            keys.add(told_keys(dispatch_keys(torch.empty(0, device=device))))
-    _seen.update(keys)
+            keys.add(hashable_keys(dispatch_keys(torch.empty(0, device=device))))
+    _plain_keys.update(keys)
     return frozenset(keys)
+
+
+# --- of an emitted Function ----------------------------------------------------------------------
 
 
 class Like:
@@ -69,8 +85,12 @@ class Like:
 
 
 def eager_of(native: Any) -> Callable[..., Any]:
-    """Return the `apply` of a Function for calls outside transforms."""
-    if native.eager is native:  # with forward mode there is one class only
+    """Return the `apply` of a Function for calls outside transforms.
+
+    A Function is emitted as one class with forward mode, or as two: `native`, with what transforms
+    need, and `native.eager`, whose forward has less to do.
+    """
+    if native.eager is native:
         return native.apply
     # `Function.apply` first looks for default arguments, in Python; its base is the C
     # implementation.

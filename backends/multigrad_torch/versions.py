@@ -61,7 +61,7 @@ is_exporting: Callable[[], bool] = getattr(
 )
 
 # Dispatch keys in a hashable form: bits from torch 2.5 on, before that their names.
-told_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
+hashable_keys: Callable[[Any], Any] = getattr(torch._C.DispatchKeySet, "raw_repr", str)
 
 
 # torch's own loop over rows, from torch 2.6 on.

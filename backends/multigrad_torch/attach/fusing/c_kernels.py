@@ -27,7 +27,7 @@ from multigrad.lowering.kernel_code.kernels import Kernel, Language
 from ...kernels import fast
 from ...kernels.elementwise import MENDED
 from ...kernels.fast import FAST
-from ...state import PROCESS
+from ...state import PARENT_PROCESS
 
 GRAIN = 1 << 15  # elements that a thread gets at least, as in torch's own loops
 # MKL's names of ops, for `vms` (float32) and `vmd` (float64) functions.
@@ -256,7 +256,7 @@ class CLaunch:
         n, arguments = packed
         shares, threads = torch.get_num_threads(), 1
         # A forked process has one thread: OpenMP would wait forever for the parent's.
-        if n >= 2 * GRAIN and os.getpid() == PROCESS:
+        if n >= 2 * GRAIN and os.getpid() == PARENT_PROCESS:
             threads = min(shares, n // GRAIN)
         pointers = self.pointers(*map(Tensor.data_ptr, tensors))
         # `shares` decides the bits (where torch computes one by one), `threads` only the speed.
